@@ -1,4 +1,4 @@
-"""Consumers: create, inspect, change, pause, delete. Their messages are in messages.py."""
+"""`kvctl consumer`: create, inspect, edit, pause and delete consumers."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,8 +42,8 @@ app = group(
     "consumer",
     help="""Consumers: read positions on streams
 
-    A consumer remembers what it delivered and what was acknowledged. Several programs that pull from one share its
-    messages; each message goes to one of them at a time, and comes again when it is not acknowledged.
+    A consumer remembers which messages it delivered and which were acknowledged. Programs that pull from the same
+    consumer share its messages. Each message goes to one of them, and is redelivered if it is not acknowledged.
     """,
 )
 
@@ -52,41 +52,41 @@ _ACKS = ("explicit", "none", "all")
 
 NewConsumer = Annotated[
     str | None,
-    typer.Argument(metavar="CONSUMER", help="Name; without one, it is ephemeral and gets a name"),
+    typer.Argument(metavar="CONSUMER", help="Name; an ephemeral consumer without one gets a generated name"),
 ]
 Filters = Annotated[
     list[str] | None,
-    typer.Option("--filter", metavar="SUBJECT", help="Deliver messages on this subject only; repeatable"),
+    typer.Option("--filter", metavar="SUBJECT", help="Deliver only messages on this subject; repeatable"),
 ]
 Deliver = Annotated[
     str | None,
     typer.Option(
-        "--deliver-policy", "--deliver", metavar="POLICY", help=f"Begin with: {', '.join(_DELIVER[:4])}",
+        "--deliver-policy", "--deliver", metavar="POLICY", help=f"Start position: {', '.join(_DELIVER[:4])}",
         autocompletion=one_of(*_DELIVER),
     ),
 ]  # fmt: skip
-StartSequence = Annotated[int | None, number("--start-seq", help="Begin with this sequence")]
-StartTime = Annotated[int | None, moment("--start-time", help="Begin with the first message of this time or later")]
+StartSequence = Annotated[int | None, number("--start-seq", help="Start at this sequence")]
+StartTime = Annotated[int | None, moment("--start-time", help="Start at the first message at or after this time")]
 AckPolicy = Annotated[
     str | None,
     typer.Option(
-        "--ack-policy", "--ack", metavar="POLICY", help=f"Acknowledgements: {', '.join(_ACKS)}",
+        "--ack-policy", "--ack", metavar="POLICY", help=f"Acknowledgement policy: {', '.join(_ACKS)}",
         autocompletion=one_of(*_ACKS),
     ),
 ]  # fmt: skip
-AckWait = Annotated[timedelta | None, duration("--ack-wait", "--wait", help="Deliver again after this without one")]
-MaxDeliver = Annotated[int | None, number("--max-deliver", help="Deliver a message so often at the most")]
+AckWait = Annotated[timedelta | None, duration("--ack-wait", "--wait", help="Time to wait for an acknowledgement")]
+MaxDeliver = Annotated[int | None, number("--max-deliver", help="Maximum deliveries per message")]
 Backoff = Annotated[
-    list[timedelta] | None, duration("--backoff", help="Instead of one wait, these one after the other; repeatable")
+    list[timedelta] | None, duration("--backoff", help="Redelivery delays, one per attempt; repeatable")
 ]
-MaxAckPending = Annotated[int | None, number("--max-ack-pending", help="Messages that may wait for their ack at once")]
+MaxAckPending = Annotated[int | None, number("--max-ack-pending", help="Maximum number of unacknowledged messages")]
 Inactive = Annotated[
-    timedelta | None, duration("--inactive-threshold", help="The server forgets it when nobody asks for this long")
+    timedelta | None, duration("--inactive-threshold", help="Delete the consumer after this time without pulls")
 ]
-Replicas = Annotated[int | None, number("--replicas", help="Servers that hold its state, 1 to 5")]
+Replicas = Annotated[int | None, number("--replicas", help="Number of stream replicas, 1 to 5")]
 Durable = Annotated[
     bool | None,
-    typer.Option("--durable/--ephemeral", help="Kept until it is deleted (with a name), or until nobody asks"),
+    typer.Option("--durable/--ephemeral", help="Keep until deleted, or only while it is used"),
 ]
 
 
@@ -99,7 +99,7 @@ Durable = Annotated[
 async def ls(session: Session, stream: StreamName) -> None:
     """List the consumers of a stream.
 
-    PENDING are the messages that it has still to deliver, ACK PENDING those that wait for their acknowledgement.
+    PENDING counts messages to deliver, ACK PENDING delivered messages that are not acknowledged.
     """
     from kvctl.cli.consumer.views import listing_view
     from kvctl.jetstream.consumers import admin
@@ -158,11 +158,11 @@ async def add(
 ) -> None:
     """Create a consumer.
 
-    Without options it delivers everything from the first message on, and waits 30 seconds for each acknowledgement. The
+    By default a consumer delivers all messages from the first one, and waits 30 seconds for each acknowledgement. The
     configuration is the server's own JSON, from a file, then from --set, then from the other options.
 
-    A consumer that exists with the same configuration is left as it is; one with another is an error that shows the
-    differences. Prints the name of one that was not named.
+    If the consumer already exists with this configuration, nothing changes. With another configuration the command
+    fails and shows the differences. A generated name is printed.
     """
     from kvctl.jetstream.config.config_text import CONSUMER
 
@@ -208,8 +208,8 @@ async def edit(
 ) -> None:
     """Change settings of a consumer.
 
-    Only what is asked for changes. The difference is shown first. What was delivered and acknowledged stays so; servers
-    refuse to change where a consumer began and how it acknowledges.
+    Only the given settings are changed. The difference is shown first. The consumer keeps its position; servers refuse
+    to change its start position and acknowledgement policy.
     """
     from kvctl.jetstream.config.config_text import CONSUMER
 
@@ -219,7 +219,7 @@ async def edit(
         max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
     )  # fmt: skip
     if not (given or config or settings):
-        raise UsageError("Nothing to change", hint="As in `--ack-wait 1m` or `--set max_deliver=5`")
+        raise UsageError("Nothing to change", hint="Set a field, as in `--ack-wait 1m` or `--set max_deliver=5`")
     check_stream(stream), check_consumer(consumer)
     await _start_by_server(session, stream, given, start_time)
     asked = apply_settings(session, {}, config, None, CONSUMER)
@@ -234,9 +234,9 @@ async def edit(
 async def delete(
     session: Session, stream: StreamName, consumer: ConsumerName, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Delete a consumer, and what it knows of delivered messages.
+    """Delete a consumer with its position.
 
-    Does not ask. The stream keeps its messages, unless it keeps them for its consumers only (retention `interest`).
+    There is no confirmation prompt. The stream keeps its messages, except with retention `interest`.
     """
     from kvctl.jetstream.config import ensure
 
@@ -264,13 +264,13 @@ async def pause(
     session: Session,
     stream: StreamName,
     consumer: ConsumerName,
-    lasting: Annotated[timedelta | None, duration("--for", help="As long as this")] = None,
-    until: Annotated[int | None, moment("--until", help="Until this time")] = None,
+    lasting: Annotated[timedelta | None, duration("--for", help="Length of the pause")] = None,
+    until: Annotated[int | None, moment("--until", help="End of the pause")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Have a consumer deliver nothing for a while.
+    """Pause the deliveries of a consumer.
 
-    Pulls wait meanwhile, with heartbeats. Servers can do that from 2.11 on.
+    Pulls wait during the pause and receive heartbeats. Requires nats-server 2.11 or later.
     """
     if (lasting is None) == (until is None):
         raise UsageError("Give either `--for DURATION` or `--until TIME`")
@@ -278,7 +278,7 @@ async def pause(
     now = await _server_time(session, stream)
     end = until if until is not None else now + duration_ns(lasting or timedelta())
     if end <= now:
-        raise UsageError("The pause would be over already")
+        raise UsageError("The end of the pause is in the past")
     await _pause(session, stream, consumer, end, dry_run=dry_run)
 
 
@@ -296,7 +296,7 @@ async def _add(
 
     named = consumer if consumer is not None else wanted.get("durable_name") or wanted.get("name")
     if durable and named is None:
-        raise UsageError("A durable consumer has a name", hint="`kvctl consumer add STREAM CONSUMER`")
+        raise UsageError("A durable consumer needs a name", hint="Use `kvctl consumer add STREAM CONSUMER`")
     name = _name(wanted, new_name() if named is None else named, named is not None if durable is None else durable)
     target = ensure.consumer((await session.client()).api, stream, name)
     if dry_run:
@@ -311,7 +311,7 @@ async def _add(
         return
     text = f"Created consumer `{name}` of stream `{stream}`"
     if not created:
-        text = f"Consumer `{name}` of stream `{stream}` exists already, with the same configuration"
+        text = f"Consumer `{name}` of stream `{stream}` already exists with this configuration"
     row = {"stream": stream, "consumer": name, "changed": created}
     tell(session, row, text, always=not created, name="consumer")
 
@@ -335,7 +335,7 @@ async def _edit(
     if differing:
         await ensure.edit(target, before, after)
     row = {"stream": stream, "consumer": consumer, "changed": bool(differing), "differences": change_rows(differing)}
-    text = f"Changed consumer `{consumer}`" if differing else f"Consumer `{consumer}` is like that already"
+    text = f"Changed consumer `{consumer}`" if differing else f"No changes to consumer `{consumer}`"
     tell(session, row, text, always=not differing, name="consumer")
 
 
@@ -346,7 +346,9 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     version = client.connection.server_version
     if version < (2, 11):
         await handle.info()
-        raise KvctlError(f"nats-server {'.'.join(map(str, version))} cannot pause consumers", hint="2.11 and later can")
+        raise KvctlError(
+            f"nats-server {'.'.join(map(str, version))} cannot pause consumers", hint="Use nats-server 2.11 or later"
+        )
     if dry_run:
         await handle.info()
     elif end_ns is None:
@@ -361,15 +363,15 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
 
 
 def _options(**given: Any) -> "Config":
-    """What was given, in the server's terms. Raises UsageError."""
+    """Convert options to fields of the configuration. Raises UsageError."""
     found: Config = {name: value for name, value in given.items() if value is not None and value != []}
     if "backoff" in found and "ack_wait" in found:
-        raise UsageError("`--backoff` takes the place of `--ack-wait`")
+        raise UsageError("`--backoff` and `--ack-wait` cannot be combined")
     for name, words in (("deliver_policy", _DELIVER), ("ack_policy", _ACKS)):
         if name in found:
             found[name] = found[name].replace("-", "_")
             if found[name] not in words:
-                raise UsageError(f"`{given[name]}` is no policy", hint=f"One of {', '.join(words)}")
+                raise UsageError(f"`{given[name]}` is not a policy", hint=f"Use one of {', '.join(words)}")
     for name in ("ack_wait", "inactive_threshold"):
         if name in found:
             found[name] = duration_ns(found[name])
@@ -381,7 +383,7 @@ def _options(**given: Any) -> "Config":
 
 
 async def _start_by_server(session: Session, stream: str, given: "Config", start_time: int | None) -> None:
-    """Have a relative start count back from the server's time."""
+    """Resolve a relative start against the server's clock."""
     if isinstance(start_time, Ago):
         given["opt_start_time"] = format_time(start_time.on(await _server_time(session, stream)))
 
@@ -393,23 +395,23 @@ async def _server_time(session: Session, stream: str) -> int:
 
 
 def _merged(config: "Config", given: "Config") -> "Config":
-    """The configuration with the options; filters and starts take each other's place."""
+    """Merge the options into the configuration; filters and starts replace earlier ones."""
     merged, given = dict(config), dict(given)
     if filters := given.pop("filters", None):
         if "" in filters:
-            raise UsageError("A filter is empty")
+            raise UsageError("A filter must not be empty")
         merged = {name: value for name, value in merged.items() if name not in ("filter_subject", "filter_subjects")}
         merged |= {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
     for start, policy in (("opt_start_seq", "by_start_sequence"), ("opt_start_time", "by_start_time")):
         if start in given:
             if given.get("deliver_policy", policy) != policy:
-                raise UsageError(f"A start excludes `--deliver-policy {given['deliver_policy']}`")
+                raise UsageError(f"A start cannot be combined with `--deliver-policy {given['deliver_policy']}`")
             given["deliver_policy"] = policy
     return merged | given
 
 
 def _name(wanted: "Config", name: str, durable: bool) -> str:
-    """Puts the name into the configuration, as a durable's or an ephemeral's. Raises UsageError."""
+    """Set the name in the configuration, durable or ephemeral, and return it. Raises UsageError."""
     wanted["name"] = check_consumer(name)
     wanted.pop("durable_name", None)
     if durable:

@@ -1,4 +1,4 @@
-"""Messages as rows: one JSON object each, the columns of tsv, and the shorter table for people."""
+"""Rows and views of messages."""
 
 import base64
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Makes rows of messages, with the data as the output wants it."""
+    """Converter of messages to rows, with data encoded for the output."""
 
     def __init__(self, encoding: str | None, *, table: bool) -> None:
         self._encoding = encoding
         self._table = table
 
     def stored(self, message: Any, more: Mapping[str, Any]) -> Row:
-        """The row of a message that a stream was asked for. Raises KvctlError for data that is not as wanted."""
+        """Return the row of a stored message. Raises KvctlError if the data does not have the encoding."""
         return {
             "stream": message.stream,
             "subject": message.subject,
@@ -32,19 +32,19 @@ class Rows:
         }
 
     def delivered(self, message: "Message") -> Row:
-        """The row of a message that a consumer delivered."""
-        told = message.metadata
+        """Return the row of a delivered message."""
+        metadata = message.metadata
         return {
-            "stream": told.stream,
-            "consumer": told.consumer,
+            "stream": metadata.stream,
+            "consumer": metadata.consumer,
             "subject": message.subject,
-            "sequence": told.sequence,
-            "consumer_sequence": told.consumer_sequence,
-            "delivered": told.delivered,
-            "pending": told.pending,
-            "time": format_time(told.time_ns),
+            "sequence": metadata.sequence,
+            "consumer_sequence": metadata.consumer_sequence,
+            "delivered": metadata.delivered,
+            "pending": metadata.pending,
+            "time": format_time(metadata.time_ns),
             "headers": message.headers,
-            **self._data(message.data, told.sequence),
+            **self._data(message.data, metadata.sequence),
         }
 
     def _data(self, data: bytes, sequence: int) -> dict[str, str]:
@@ -54,7 +54,7 @@ class Rows:
             except UnicodeDecodeError:
                 if self._encoding is not None:
                     raise KvctlError(
-                        f"The data of message {sequence} is not UTF-8", hint="`--encoding base64` shows any data"
+                        f"The data of message {sequence} is not UTF-8", hint="Use `--encoding base64`"
                     ) from None
         if self._table and self._encoding is None:
             return {"data": f"({format_size(len(data))} of binary data)", "encoding": "base64"}
@@ -62,14 +62,14 @@ class Rows:
 
 
 def headers_of(header: bytes) -> dict[str, str]:
-    """A message's own headers: without those that a direct get adds."""
+    """Return a message's own headers, without those that a direct get adds."""
     from kvctl.wire import decode_headers
 
     return {name: text for name, text in decode_headers(header).items() if name not in _ADDED}
 
 
 def stored_view(*, single: bool, **settings: Any) -> View:
-    """The view of messages that a stream was asked for."""
+    """Build the view of stored messages."""
     columns = [
         Column("stream", table=single),
         Column("subject"),
@@ -86,7 +86,7 @@ def stored_view(*, single: bool, **settings: Any) -> View:
 
 
 def delivered_view(*, single: bool, **settings: Any) -> View:
-    """The view of messages that a consumer delivered."""
+    """Build the view of delivered messages."""
     columns = [
         Column("stream", table=single),
         Column("consumer", table=single),

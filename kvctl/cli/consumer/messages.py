@@ -1,4 +1,4 @@
-"""Consumers: their messages, one, some, or without end; printed, or handed to a command."""
+"""`kvctl consumer next`, `fetch` and `consume`: print messages, or pass them to a command."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -34,46 +34,49 @@ app = group()
 Batches = AsyncGenerator[list["Message"], None]
 
 HEARTBEAT = timedelta(seconds=5)
-"""How often the server shows that it is there while consuming: half of what silence is borne."""
+"""Interval of server heartbeats while consuming; silence of twice this is an error."""
 
-Ack = Annotated[
-    bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed, or leave it to be delivered again")
+Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge printed messages, or let them be redelivered")]
+Expires = Annotated[timedelta | None, duration("--expires", help="Longest wait of a pull (default 30s)")]
+LongExpires = Annotated[
+    timedelta | None, duration("--expires", help="Longest wait of a pull, at least 1s (default 30s)")
 ]
-Expires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s")]
-LongExpires = Annotated[timedelta | None, duration("--expires", help="How long a pull waits; 30s, 1s at least")]
 Heartbeat = Annotated[
-    timedelta | None, duration("--idle-heartbeat", help="How often the server shows that it is there, 500ms to 30s")
+    timedelta | None, duration("--idle-heartbeat", help="Interval of server heartbeats, 500ms to 30s")
 ]
 Run = Annotated[
     str | None,
-    typer.Option("--exec", metavar="CMD", help="Run CMD for each message, print none; acknowledge when it succeeds"),
+    typer.Option("--exec", metavar="CMD", help="Run CMD for each message; acknowledge it if CMD succeeds"),
 ]
 SomeConsumer = Annotated[
     str | None,
     typer.Argument(
         metavar="CONSUMER",
-        help="Name; without one, all is read in order and nothing is remembered",
+        help="Name; without one, messages are read in order and no position is kept",
         autocompletion=consumer_names,
     ),
 ]
 ThresholdMessages = Annotated[
-    int | None, typer.Option("--threshold-messages", metavar="N", help="Ask for more at so many left; half")
+    int | None,
+    typer.Option("--threshold-messages", metavar="N", help="Messages left when the next pull is sent (default: half)"),
 ]
-ThresholdBytes = Annotated[int | None, size("--threshold-bytes", help="Ask for more at so many bytes left; half")]
+ThresholdBytes = Annotated[
+    int | None, size("--threshold-bytes", help="Bytes left when the next pull is sent (default: half)")
+]
 Filters = Annotated[
     list[str] | None,
-    typer.Option("--filter", metavar="SUBJECT", help="Without CONSUMER: only on this subject; repeatable"),
+    typer.Option("--filter", metavar="SUBJECT", help="Read only this subject, without CONSUMER; repeatable"),
 ]
 Deliver = Annotated[
     str | None,
     typer.Option(
         "--deliver",
         metavar="POLICY",
-        help="Without CONSUMER: begin with `all`, `new` or `last_per_subject`",
+        help="Start position without CONSUMER: `all`, `new` or `last_per_subject`",
         autocompletion=one_of("all", "new", "last_per_subject"),
     ),
 ]
-MaxBytes = Annotated[int | None, size("--max-bytes", help="Limit in bytes, as the server counts them")]
+MaxBytes = Annotated[int | None, size("--max-bytes", help="Maximum size, as the server counts it")]
 
 
 @command(
@@ -86,16 +89,16 @@ async def next_(
     session: Session,
     stream: StreamName,
     consumer: ConsumerName,
-    count: Annotated[int | None, number("--count", help="So many, one pull each")] = None,
+    count: Annotated[int | None, number("--count", help="Number of messages, one pull each")] = None,
     ack: Ack = True,
     expires: Expires = None,
     idle_heartbeat: Heartbeat = None,
     run: Run = None,
     encoding: Encoding = None,
 ) -> None:
-    """Take the next message.
+    """Read the next message.
 
-    Acknowledges it once it is printed. Exits 9 when none comes in time.
+    The message is acknowledged after it is printed. The command exits with 9 if none arrives in time.
     """
     from kvctl.jetstream.consumers.fetch import Fetch
     from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
@@ -111,7 +114,7 @@ async def next_(
                 found = True
                 yield batch
             if not found:
-                raise WaitExpired(f"No message came within {options.pull().expires:g}s")
+                raise WaitExpired(f"No message arrived within {options.pull().expires:g}s")
 
     await handling.handle(batches(), single=count is None)
 
@@ -131,20 +134,20 @@ async def fetch(
     stream: StreamName,
     consumer: ConsumerName,
     max_messages: Annotated[
-        int | None, number("--max-messages", "--count", help="Limit in messages; one of the two limits is needed")
+        int | None, number("--max-messages", "--count", help="Maximum number; this or --max-bytes is required")
     ] = None,
     max_bytes: MaxBytes = None,
     ack: Ack = True,
     expires: Expires = None,
     idle_heartbeat: Heartbeat = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Take what is there, wait for nothing")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Read only available messages, without waiting")] = False,
     run: Run = None,
     encoding: Encoding = None,
 ) -> None:
-    """Take some messages by one pull.
+    """Read several messages with one pull.
 
-    Ends when it has them, or when the time is up. Acknowledges them as they are printed. No message is success. With
-    --expires over 30s the server sends heartbeats, and two missed ones are an error.
+    The command ends when it has the messages or the time is up. Messages are acknowledged as they are printed. Reading
+    no message is a success. With --expires over 30s the server sends heartbeats; two missed ones are an error.
     """
     from kvctl.jetstream.consumers.fetch import Fetch
     from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
@@ -174,10 +177,12 @@ async def consume(
     session: Session,
     stream: StreamName,
     consumer: SomeConsumer = None,
-    count: Annotated[int | None, number("--count", help="End after so many messages")] = None,
+    count: Annotated[int | None, number("--count", help="Maximum number of messages")] = None,
     ack: Ack = True,
-    max_messages: Annotated[int | None, number("--max-messages", help="Buffer in messages: 500, with --exec 1")] = None,
-    max_bytes: Annotated[int | None, size("--max-bytes", help="Buffer in bytes, instead")] = None,
+    max_messages: Annotated[
+        int | None, number("--max-messages", help="Buffer in messages (default 500, with --exec 1)")
+    ] = None,
+    max_bytes: Annotated[int | None, size("--max-bytes", help="Buffer in bytes, instead of --max-messages")] = None,
     threshold_messages: ThresholdMessages = None,
     threshold_bytes: ThresholdBytes = None,
     expires: LongExpires = None,
@@ -187,26 +192,26 @@ async def consume(
     deliver: Deliver = None,
     encoding: Encoding = None,
 ) -> None:
-    """Take messages as they come, without end.
+    """Read messages continuously.
 
-    Goes on across restarts of servers, lost connections and refused pulls; what it meets is a warning on stderr. A
-    server that falls silent is noticed after two heartbeats, which are 5s apart. Each message is acknowledged once it
-    is printed: one that was printed when kvctl was killed comes again. Ctrl-C asks for nothing more, finishes what was
-    delivered and exits 130; a second one ends immediately. Exits 3 when the consumer is deleted.
+    The command continues after server restarts, lost connections and refused pulls, and reports them as warnings. A
+    silent server is noticed after two missed heartbeats, 5s apart. Each message is acknowledged after it is printed, so
+    a message printed just before kvctl is killed is redelivered. Ctrl-C stops pulling, finishes delivered messages and
+    exits with 130; a second Ctrl-C exits immediately. The exit code is 3 if the consumer is deleted.
 
-    Servers up to 2.15 may skip a message at the end of a pull by --max-bytes, if the consumer delivers the last message
-    of each subject and the stream keeps more: limit that one by --max-messages.
+    Servers up to 2.15 may skip a message at the end of a --max-bytes pull, if the consumer delivers the last message of
+    each subject and the stream keeps more. Use --max-messages for such a consumer.
 
-    --exec splits CMD into words like a shell, but no shell runs it. Its standard input is the message's data; the rest
-    is in KVCTL_STREAM, KVCTL_CONSUMER, KVCTL_SUBJECT, KVCTL_SEQUENCE, KVCTL_CONSUMER_SEQUENCE, KVCTL_DELIVERED,
-    KVCTL_PENDING, KVCTL_TIME, KVCTL_SIZE and KVCTL_HEADERS (JSON). When it succeeds, the message is acknowledged; when
-    it fails, it is delivered again after 1s, 2s, 4s and so on, 5m at the most. While it runs, the consumer is told
-    that it does.
+    --exec splits CMD into words like a shell, but does not run a shell. Its standard input is the message's data. The
+    metadata is in KVCTL_STREAM, KVCTL_CONSUMER, KVCTL_SUBJECT, KVCTL_SEQUENCE, KVCTL_CONSUMER_SEQUENCE,
+    KVCTL_DELIVERED, KVCTL_PENDING, KVCTL_TIME, KVCTL_SIZE and KVCTL_HEADERS (JSON). If CMD succeeds, the message is
+    acknowledged. If it fails, the message is redelivered after 1s, 2s, 4s and so on, up to 5m. While CMD runs, the
+    acknowledgement wait is extended.
     """
     from kvctl.jetstream.consumers.pull_options import EXPIRES, ConsumeOptions, default_heartbeat
 
     if run is not None and max_messages is None and max_bytes is None:
-        max_messages = 1  # what waits behind a slow command would be delivered again meanwhile
+        max_messages = 1  # messages buffered behind a slow command would be redelivered
     expires = expires or EXPIRES
     options = ConsumeOptions(
         max_messages=max_messages, max_bytes=max_bytes, expires=expires,
@@ -219,7 +224,7 @@ async def consume(
         return
     if filters or deliver:
         raise UsageError(
-            "A consumer has filters and a beginning of its own", hint="`--filter` and `--deliver` go without CONSUMER"
+            "`--filter` and `--deliver` cannot be combined with CONSUMER", hint="Change them with `kvctl consumer edit`"
         )
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     await _warn_of_size(session, stream, consumer, max_bytes)
@@ -237,7 +242,7 @@ async def _consume(
 
 
 async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes: int | None) -> None:
-    """A fault of servers up to 2.15, where a pull's bytes end before a list of last messages does."""
+    """Warn of a bug in servers up to 2.15: a pull by bytes may skip a subject's last message."""
     from kvctl.jetstream.consumers import admin
 
     if max_bytes is None:
@@ -246,13 +251,13 @@ async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes:
         info = await admin.info((await session.client()).api, stream, consumer)
         if info["config"].get("deliver_policy") == "last_per_subject":
             session.warn(
-                f"`{consumer}` delivers the last message of each subject: with `--max-bytes`, servers may skip some; "
-                "`--max-messages` does not"
+                f"`{consumer}` delivers the last message of each subject: servers may skip some with `--max-bytes`; "
+                "use `--max-messages` instead"
             )
 
 
 async def fetched(fetch: "Fetch") -> Batches:
-    """What a fetch gives. Raises ServerError when nothing came because the server ended it early."""
+    """Yield a fetch's messages. Raises ServerError if the server ended it before the first one."""
     found = False
     async with fetch, aclosing(fetch.batches()) as source:
         async for batch in source:
@@ -260,13 +265,13 @@ async def fetched(fetch: "Fetch") -> Batches:
             yield batch
     if fetch.refusal is not None and not found:
         raise ServerError(
-            f"No message came: the server ended the pull ({fetch.refusal.code})",
-            hint=f"`kvctl consumer show {fetch.stream} {fetch.consumer}` shows the consumer's limits",
+            f"No message arrived: the server ended the pull ({fetch.refusal.code})",
+            hint=f"Check the consumer's limits with `kvctl consumer show {fetch.stream} {fetch.consumer}`",
         )
 
 
 class Handling:
-    """What becomes of messages: printed and acknowledged, or handed to a command."""
+    """Handler of messages: prints and acknowledges them, or passes them to a command."""
 
     def __init__(self, session: Session, rows: Rows, ack: bool, execution: "MessageExecution | None") -> None:
         self._session = session
@@ -278,12 +283,12 @@ class Handling:
     async def begin(
         cls, session: Session, stream: str, consumer: str | None, *, ack: bool, run: str | None, encoding: str | None
     ) -> "Handling":
-        """Raises UsageError for a command that cannot be run and names that cannot be, ReadOnly."""
+        """Create a handler. Raises ReadOnly, UsageError for illegal names and commands that cannot run."""
         check_stream(stream)
         if consumer is not None:
             check_consumer(consumer)
         if ack and session.context.read_only:
-            raise ReadOnly("Acknowledging changes the consumer", hint="`--no-ack` takes messages without")
+            raise ReadOnly("Acknowledging changes the consumer", hint="Use `--no-ack` to read without acknowledging")
         execution = None
         if run is not None:
             from kvctl.cli.process.message_exec import MessageExecution
@@ -293,12 +298,12 @@ class Handling:
         return cls(session, Rows(encoding, table=session.output == "table"), ack, execution)
 
     def warn(self, event: "Event") -> None:
-        """What happens beside the messages; what ends them is reported as the error that it is."""
+        """Print an event as a warning, unless it ends the messages with an error."""
         if not event.final:
             self._session.warn(str(event))
 
     async def handle(self, batches: Batches, *, single: bool = False, endless: bool = False) -> None:
-        """Deal with all that comes. Raises PartlyDone when some command failed."""
+        """Handle all messages. Raises PartlyDone if a command failed."""
         async with aclosing(batches):
             if self._execution is not None:
                 async for batch in batches:
@@ -315,7 +320,7 @@ class Handling:
             await self._flush()
 
     async def drain(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Let what is under way come to its end, and nothing else begin."""
+        """Finish running commands and start no more."""
         if self._execution is not None:
             self._execution.stopping = True
         await drain()
@@ -340,7 +345,7 @@ class Handling:
             for message in batch:
                 await message.ack()
         except NoServer:
-            self._session.warn("The connection was lost before messages were acknowledged: they will come again")
+            self._session.warn("The connection was lost before messages were acknowledged; they will be redelivered")
 
     async def _flush(self) -> None:
         if self._ack:
@@ -348,7 +353,7 @@ class Handling:
 
 
 async def _confirmed(message: "Message") -> None:
-    """Acknowledge it, and know that it has arrived. Raises PermissionDenied, RequestTimeout."""
+    """Acknowledge a message and wait for the confirmation. Raises PermissionDenied, RequestTimeout."""
     with suppress(NoResponders):  # the consumer wants no acknowledgements
         await message.double_ack()
 
@@ -356,7 +361,7 @@ async def _confirmed(message: "Message") -> None:
 async def _ordered(
     session: Session, stream: str, filters: list[str] | None, deliver: str | None, count: int | None
 ) -> Batches:
-    """Everything in order, by an ephemeral consumer that needs no acknowledgement."""
+    """Yield all messages in order, from an ephemeral consumer without acknowledgements."""
     client = await session.client()
     policy = (deliver or "all").replace("-", "_")
     left = count
@@ -378,7 +383,7 @@ async def _until_interrupted(session: Session, work: Awaitable[None], drain: Cal
         await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
-            session.note("Finishing what was delivered; interrupt again to end at once")
+            session.note("Finishing delivered messages; interrupt again to exit immediately")
             await drain()
             await task
         raise

@@ -1,4 +1,4 @@
-"""Consumers as rows and documents: the JSON objects, and how a terminal shows them."""
+"""Views of consumers: JSON objects and tables."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kvctl.units import (
 
 
 def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
-    """The consumers of a stream."""
+    """Build the view of a stream's consumers."""
     columns = [
         Column("stream", table=False),
         Column("name"),
@@ -34,11 +34,11 @@ def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
     rows = [_summary(info) for info in infos]
     empty = {column.key for column in columns if column.flex and not any(row[column.key] for row in rows)}
     columns = [replace(column, table=False) if column.key in empty else column for column in columns]
-    return View(columns=columns, rows=rows, empty=f"No consumers; `kvctl consumer add {stream} NAME` makes one")
+    return View(columns=columns, rows=rows, empty=f"No consumers; create one with `kvctl consumer add {stream} NAME`")
 
 
 def consumer_view(info: dict[str, Any]) -> View:
-    """Everything about one consumer."""
+    """Build the view of one consumer."""
     row = consumer_row(info)
     summary = [Column(name, table=False) for name in _summary(info)]
     paused = [Column("pause_remaining", "Paused for", text=_rounded)] if row["paused"] else []
@@ -48,7 +48,7 @@ def consumer_view(info: dict[str, Any]) -> View:
 
 
 def consumer_row(info: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of a consumer."""
+    """Return a consumer as a JSON object."""
     cluster = info.get("cluster") or {}
     return {
         **_summary(info),

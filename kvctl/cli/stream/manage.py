@@ -1,4 +1,4 @@
-"""Streams: create, inspect, change, purge, delete. Their messages are in messages.py."""
+"""`kvctl stream`: create, inspect, edit, purge and delete streams."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,30 +42,30 @@ app = group(
     help="""JetStream streams, including those of buckets
 
     A stream stores messages by subject; consumers deliver them. Buckets, mirrors, aggregates, tables and repositories
-    are streams too: change those with their own commands.
+    are streams, too: use their own commands to change them.
     """,
 )
 
 Subjects = Annotated[
-    list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Subject that it listens on; repeatable")
+    list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Subject to listen on; repeatable")
 ]
 Storage = Annotated[
     str | None,
     typer.Option("--storage", metavar="KIND", help="`file` or `memory`", autocompletion=one_of("file", "memory")),
 ]
-Replicas = Annotated[int | None, number("--replicas", help="Servers that hold it, 1 to 5")]
+Replicas = Annotated[int | None, number("--replicas", help="Number of stream replicas, 1 to 5")]
 
 
 @command(app, "ls", examples=["kvctl stream ls", "kvctl stream ls --subject 'orders.>' -o name"], see=["bucket ls"])
 async def ls(
     session: Session,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="FILTER", help="Only streams that listen on it")
+        str | None, typer.Option("--subject", metavar="FILTER", help="List only streams that listen on this subject")
     ] = None,
 ) -> None:
     """List streams.
 
-    KIND says what a stream is to others: `bucket`, `mirror`, `aggregate`, `table`, `repository`, or just `stream`.
+    KIND is `bucket`, `mirror`, `aggregate`, `table`, `repository`, or `stream` for any other stream.
     """
     from kvctl.cli.stream.views import listing_view
     from kvctl.jetstream import streams
@@ -106,7 +106,9 @@ async def show(session: Session, stream: StreamName) -> None:
 )
 async def create(
     session: Session,
-    stream: Annotated[str | None, typer.Argument(metavar="NAME", help="Name; without it, the file's")] = None,
+    stream: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the stream (default: `name` in the file)")
+    ] = None,
     subjects: Subjects = None,
     storage: Storage = None,
     replicas: Replicas = None,
@@ -120,8 +122,9 @@ async def create(
     The configuration is the server's own JSON, from a file, then from --set, then from the other options. Durations
     may be written as `90s`, sizes as `10MB`.
 
-    A stream that exists with the same configuration is left as it is; one with another is an error that shows the
-    differences. What the server stored is read back: one that silently drops a setting creates nothing.
+    If the stream already exists with this configuration, nothing changes. With another configuration the command fails
+    and shows the differences. The stored configuration is read back: if the server silently dropped a setting, the
+    creation is undone.
     """
     from kvctl.jetstream.config import ensure
     from kvctl.jetstream.config.config_text import STREAM
@@ -129,7 +132,7 @@ async def create(
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
     wanted = _with_options(asked, subjects, storage, replicas, description)
     if stream is None and not wanted.get("name"):
-        raise UsageError("Missing argument `NAME`", hint="Or give it as `name` in the file")
+        raise UsageError("Missing argument `NAME`", hint="Give it as an argument, or as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
     api = (await session.client()).api
     target = ensure.stream(api, name)
@@ -140,7 +143,7 @@ async def create(
         created = False
     else:
         _, created = await ensure.create(target, wanted)
-    text = f"Created stream `{name}`" if created else f"Stream `{name}` exists already, with the same configuration"
+    text = f"Created stream `{name}`" if created else f"Stream `{name}` already exists with this configuration"
     tell(session, {"stream": name, "changed": created}, text, always=not created)
 
 
@@ -168,9 +171,9 @@ async def edit(
 ) -> None:
     """Change settings of a stream.
 
-    Only what is asked for changes: the fields of the file, those of --set, the other options. The difference is shown
-    first. A change that would lose data, harm what replicates the stream, or break the table or repository that it
-    belongs to is refused, with what would go, unless each hazard is forced by its name.
+    Only the fields of the file, of --set and of the other options are changed. The difference is shown first. A change
+    that would lose data, harm replicas, or break the table or repository of the stream is refused. --force NAME
+    overrides one hazard.
     """
     from kvctl.jetstream.config import ensure
     from kvctl.jetstream.config.config_text import STREAM, changes, copied
@@ -178,7 +181,7 @@ async def edit(
 
     check_forced(force, *stream_edit.OF_STREAM_EDITS)
     if not (subjects or storage or replicas or description is not None or config or settings):
-        raise UsageError("Nothing to change", hint="As in `--set max_age=1h`")
+        raise UsageError("Nothing to change", hint="Set a field, as in `--set max_age=1h`")
     asked = apply_settings(session, {}, config, None, STREAM)
     info = await find(session, stream)
     after = apply_settings(session, {**copied(info["config"]), **asked}, None, settings, STREAM)
@@ -192,11 +195,11 @@ async def edit(
         return
     for change in differing:
         session.note(str(change), always=True)
-    hazards.refuse(found, force, f"The edit of stream `{stream}` would do harm")
+    hazards.refuse(found, force, f"The edit of stream `{stream}` is not safe")
     if differing:
         await ensure.edit(ensure.stream(api, stream), info["config"], after)
     row = {"stream": stream, "changed": bool(differing), "differences": change_rows(differing)}
-    text = f"Changed stream `{stream}`" if differing else f"Stream `{stream}` is like that already"
+    text = f"Changed stream `{stream}`" if differing else f"No changes to stream `{stream}`"
     tell(session, row, text, always=not differing)
 
 
@@ -211,11 +214,11 @@ async def delete(
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Delete a stream with all it holds, and its consumers.
+    """Delete a stream with its messages and consumers.
 
-    What replicates it is listed first; then its name has to be typed, or given with --confirm. The stream of a table or
-    a repository is refused without --force foreign-kind, and any stream without --force unreachable-stream while
-    another one does not answer, which may read from it.
+    If others replicate from the stream, they are listed and its name has to be typed or given with --confirm. The
+    stream of a table or a repository is refused without --force foreign-kind. While a possible reader does not answer,
+    the deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.data import counted
     from kvctl.cli.bucket.manage import replicated
@@ -265,29 +268,29 @@ async def purge(
     session: Session,
     stream: StreamName,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="FILTER", help="Only messages on these subjects")
+        str | None, typer.Option("--subject", metavar="FILTER", help="Purge only messages on these subjects")
     ] = None,
-    sequence: Annotated[int | None, number("--seq", help="Only messages before this sequence")] = None,
-    keep: Annotated[int | None, number("--keep", help="All but the last so many")] = None,
+    sequence: Annotated[int | None, number("--seq", help="Purge only messages before this sequence")] = None,
+    keep: Annotated[int | None, number("--keep", help="Number of messages to keep")] = None,
     yes: Yes = False,
     confirm: Confirm = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
-    """Remove messages, all or some.
+    """Purge all or some messages of a stream.
 
-    Removed messages leave no trace, in a bucket no marker either: watchers and replicas do not hear of it. Mirrors and
-    aggregates keep what they have copied, and go on answering reads with it; what is removed from a mirror or an
-    aggregate itself does not come again. So where a stream is replicated, or replicates others, its name has to be
-    typed, or given with --confirm. What arrives after the question stays. --keep counts over all that match. Sequences
-    go on as before.
+    Purged messages leave no trace: even in a bucket there is no marker, and watchers and replicas are not notified.
+    Mirrors and aggregates keep their copies and serve them. Messages purged from a mirror or an aggregate do not
+    return. So the name of a stream that is replicated, or that replicates others, has to be typed or given with
+    --confirm. Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue
+    as before.
     """
     from kvctl.kv import reserved_streams
     from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
 
     if subject == "":
-        raise UsageError("`--subject` is empty", hint="Without it, messages on all subjects go")
+        raise UsageError("`--subject` must not be empty", hint="Omit it to purge messages on all subjects")
     if sequence is not None and keep is not None:
         raise UsageError("`--seq` and `--keep` cannot be combined")
     check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
@@ -315,7 +318,7 @@ async def purge(
 async def _confirm_purge(
     session: Session, info: StreamInfo, readers: "list[Dependent]", question: str, *, yes: bool, confirm: str | None
 ) -> None:
-    """Ask y/N, or for the name where replicas are left with what is purged, or replicas are what is purged."""
+    """Confirm the purge, by name if the stream is replicated or is itself a replica."""
     from kvctl.cli.bucket.manage import replicated
     from kvctl.jetstream.stream_source import sources_of
 
@@ -324,7 +327,7 @@ async def _confirm_purge(
         session.note(replicated(stream, item), always=True)
     for source in sources_of(info["config"]):
         origin = source["name"].removeprefix("KV_")
-        session.note(f"`{stream}` reads from `{origin}`: what is purged does not come again", always=True)
+        session.note(f"`{stream}` replicates from `{origin}`: purged messages do not return", always=True)
     if readers or sources_of(info["config"]) or confirm is not None:
         await session.confirm(f"Purging stream `{stream}`", typed_name=stream, confirmed=confirm)
     else:
@@ -332,7 +335,7 @@ async def _confirm_purge(
 
 
 async def find(session: Session, stream: str) -> StreamInfo:
-    """The stream's info. Raises StreamNotFound."""
+    """Read the stream's info. Raises StreamNotFound."""
     from kvctl.jetstream import streams
 
     check_stream(stream)
@@ -341,7 +344,7 @@ async def find(session: Session, stream: str) -> StreamInfo:
 
 
 def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]") -> None:
-    """`--dry-run` of an edit."""
+    """Print an edit's changes and hazards for `--dry-run`."""
     session.show(change_view(differing, worded=session.output == "table"))
     for hazard in found:
         session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
@@ -362,7 +365,7 @@ def _with_options(
 async def _purgeable(
     session: Session, info: StreamInfo, subject: str | None, sequence: int | None, keep: int | None
 ) -> int:
-    """How many messages match; with a sequence, at the most."""
+    """Count matching messages; with a sequence, an upper bound."""
     from kvctl.jetstream import streams
 
     count: int = info["state"]["messages"]

@@ -1,4 +1,4 @@
-"""Streams: their subjects, and single messages, read and deleted (ADR-31)."""
+"""`kvctl stream subjects`, `get` and `delete-message` (ADR-31)."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 app = group()
 
-Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence of the message, or of the first")]
+Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence of the message, or of the first one")]
 
 
 @command(
@@ -44,14 +44,14 @@ Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence o
 async def subjects(
     session: Session,
     stream: StreamName,
-    subject: Annotated[str, typer.Argument(metavar="FILTER", help="Subjects to take")] = ">",
+    subject: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of subjects")] = ">",
 ) -> None:
-    """List the subjects that a stream holds messages of, with how many."""
+    """List the subjects of a stream with their message counts."""
     from kvctl.jetstream import streams
 
     check_stream(stream)
     if not subject:
-        raise UsageError("The filter is empty")
+        raise UsageError("The filter must not be empty")
     api = (await session.client()).api
     with named(stream):
         found = await streams.subjects(api, stream, subject)
@@ -79,31 +79,33 @@ async def get(
     stream: StreamName,
     sequence: Sequence_ = None,
     last_for: Annotated[
-        str | None, typer.Option("--last-for", metavar="SUBJECT", help="The last message on a subject")
+        str | None, typer.Option("--last-for", metavar="SUBJECT", help="Read the last message on a subject")
     ] = None,
     next_for: Annotated[
         str | None,
-        typer.Option("--next-for", metavar="SUBJECT", help="The next on a subject, from SEQ or the first on"),
+        typer.Option("--next-for", metavar="SUBJECT", help="Read the next message on a subject, from SEQ or the first"),
     ] = None,
-    start_time: Annotated[int | None, moment("--start-time", help="The first of this time or later")] = None,
-    batch: Annotated[int | None, number("--batch", help="So many messages, not one")] = None,
-    max_bytes: Annotated[int | None, size("--max-bytes", help="As many of them as this size holds")] = None,
+    start_time: Annotated[
+        int | None, moment("--start-time", help="Read the first message at or after this time")
+    ] = None,
+    batch: Annotated[int | None, number("--batch", help="Maximum number of messages")] = None,
+    max_bytes: Annotated[int | None, size("--max-bytes", help="Maximum size of all messages")] = None,
     last_of: Annotated[
         list[str] | None,
-        typer.Option("--last-of", metavar="SUBJECT", help="The last message of each subject that matches; repeatable"),
+        typer.Option("--last-of", metavar="SUBJECT", help="Read the last message of each matching subject; repeatable"),
     ] = None,
-    up_to_seq: Annotated[int | None, number("--up-to-seq", help="With --last-of: as of this sequence")] = None,
-    up_to_time: Annotated[int | None, moment("--up-to-time", help="With --last-of: as of this time, inclusive")] = None,
-    leader: Annotated[bool, typer.Option("--leader", help="From the leader: never stale")] = False,
+    up_to_seq: Annotated[int | None, number("--up-to-seq", help="Read --last-of as of this sequence")] = None,
+    up_to_time: Annotated[int | None, moment("--up-to-time", help="Read --last-of as of this time, inclusive")] = None,
+    leader: Annotated[bool, typer.Option("--leader", help="Read from the leader, which is always current")] = False,
     encoding: Encoding = None,
 ) -> None:
     """Read messages by sequence, subject or time.
 
-    Without --leader any replica may answer, also a mirror; STREAM is the one that did. A stream without direct get is
-    asked through its leader. One message is an object in JSON, several are an array.
+    Without --leader any replica or mirror may answer; STREAM names the one that did. A stream without direct get is
+    read through its leader. In JSON one message is an object, several are an array.
 
-    PENDING are the messages that match and are left behind this one, LAST_SEQUENCE is that of the message before it,
-    UP_TO_SEQUENCE what all of --last-of are of; each where the server tells.
+    PENDING is the number of matching messages after this one. LAST_SEQUENCE is the sequence of the message before it.
+    UP_TO_SEQUENCE is the sequence at which --last-of was read. Each is shown if the server reports it.
     """
     from kvctl.jetstream.direct.direct_get import DirectRequest
 
@@ -113,7 +115,7 @@ async def get(
         max_bytes=max_bytes, last_of=tuple(last_of or ()), up_to_sequence=up_to_seq, up_to_time_ns=up_to_time,
     )  # fmt: skip
     if "" in (last_for, next_for, *(last_of or ())):
-        raise UsageError("A subject is empty")
+        raise UsageError("A subject must not be empty")
     request.check()
     request = await _dated(session, stream, request)
     api = (await session.client()).api
@@ -136,14 +138,14 @@ async def delete_message(
     session: Session,
     stream: StreamName,
     sequence: Annotated[int, typer.Argument(metavar="SEQ", help="Sequence of the message")],
-    erase: Annotated[bool, typer.Option("--erase/--no-erase", help="Overwrite its bytes")] = True,
+    erase: Annotated[bool, typer.Option("--erase/--no-erase", help="Overwrite the message on disk")] = True,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
     """Delete one message.
 
-    Its bytes are overwritten on disk, unless --no-erase says that it is enough to forget it. Replicas keep their copy.
-    The stream of a table or a repository is refused without --force foreign-kind.
+    The message is overwritten on disk, unless --no-erase is given. Mirrors and aggregates keep their copies. The stream
+    of a table or a repository is refused without --force foreign-kind.
     """
     from kvctl.cli.topology.replicas import tell
     from kvctl.jetstream import streams
@@ -178,12 +180,12 @@ async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, 
         with named(stream):
             found = await multi_get_fallback.one(api, stream, request)
     if found is None:
-        raise NotFoundError(f"Stream `{stream}` holds no such message")
-    return rows.stored(found, _told(found, None))
+        raise NotFoundError(f"No message in stream `{stream}` matches")
+    return rows.stored(found, _position(found, None))
 
 
 async def _dated(session: Session, stream: str, request: "DirectRequest") -> "DirectRequest":
-    """Have relative times count back from the server's."""
+    """Resolve relative times against the server's clock."""
     return replace(
         request,
         start_time_ns=await by_server(session, stream, request.start_time_ns),
@@ -203,13 +205,15 @@ async def _many(
                 async with aclosing(multi_get.read(api, stream, request, leader=leader)) as pages:
                     async for page in pages:
                         begun = True
-                        yield [rows.stored(message, _told(message, page.up_to_sequence)) for message in page.messages]
+                        yield [
+                            rows.stored(message, _position(message, page.up_to_sequence)) for message in page.messages
+                        ]
             return
-        except NoResponders:  # a stream without direct get, or none at all: the leader tells
+        except NoResponders:  # no direct get, or no such stream: ask the leader
             if begun or leader:
                 raise
             leader = True
 
 
-def _told(message: Any, up_to: int | None) -> dict[str, Any]:
+def _position(message: Any, up_to: int | None) -> dict[str, Any]:
     return {"pending": message.pending, "last_sequence": message.last_sequence, "up_to_sequence": up_to}

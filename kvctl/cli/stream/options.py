@@ -1,4 +1,4 @@
-"""Names of streams and consumers, and their configurations as options: `--config FILE`, `--set PATH=VALUE`."""
+"""Shared parameters of stream and consumer commands: names, `--config FILE`, `--set PATH=VALUE`."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of streams."""
+    """Complete names of streams."""
     from kvctl.cli.app.live_names import streams
 
     return streams(ctx.obj, incomplete)
 
 
 def consumer_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of consumers of the stream that the argument `stream` names."""
+    """Complete names of the consumers of the stream in argument `stream`."""
     from kvctl.cli.app.live_names import consumers
 
     return consumers(ctx.obj, ctx.params.get("stream"), incomplete)
 
 
 def one_of(*words: str) -> Any:
-    """Completes one of the words."""
+    """Return a completion of the given words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
@@ -41,40 +41,45 @@ ConsumerName = Annotated[
 ]
 ConfigFile = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="Configuration in JSON or YAML, or `-`; what `show -o json` prints"),
+    typer.Option(
+        "--config", metavar="FILE", help="Configuration in JSON or YAML, as `show -o json` prints it; `-` for stdin"
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Set a field, as in `max_age=1h`; no value unsets it; repeatable"),
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Set a field, as in `max_age=1h`; an empty value unsets it; repeatable"
+    ),
 ]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is for")]
+Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description")]
 
 
 def check_stream(name: str) -> str:
-    """The name. Raises UsageError for what no stream can be called."""
+    """Return the name. Raises UsageError if it is not a legal stream name."""
     return _check(name, "stream")
 
 
 @contextmanager
 def named(stream: str) -> Iterator[None]:
-    """The block's StreamNotFound says which stream."""
+    """Name the stream in a StreamNotFound that the block raises."""
     try:
         yield
     except StreamNotFound:
         raise StreamNotFound(
-            f"Stream `{stream}` does not exist", hint="`kvctl stream ls` lists those that do"
+            f"Stream `{stream}` does not exist", hint="List the streams with `kvctl stream ls`"
         ) from None
 
 
 def check_consumer(name: str) -> str:
-    """The name. Raises UsageError for what no consumer can be called."""
+    """Return the name. Raises UsageError if it is not a legal consumer name."""
     return _check(name, "consumer")
 
 
 def _check(name: str, what: str) -> str:
     if any(character.isspace() or not character.isprintable() for character in name):
         raise UsageError(
-            f"`{shown(name)}` is not the name of a {what}", hint="A name has no white space and no control characters"
+            f"`{shown(name)}` is not the name of a {what}",
+            hint="A name must not contain white space or control characters",
         )
     return check_name(name, what)
 
@@ -82,7 +87,7 @@ def _check(name: str, what: str) -> str:
 def apply_settings(
     session: Session, config: "Config", file: str | None, texts: Iterable[str] | None, schema: "Schema"
 ) -> "Config":
-    """The configuration with the file's fields, then what `--set` says. Raises UsageError."""
+    """Return the configuration with the fields of the file, then of `--set`. Raises UsageError."""
     from kvctl.jetstream.config import config_text
 
     found = {**config, **(_from_file(session, file, schema) if file else {})}
@@ -92,9 +97,9 @@ def apply_settings(
 
 
 async def dated_by_server(session: Session, config: "Config", stream: str | None = None) -> "Config":
-    """The configuration with `-15m` counted back from the time on the server that leads the stream.
+    """Return the configuration with relative times resolved against the clock of the stream's leader.
 
-    Without a stream the time is that of the server of the connection. Raises StreamNotFound.
+    Without a stream, the clock is that of the connected server. Raises StreamNotFound.
     """
     from kvctl.jetstream.config import config_text
     from kvctl.jetstream.server_clock import ServerClock
@@ -117,7 +122,7 @@ def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
 
 
 def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
-    """What an edit changes; in words for people, in plain values for scripts."""
+    """Build the view of an edit's changes, `worded` for people or in plain values."""
     rows = []
     for change in found:
         before, after = change.words if worded else (change.before, change.after)
@@ -127,12 +132,12 @@ def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
 
 
 def change_rows(found: "Iterable[Change]") -> list[dict[str, Any]]:
-    """The changes as JSON objects."""
+    """Return the changes as JSON objects."""
     return [{"field": change.field, "before": change.before, "after": change.after} for change in found]
 
 
 async def by_server(session: Session, stream: str, time_ns: int | None) -> int | None:
-    """Return the time of an option; `-15m` counts back from the time on the server that leads the stream."""
+    """Return the time of an option; a relative one is resolved against the clock of the stream's leader."""
     if not isinstance(time_ns, Ago):
         return time_ns
     from kvctl.jetstream.server_clock import ServerClock

@@ -1,4 +1,4 @@
-"""Streams as rows and documents: the JSON objects, and how a terminal shows them."""
+"""Views of streams: JSON objects and tables."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +14,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 def listing_view(infos: Iterable[StreamInfo]) -> View:
-    """All streams."""
+    """Build the view of all streams."""
     known = {info["config"]["name"]: info["config"] for info in infos}
     rows = [_summary(info, known) for info in sorted(infos, key=lambda info: str(info["config"]["name"]))]
     columns = [
@@ -32,11 +32,11 @@ def listing_view(infos: Iterable[StreamInfo]) -> View:
     ]
     empty = {column.key for column in columns if column.flex and not any(row[column.key] for row in rows)}
     columns = [replace(column, table=False) if column.key in empty else column for column in columns]
-    return View(columns=columns, rows=rows, empty="No streams; `kvctl stream create NAME --subject SUBJECT` makes one")
+    return View(columns=columns, rows=rows, empty="No streams; create one with `kvctl stream create`")
 
 
 def stream_view(info: StreamInfo) -> View:
-    """Everything about one stream."""
+    """Build the view of one stream."""
     row = stream_row(info)
     cluster = row["cluster"] or {}
     sections = [
@@ -49,7 +49,7 @@ def stream_view(info: StreamInfo) -> View:
 
 
 def stream_row(info: StreamInfo) -> dict[str, Any]:
-    """The JSON object of a stream."""
+    """Return a stream as a JSON object."""
     state, cluster = info["state"], info.get("cluster") or {}
     return {
         **_summary(info, {}),
@@ -118,14 +118,14 @@ def _origin(origin: SourceState) -> dict[str, Any]:
 
 
 def _settings(config: Row) -> list[Column]:
-    """Columns for what the configuration says beyond the defaults."""
+    """Return columns for settings that differ from the defaults."""
     from kvctl.jetstream.config.config_text import STREAM, changes
 
     left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
-    said = changes({}, dict(config), STREAM)
+    differing = changes({}, dict(config), STREAM)
     return [
         Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
-        for change in said
+        for change in differing
         if change.field not in left_out
     ]
 
@@ -135,7 +135,7 @@ def _always(text: str) -> Any:
 
 
 def active_text(seconds: float | None) -> str:
-    """How long ago something was heard, in seconds."""
+    """Show an age in seconds, as in `3s ago`."""
     if seconds is None:
         return "never"
     return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
@@ -167,7 +167,7 @@ _ORIGINS = (
     Column("stream"),
     Column("api"),
     Column("lag", right=True),
-    Column("active", text=active_text),
+    Column("active", "LAST SEEN", text=active_text),
     Column("error", style="red"),
 )
 _ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))

@@ -1,4 +1,4 @@
-"""Entries of a table: read, written, removed, one by one and together."""
+"""Entries of a table: read, write, remove, one by one and in batches."""
 
 from typing import Annotated, Any
 
@@ -56,8 +56,8 @@ async def put(
 ) -> None:
     """Write an entry.
 
-    Prints its new version, in a pipe that alone. With --if-version it is written only while the entry has this version;
-    else the command exits 4 and says which it has.
+    Prints the new version; in a pipe, nothing else. With --if-version, the entry is written only if it has this
+    version. Otherwise the command exits with 4 and reports the current version.
     """
     from kvctl.tables.changes import NO_VERSION, Version
     from kvctl.tables.keys import parse_key
@@ -80,7 +80,7 @@ async def put_if_absent(
 ) -> None:
     """Write an entry that must not exist.
 
-    Prints its version; exits 4 when there is one.
+    Prints its version. The command exits with 4 if the entry exists.
     """
     from kvctl.tables.keys import parse_key
 
@@ -102,8 +102,8 @@ async def get(
 ) -> None:  # fmt: skip
     """Read an entry.
 
-    Its value: the exact bytes in a pipe, escaped and with a newline on a terminal. -o asks for the whole entry, version
-    included.
+    Prints the value: the exact bytes in a pipe, escaped and with a newline on a terminal. -o prints the complete entry
+    with its version.
     """
     from kvctl.tables.changes import named
     from kvctl.tables.keys import parse_key
@@ -112,7 +112,7 @@ async def get(
     entry = await (await open_table(session, table)).get(name, family=family, leader=leader)
     if entry is None:
         raise KeyNotFound(
-            f"{named(family, name)} is not in table `{table}`", hint=f"`kvctl table keys {table}` lists what is"
+            f"{named(family, name)} is not in table `{table}`", hint=f"List the keys with `kvctl table keys {table}`"
         )
     if session.options.output is not None:
         session.show(document(entry_row(entry, encoding), *ENTRIES, name="key"))
@@ -125,7 +125,7 @@ async def get(
 
 @command(app, "exists", examples=["kvctl table exists users alice && echo there"], see=["table get"])
 async def exists(session: Session, table: TableName, key: Key, family: Family = None) -> int:
-    """Tell whether there is an entry.
+    """Check if an entry exists.
 
     Prints `true` or `false`; the exit code is 0 or 3.
     """
@@ -149,9 +149,9 @@ async def get_all(
     session: Session, table: TableName, keys: Keys, family: Family = None, encoding: Encoding = None,
     leader: Leader = False,
 ) -> int:  # fmt: skip
-    """Read many entries, in the order asked.
+    """Read several entries, in the order given.
 
-    In JSON there is null for each that is not there; elsewhere those are left out, and the exit code is 3.
+    In JSON, missing entries are null. In other formats they are left out, and the exit code is 3.
     """
     from kvctl.tables.changes import named
     from kvctl.tables.keys import parse_key
@@ -159,10 +159,10 @@ async def get_all(
     names = [parse_key(key) for key in keys]
     found = await (await open_table(session, table)).get_all(names, family=family, leader=leader)
     rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
-    whole = session.output in ("json", "ndjson", "yaml")
+    with_nulls = session.output in ("json", "ndjson", "yaml")
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]
-    session.show(View(columns=ENTRIES, rows=rows if whole else [row for row in rows if row], name="key"))
-    if missing and not whole:
+    session.show(View(columns=ENTRIES, rows=rows if with_nulls else [row for row in rows if row], name="key"))
+    if missing and not with_nulls:
         listed = ", ".join(named(family, name) for name in missing[:10])
         raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))
     return 0
@@ -179,7 +179,7 @@ async def remove(
 ) -> None:
     """Remove an entry.
 
-    One that is not there is no error, and nothing is written, unless --if-version says what it should have been.
+    Removing a missing entry succeeds and writes nothing, unless --if-version is given.
     """
     from kvctl.tables.changes import NO_VERSION, Version, named
     from kvctl.tables.keys import parse_key
@@ -195,9 +195,9 @@ async def remove(
 
 @command(app, "rm", examples=["kvctl table rm users alice"], see=["table remove"], hidden=True)
 async def rm(session: Session, table: TableName, key: Key, family: Family = None, if_version: IfVersion = None) -> None:
-    """Remove an entry: `table remove`.
+    """Remove an entry, as `table remove` does.
 
-    Not the table, which `table delete` deletes.
+    To delete a table, use `table delete`.
     """
     await remove(session, table, key, family, if_version)
 
@@ -211,16 +211,16 @@ async def rm(session: Session, table: TableName, key: Key, family: Family = None
 async def update(
     session: Session,
     table: TableName,
-    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Changes, `-` for standard input")],
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="File of changes, `-` for standard input")],
     dry_run: DryRun = False,
 ) -> None:
-    """Write and remove up to 1,000 entries together, or none of them.
+    """Write and remove up to 1,000 entries in one atomic batch.
 
-    The file is NDJSON, an object a line, or YAML, a list: each has `insert` (an entry that must not exist), `put` or
-    `remove` with the key; `value`, and `encoding: base64` for bytes; `key_encoding: base64`; `family`; and `version`
-    for a condition. When a condition fails the command exits 4 and names all that do.
+    The file is NDJSON (one object a line) or a YAML list. Each change has `insert` (the entry must not exist), `put` or
+    `remove` with the key. Further fields are `value`, `encoding: base64` for binary values, `key_encoding: base64`,
+    `family`, and `version` for a condition. If conditions fail, the command exits with 4 and names them all.
 
-    Prints the versions in the order of the file, an empty line for what was removed.
+    Prints the versions in the order of the file, with an empty line for each removal.
     """
     from kvctl.tables.batch_file import read_changes
 
@@ -237,7 +237,7 @@ async def update(
 
 
 def _checked(session: Session, key: str, value: str | None, file: str | None, family: str | None) -> bytes:
-    """The value, after the key was found good. Raises UsageError."""
+    """Check the key and read the value. Raises UsageError."""
     from kvctl.tables.keys import check_key, parse_key
 
     require_value(value, file)

@@ -1,4 +1,4 @@
-"""Tables: create, inspect, change, seal, delete."""
+"""`kvctl table`: create, inspect, edit, seal, compact and delete tables."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,8 +40,8 @@ app = group(
     "table",
     help="""Key-value tables: keys of any bytes, families, versions, atomic batches
 
-    A table is for entries that belong together: it takes keys and values of any bytes, writes up to 1,000 entries
-    together or not at all, each on condition of its version, and is gone through in the order of its keys.
+    A table stores entries that belong together. Keys and values are any bytes. Up to 1,000 entries are written in one
+    atomic batch, each with an optional condition on its version. Entries are listed in key order.
     """,
 )
 app.entries.update(entries.app.entries)
@@ -63,7 +63,7 @@ async def create(
         int | None, number("--partitions", help="Number of partitions, which cannot be changed later (default 16)")
     ] = None,
     partition_streams: Annotated[
-        bool, typer.Option("--partition-streams", help="Make every partition a stream of its own")
+        bool, typer.Option("--partition-streams", help="Store each partition in its own stream")
     ] = False,
     description: Description = None,
     ttl: Ttl = None,
@@ -81,11 +81,11 @@ async def create(
 ) -> None:
     """Create a table.
 
-    The number of partitions never changes. All of them share one stream, so that a batch may hold any keys;
-    --partition-streams gives each its own, so that writes spread over servers: then a batch stays within one partition,
-    where all keys of a family are.
+    The number of partitions cannot be changed later. By default all partitions share one stream, and a batch may hold
+    any keys. With --partition-streams each partition has its own stream, which spreads writes over servers. A batch
+    must then stay within one partition; all keys of a family are in the same one.
 
-    A table that exists with the same configuration is left as it is; another configuration is an error.
+    If the table already exists with this configuration, nothing changes. With another configuration the command fails.
     """
     from kvctl.cli.topology.replicas import show_config
     from kvctl.tables import catalog
@@ -97,12 +97,12 @@ async def create(
         republish=republish, republish_headers_only=republish_headers_only,
     )  # fmt: skip
     config = TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=given)
-    config.head(1)  # what is wrong with the words is found before anything is sent
+    config.head(1)  # usage errors are raised before anything is sent
     if dry_run:
         show_config(session, config.head(1))
         return
     found, fresh = await catalog.create(await _writable(session), config)
-    text = f"Created table `{name}`" if fresh else f"Table `{name}` exists already, with the same configuration"
+    text = f"Created table `{name}`" if fresh else f"Table `{name}` already exists with this configuration"
     row = {"name": name, "stream": found.info["config"]["name"], "partitions": config.partitions, "changed": fresh}
     tell(session, row, text, always=not fresh)
 
@@ -118,14 +118,14 @@ async def ls(session: Session) -> None:
     rows = []
     for found in await catalog.listing(api):
         rows.append(table_row(found, [info async for _, info in catalog.partitions(api, found)]))
-    session.show(View(columns=TABLES, rows=rows, empty="No tables; `kvctl table create NAME` makes one"))
+    session.show(View(columns=TABLES, rows=rows, empty="No tables; create one with `kvctl table create NAME`"))
 
 
 @command(app, "show", examples=["kvctl table show users", "kvctl table show users -o json"], see=["table ls"])
 async def show(session: Session, table: TableName) -> None:
-    """Show a table, partition by partition.
+    """Show a table and its partitions.
 
-    RANGE are the hashes that belong to a partition. ENTRIES counts what was removed in the last hour as well.
+    RANGE is the range of key hashes in a partition. ENTRIES includes entries removed within the last hour.
     """
     from kvctl.cli.table.views import table_document
     from kvctl.tables import catalog
@@ -144,7 +144,7 @@ async def edit(
     session: Session,
     table: TableName,
     partitions: Annotated[
-        int | None, number("--partitions", help="Refused if it is another number: partitions never change")
+        int | None, number("--partitions", help="Number of partitions, which cannot be changed")
     ] = None,
     description: Description = None,
     ttl: Ttl = None,
@@ -157,15 +157,15 @@ async def edit(
     metadata: Metadata = None,
     clear: Annotated[
         list[str] | None,
-        typer.Option("--clear", metavar="FIELD", help="Give a field its default again: an option's name; repeatable"),
+        typer.Option("--clear", metavar="FIELD", help="Reset a field to its default, by option name; repeatable"),
     ] = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
     """Change settings of a table.
 
-    The difference is shown first. What would lose entries is refused unless --force lossy-edit is given. The number of
-    partitions, and whether each is a stream, can never change.
+    The difference is shown first. An edit that would lose entries is refused without --force lossy-edit. The number of
+    partitions and --partition-streams cannot be changed.
     """
     from kvctl.tables import catalog
     from kvctl.topology.hazards import hazards
@@ -177,7 +177,7 @@ async def edit(
     check_forced(force, hazards.LOSSY_EDIT)
     _check_clear(clear)
     if not changes and not clear and partitions is None:
-        raise UsageError("Nothing to change", hint="`kvctl table edit --help` lists the settings")
+        raise UsageError("Nothing to change", hint="List the settings with `kvctl table edit --help`")
     api = (await session.client()).api
     await _refuse_repartition(session, table, partitions)
     edits = await catalog.plan_edit(api, table, changes, clear or ())
@@ -187,7 +187,7 @@ async def edit(
     hazards.refuse(found, force, f"The edit of table `{table}` would lose entries")
     await catalog.apply_edit(await _writable(session), edits)
     changed = any(edit.differences for edit in edits)
-    text = f"Changed table `{table}`" if changed else f"Table `{table}` is like that already"
+    text = f"Changed table `{table}`" if changed else f"No changes to table `{table}`"
     tell(session, {"name": table, "changed": changed}, text, always=not changed)
 
 
@@ -195,18 +195,17 @@ async def edit(
 async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Make a table permanently read-only.
 
-    Entries stay and can be read; no server lets a sealed table be opened again. Deleting the whole table goes on to be
-    possible.
+    Entries can still be read. A sealed table cannot be unsealed, but it can be deleted.
     """
     from kvctl.tables import catalog
 
     api = await _writable(session)
     found = await catalog.find(api, table)
     if not dry_run and not found.sealed:
-        await session.confirm(f"Seal table `{table}`? It will be permanently read-only", yes=yes)
+        await session.confirm(f"Seal table `{table}`? This is permanent: the table becomes read-only", yes=yes)
     changed = not found.sealed if dry_run else await catalog.seal(api, table)  # also completes an interrupted one
     done = f"Would seal table `{table}`" if dry_run else f"Sealed table `{table}`"
-    text = done if changed else f"Table `{table}` is sealed already"
+    text = done if changed else f"Table `{table}` is already sealed"
     tell(session, {"name": table, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
 
 
@@ -219,16 +218,14 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
 async def compact(
     session: Session,
     table: TableName,
-    older_than: Annotated[
-        timedelta | None, duration("--older-than", help="Minimum age of the markers that are removed")
-    ] = None,
+    older_than: Annotated[timedelta | None, duration("--older-than", help="Minimum age of removed markers")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Remove the markers that removed entries leave.
+    """Remove the markers of removed entries.
 
-    Servers up to 2.15 have a fault (nats-server issue 8505): killed or crashed within the next minutes, they may bring
-    back an entry whose marker was removed. Compact a table when its server runs quietly, or keep the markers where that
-    would harm.
+    Servers up to 2.15 have a bug (nats-server issue 8505): if a server is killed or crashes within minutes after a
+    compaction, a removed entry may reappear. Compact a table while its server is stable, or keep the markers if such an
+    entry would do harm.
     """
     from kvctl.tables import marker_cleanup
     from kvctl.tables.table import Table
@@ -244,10 +241,10 @@ async def compact(
 
 @command(app, "delete", examples=["kvctl table delete users"], see=["table remove", "table ls"])
 async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Delete a table with everything it holds.
+    """Delete a table with all its entries.
 
-    One that is not complete, because its creation or deletion was interrupted, is cleared away too. A single entry is
-    removed by `kvctl table remove`.
+    A table whose creation or deletion was interrupted is deleted, too. To remove a single entry, use `kvctl table
+    remove`.
     """
     from kvctl.tables import catalog
 
@@ -273,7 +270,7 @@ def _check_clear(clear: list[str] | None) -> None:
     for name in clear or ():
         field = name.replace("-", "_")
         if field not in SETTINGS and field != "placement" and not name.startswith("metadata."):
-            raise UsageError(f"`{name}` is not a field of a table that can be cleared")
+            raise UsageError(f"`{name}` is not a table field that can be cleared")
 
 
 async def _refuse_repartition(session: Session, table: str, partitions: int | None) -> None:
@@ -286,12 +283,12 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
     if partitions != there:
         raise RefusedError(
             f"Table `{table}` has {there} partitions, which cannot be changed",
-            hint="Make another table, and put the entries there",
+            hint="Create another table, and copy the entries there",
         )
 
 
 async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
-    """The differences on stderr, and the hazards of all streams."""
+    """Print the differences on stderr, and return the hazards of all streams."""
     from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
 

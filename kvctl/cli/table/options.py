@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of tables."""
+    """Complete names of tables."""
     from kvctl.cli.app.live_names import tables
 
     return tables(ctx.obj, incomplete)
@@ -20,19 +20,18 @@ def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table", autocompletion=table_names)]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or `base64:...`")]
 Family = Annotated[
-    str | None, typer.Option("--family", metavar="F", help="Key family; `''` is the empty one, which is not none")
+    str | None,
+    typer.Option("--family", metavar="F", help="Key family; `''` is the empty family, not the absence of one"),
 ]
-Leader = Annotated[bool, typer.Option("--leader", help="Read from the leader, which is never behind")]
+Leader = Annotated[bool, typer.Option("--leader", help="Read from the leader, which is always current")]
 IfVersion = Annotated[
     str | None,
-    typer.Option(
-        "--if-version", metavar="V", help="Only while the entry has this version; `not-exists`: if there is none"
-    ),
+    typer.Option("--if-version", metavar="V", help="Required version of the entry; `not-exists` if it must not exist"),
 ]
 
 
 async def open_table(session: Session, name: str) -> "Table":
-    """A handle on the table. Raises UsageError, TableNotFound."""
+    """Open the table. Raises UsageError, TableNotFound."""
     from kvctl.tables.table import Table
 
     return await Table.open((await session.client()).api, name, read_only=session.context.read_only)

@@ -1,4 +1,4 @@
-"""Going through a table: keys, entries."""
+"""`kvctl table keys` and `entries`: list a table in key order."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -20,13 +20,11 @@ from kvctl.render.view import View
 
 app = group()
 
-Prefix = Annotated[str | None, typer.Option("--prefix", metavar="K", help="Only keys that begin so")]
-From = Annotated[str | None, typer.Option("--from", metavar="K", help="From this key on")]
-To = Annotated[str | None, typer.Option("--to", metavar="K", help="Up to this key, which is one of them")]
-Limit = Annotated[int | None, number("--limit", help="No more than these; prints a token that goes on after them")]
-After = Annotated[
-    str | None, typer.Option("--after", metavar="TOKEN", help="Go on after what another listing ended with")
-]
+Prefix = Annotated[str | None, typer.Option("--prefix", metavar="K", help="Prefix of the keys")]
+From = Annotated[str | None, typer.Option("--from", metavar="K", help="First key")]
+To = Annotated[str | None, typer.Option("--to", metavar="K", help="Last key, inclusive")]
+Limit = Annotated[int | None, number("--limit", help="Maximum number of entries; prints a token to resume from")]
+After = Annotated[str | None, typer.Option("--after", metavar="TOKEN", help="Resume from a previous listing's token")]
 
 
 @command(
@@ -49,10 +47,10 @@ async def keys(
     limit: Limit = None,
     after: After = None,
 ) -> None:
-    """List keys with their versions, in the order of their bytes.
+    """List keys with their versions, in byte order.
 
-    Families come one after the other, what has none first. With --limit a token is printed when there is more, in JSON
-    as `next`; --after takes it, also in another session, for the same family, prefix and bounds.
+    Keys without a family come first, then one family after the other. If --limit cuts the listing, a token is printed,
+    in JSON as `next`. Pass it to --after, now or later, with the same family, prefix and bounds.
     """
     shape = _Shape("keys", KEYS, key_row)
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=False)
@@ -75,17 +73,17 @@ async def entries(
     after: After = None,
     encoding: Encoding = None,
 ) -> None:
-    """List entries, in the order of the bytes of their keys.
+    """List entries, in byte order of their keys.
 
-    An entry that lives through the listing appears once; its value may be newer than when the listing began. --limit
-    and --after work as in `table keys`.
+    An entry that exists during the complete listing appears exactly once; its value may be newer than the start of the
+    listing. --limit and --after work as in `table keys`.
     """
     shape = _Shape("entries", ENTRIES, lambda entry: entry_row(entry, encoding))
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=True)
 
 
 class _Shape:
-    """How one of the two shows what it lists."""
+    """Output shape of a listing: JSON field, columns, and row of an entry."""
 
     def __init__(self, field: str, columns: list[Any], row: Callable[[Any], dict[str, Any]]) -> None:
         self.field = field
@@ -112,9 +110,9 @@ async def _scan(
         rows = [row async for batch in batches() for row in batch]
         session.show(View(columns=shape.columns, rows=[{shape.field: rows, "next": token}], single=True))
         return
-    await session.stream(View(columns=shape.columns, name="key", empty="Nothing is there"), batches())
+    await session.stream(View(columns=shape.columns, name="key", empty="No entries"), batches())
     if token is not None and session.output != "ndjson":
-        session.note(f"There is more: --after {token}", always=True)
+        session.note(f"More entries follow; resume with --after {token}", always=True)
 
 
 def _range(family: str | None, prefix: str | None, start: str | None, end: str | None) -> Any:

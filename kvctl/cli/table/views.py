@@ -1,4 +1,4 @@
-"""Tables, their entries and versions as rows."""
+"""Views of tables, entries and versions."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _family_text(family: str | None) -> str:
-    """The empty family is seen, where there is none nothing is."""
+    """Show the empty family as `''` and no family as nothing."""
     return {None: "", "": "''"}.get(family, family or "")
 
 
@@ -39,35 +39,35 @@ TABLES = [
 
 _TITLES = {"bytes": "Size"}
 _TEXTS = {"sealed": lambda sealed: "yes" if sealed else "no"}
-"""Of one table alone, where they differ."""
+"""Texts that differ from the listing when one table is shown."""
 
 
 def text_of(data: bytes, encoding: str | None = None) -> tuple[str, str]:
-    """Bytes as text, and how: `utf-8`, or `base64` for those that are none. Raises KvctlError for a forced `utf-8`."""
+    """Return bytes as text and its encoding, `utf-8` or `base64`. Raises KvctlError if a forced `utf-8` fails."""
     if encoding != "base64":
         try:
             return data.decode(), "utf-8"
         except UnicodeDecodeError:
             if encoding is not None:
-                raise KvctlError("The value is not UTF-8", hint="`--encoding base64` shows it") from None
+                raise KvctlError("The value is not UTF-8", hint="Use `--encoding base64`") from None
     return base64.b64encode(data).decode(), "base64"
 
 
 def write_row(family: str | None, key: bytes, version: object) -> dict[str, Any]:
-    """What a write gives."""
+    """Return the row of a write."""
     text, encoding = text_of(key)
     coded = {} if encoding == "utf-8" else {"key_encoding": encoding}
     return {"key": text, **coded, "family": family, "version": None if version is None else str(version)}
 
 
 def key_row(key: "Key") -> dict[str, Any]:
-    """A key of a listing."""
+    """Return the row of a key in a listing."""
     text, encoding = text_of(key.key)
     return {"key": text, "key_encoding": encoding, "family": key.family, "version": str(key.version)}
 
 
 def entry_row(entry: "Entry", encoding: str | None = None) -> dict[str, Any]:
-    """An entry."""
+    """Return the row of an entry."""
     key, key_encoding = text_of(entry.key)
     value, how = text_of(entry.value, encoding)
     return {
@@ -77,7 +77,7 @@ def entry_row(entry: "Entry", encoding: str | None = None) -> dict[str, Any]:
 
 
 def table_row(found: "Found", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
-    """A table; `infos` are those of its partitions' streams."""
+    """Return the row of a table; `infos` are those of its partitions' streams."""
     config, info = found.config, found.info
     known = [item for item in (info, *infos) if item is not None]
     return {
@@ -95,7 +95,7 @@ def table_row(found: "Found", infos: Sequence[StreamInfo | None] = ()) -> dict[s
 
 
 async def table_document(api: "Api", found: "Found") -> View:
-    """Everything about one table, partition by partition."""
+    """Build the view of one table and its partitions."""
     from kvctl.tables import catalog, entry_count
     from kvctl.tables.keys import hash_range
     from kvctl.units import duration_from_ns
@@ -139,7 +139,7 @@ def _ttl_text(seconds: float) -> str:
 
 
 def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:
-    """The versions of what was written: alone in a pipe, a line each."""
+    """Print the versions of written entries; in a pipe, one a line and nothing else."""
     session.show(View(columns=WRITES, rows=list(rows), single=single, name="version"))
 
 

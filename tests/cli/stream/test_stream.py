@@ -1,4 +1,4 @@
-"""`kvctl stream`: created, changed with care, read in every form of ADR-31, purged, deleted."""
+"""`kvctl stream` as a process: create, edit, every read form of ADR-31, purge, delete."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ FORMS = {
     "--last-of S.>": [2, 4, 5],
     "--last-of S.a --up-to-seq 4": [3],
 }
-"""Arguments of `stream get` -> the sequences that come."""
+"""Arguments of `stream get` -> sequences of the messages read."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def name(unique: Callable[..., str]) -> str:
 
 @pytest.fixture
 def stream(run: Run, server: Server, name: str) -> Streams:
-    """Runs `kvctl stream COMMAND S ...`, S being the test's own stream, also where an argument begins with it."""
+    """Run `kvctl stream COMMAND S ...` with the test's own stream for S, also at the start of an argument."""
 
     def command(verb: str, *args: str, **settings: Any) -> Result:
         words = [name + word.removeprefix("S") if word == "S" or word.startswith("S.") else word for word in args]
@@ -49,7 +49,7 @@ def stream(run: Run, server: Server, name: str) -> Streams:
 
 @pytest.fixture
 def filled(stream: Streams, raw: RawClient, name: str) -> Streams:
-    """Messages 1 to 5 on S.a, S.b, S.a, S.c, S.a, the third with a header, the fourth no UTF-8."""
+    """Publish messages 1 to 5 on S.a, S.b, S.a, S.c, S.a; the third has a header, the fourth is not UTF-8."""
     assert stream("create", "S", "--subject", "S.>", "--set", "allow_direct=true").exit_code == 0
     for subject, data, headers in (
         ("a", b"one", None), ("b", b"two", None), ("a", b"three", {"Color": "red"}), ("c", b"\xff", None),
@@ -69,7 +69,7 @@ def config(raw: RawClient, name: str) -> dict[str, Any]:
     return found
 
 
-def test_created_listed_shown(filled: Streams, snapshot: SnapshotAssertion, name: str) -> None:
+def test_stream_is_created_listed_and_shown(filled: Streams, snapshot: SnapshotAssertion, name: str) -> None:
     listed = next(row for row in rows(filled("ls", "-o", "json")) if row["name"] == name)
     assert (listed["kind"], listed["messages"], listed["subjects"]) == ("stream", 5, [f"{name}.>"])
     shown = rows(filled("show", "S", "-o", "json"))
@@ -82,7 +82,9 @@ def test_created_listed_shown(filled: Streams, snapshot: SnapshotAssertion, name
     assert filled("ls", "--subject", "S.a", "-o", "name").out.split() == [name]
 
 
-def test_a_bucket_is_named_as_one(run: Run, raw: RawClient, server: Server, unique: Callable[..., str]) -> None:
+def test_stream_ls_shows_the_kind_of_a_bucket(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str]
+) -> None:
     bucket = unique()
     raw.create_bucket(bucket)
     found = rows(run("stream", "ls", "-s", server.url, "-o", "json"))
@@ -90,13 +92,15 @@ def test_a_bucket_is_named_as_one(run: Run, raw: RawClient, server: Server, uniq
 
 
 class TestCreate:
-    def test_again_is_no_error_and_otherwise_a_conflict(self, stream: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_create_again_changes_nothing_or_conflicts(self, stream: Streams, snapshot: SnapshotAssertion) -> None:
         options = ("S", "--subject", "S.>", "--set", "max_age=1h")
         assert stream("create", *options) == snapshot(name="new")
         assert stream("create", *options) == snapshot(name="again")
         assert stream("create", "S", "--subject", "S.>", "--set", "max_age=2h") == snapshot(name="otherwise")
 
-    def test_from_a_file_with_more_on_top(self, stream: Streams, raw: RawClient, name: str, tmp_path: Path) -> None:
+    def test_create_from_a_file_with_more_options(
+        self, stream: Streams, raw: RawClient, name: str, tmp_path: Path
+    ) -> None:
         file = tmp_path / "stream.yaml"
         file.write_text(f"name: {name}\nsubjects: [{name}.>]\nmax_age: 1h\nplacement: {{tags: []}}\n")
         done = stream("create", "--config", str(file), "--set", "max_age=2h", "--set", "metadata.owner=me")
@@ -104,7 +108,7 @@ class TestCreate:
         made = config(raw, name)
         assert (made["max_age"], made["metadata"]["owner"]) == (7200 * 10**9, "me")
 
-    def test_from_what_show_prints(self, filled: Streams, raw: RawClient, name: str) -> None:
+    def test_create_from_the_output_of_show(self, filled: Streams, raw: RawClient, name: str) -> None:
         shown = filled("show", "S", "-o", "json").stdout
         done = filled(
             "create", "S_COPY".replace("S", name, 1), "--config", "-", "--subject", "copy." + name, stdin=shown
@@ -112,7 +116,7 @@ class TestCreate:
         assert done.exit_code == 0, done.err
         assert config(raw, f"{name}_COPY")["allow_direct"] is True
 
-    def test_a_dry_run_creates_nothing(self, stream: Streams, raw: RawClient, name: str) -> None:
+    def test_create_dry_run_creates_nothing(self, stream: Streams, raw: RawClient, name: str) -> None:
         shown = rows(stream("create", "S", "--subject", "S.>", "--replicas", "3", "--dry-run"))
         assert shown == {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
         assert raw.api(f"STREAM.INFO.{name}")["error"]["code"] == 404
@@ -129,7 +133,7 @@ class TestCreate:
             (),
         ],
     )
-    def test_what_is_wrong_is_a_usage_error(
+    def test_create_with_invalid_arguments_is_a_usage_error(
         self, stream: Streams, snapshot: SnapshotAssertion, args: tuple[str, ...]
     ) -> None:
         result = stream("create", *args)
@@ -139,7 +143,7 @@ class TestCreate:
 
 class TestEdit:
     @pytest.mark.guarantee("streams-1")
-    def test_shows_the_difference_and_changes_nothing_else(
+    def test_edit_shows_the_difference_and_changes_nothing_else(
         self, filled: Streams, raw: RawClient, name: str, snapshot: SnapshotAssertion
     ) -> None:
         before = config(raw, name)
@@ -156,12 +160,12 @@ class TestEdit:
             ("max_msgs=2", "max_msgs none -> 2 removes 3 messages"),
             ("max_msgs_per_subject=1", "max_msgs_per_subject none -> 1 removes 2 messages of 1 subject"),
             ("max_age=10s", "max_age none -> 10s removes 5 messages at that age"),
-            ("max_bytes=100", "below what is in use: the oldest messages go"),
+            ("max_bytes=100", "below what is in use: the oldest messages are deleted"),
             ("subjects=elsewhere.S", "no longer covers 3 subjects"),
-            ("sealed=true", "sealed is for ever"),
+            ("sealed=true", "sealing is permanent"),
         ],
     )
-    def test_what_would_be_lost_is_refused(
+    def test_lossy_edit_is_refused(
         self, filled: Streams, raw: RawClient, name: str, change: str, evidence: str
     ) -> None:
         before = config(raw, name)
@@ -172,39 +176,41 @@ class TestEdit:
         tried = filled("edit", "S", "--set", change, "--dry-run")
         assert (tried.exit_code, "needs `--force lossy-edit`" in tried.err) == (0, True)
 
-    def test_force_goes_on(self, filled: Streams, raw: RawClient, name: str) -> None:
+    def test_lossy_edit_is_made_with_force(self, filled: Streams, raw: RawClient, name: str) -> None:
         assert filled("edit", "S", "--set", "max_msgs=2", "--force", "lossy-edit").exit_code == 0
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 2
 
-    def test_a_buckets_stream_has_a_buckets_hazards(self, run: Run, raw: RawClient, server: Server, name: str) -> None:
+    def test_edit_of_a_bucket_stream_reports_bucket_hazards(
+        self, run: Run, raw: RawClient, server: Server, name: str
+    ) -> None:
         raw.create_bucket(name, max_msgs_per_subject=5)
         for _ in range(3):
             raw.put(name, "k", b"")
         result = run("stream", "edit", f"KV_{name}", "--set", "max_msgs_per_subject=1", "-s", server.url)
         assert (result.exit_code, "removes 2 messages of 1 subject" in result.err) == (1, True)
 
-    def test_what_belongs_to_a_table_is_left_alone(self, stream: Streams, raw: RawClient, name: str) -> None:
+    def test_stream_of_a_table_is_not_changed(self, stream: Streams, raw: RawClient, name: str) -> None:
         raw.api(f"STREAM.CREATE.{name}", {"name": name, "metadata": {"kvctl.kind": "table"}})
         for verb, *args in (("edit", "--set", "description=x"), ("delete", "--yes"), ("purge", "--yes")):
             result = stream(verb, "S", *args)
             assert (result.exit_code, "belongs to a table" in result.err) == (1, True)
         assert stream("edit", "S", "--set", "description=x", "--force", "foreign-kind").exit_code == 0
 
-    def test_nothing_to_change_and_unknown_streams(self, stream: Streams) -> None:
+    def test_edit_without_changes_or_of_an_unknown_stream_fails(self, stream: Streams) -> None:
         assert stream("edit", "S").exit_code == 2
         assert stream("edit", "S", "--set", "max_age=1h").exit_code == 3
         assert stream("edit", "S", "--set", "max_age=1h", "--force", "loss").exit_code == 2
 
 
 class TestGet:
-    def test_one_is_an_object_with_all_fields(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_get_of_one_message_prints_all_fields(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
         assert filled("get", "S", "3", "-o", "json") == snapshot(name="json")
         assert filled("get", "S", "4", "-o", "json") == snapshot(name="binary")
         assert filled("get", "S", "3", tty=True) == snapshot(name="terminal")
         assert filled("get", "S", "3") == snapshot(name="tsv")
 
     @pytest.mark.parametrize("leader", [(), ("--leader",)])
-    def test_every_form(self, filled: Streams, leader: tuple[str, ...]) -> None:
+    def test_get_supports_every_form(self, filled: Streams, leader: tuple[str, ...]) -> None:
         for line, sequences in FORMS.items():
             found = rows(filled("get", "S", *line.split(), *leader, "-o", "json"))
             found = found if isinstance(found, list) else [found]
@@ -214,20 +220,18 @@ class TestGet:
                 "up_to_sequence",
             }  # fmt: skip
 
-    def test_as_of_a_time_that_was_printed(self, filled: Streams) -> None:
+    def test_get_accepts_a_printed_time(self, filled: Streams) -> None:
         third = rows(filled("get", "S", "3", "-o", "json"))
         found = rows(filled("get", "S", "--last-of", "S.a", "--up-to-time", third["time"], "-o", "json"))
         assert [row["data"] for row in found] == ["three"]
 
-    def test_a_stream_without_direct_get_is_asked_through_its_leader(
-        self, stream: Streams, raw: RawClient, name: str
-    ) -> None:
+    def test_get_without_direct_get_reads_through_the_leader(self, stream: Streams, raw: RawClient, name: str) -> None:
         stream("create", "S", "--subject", "S.>")
         raw.request(f"{name}.a", b"x")
         assert rows(stream("get", "S", "1", "-o", "json"))["data"] == "x"
         assert [row["data"] for row in rows(stream("get", "S", "--last-of", "S.>", "-o", "json"))] == ["x"]
 
-    def test_what_is_not_there_is_not_found(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_get_of_a_missing_message_is_not_found(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
         assert filled("get", "S", "99") == snapshot(name="message")
         for words in (
             "get NONE 1",
@@ -243,14 +247,14 @@ class TestGet:
         assert filled("get", "S", "--last-for", "").exit_code == 2
 
 
-def test_subjects_with_their_counts(filled: Streams, name: str) -> None:
+def test_subjects_lists_counts(filled: Streams, name: str) -> None:
     found = rows(filled("subjects", "S", "-o", "json"))
     assert found == [{"subject": f"{name}.{key}", "messages": count} for key, count in (("a", 3), ("b", 1), ("c", 1))]
     assert filled("subjects", "S", "S.b").out == f"{name}.b\t1\n"
 
 
 class TestRemoving:
-    def test_delete_message(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_delete_message_deletes_one_message(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
         assert filled("delete-message", "S", "2", "--dry-run", "-o", "json") == snapshot(name="dry run")
         assert rows(filled("get", "S", "2", "-o", "json"))["data"] == "two"
         assert filled("delete-message", "S", "2", "-o", "json") == snapshot(name="done")
@@ -261,7 +265,9 @@ class TestRemoving:
         ("options", "left"),
         [("", 0), ("--subject S.a", 2), ("--seq 3", 3), ("--keep 2", 2), ("--subject S.a --keep 1", 3)],
     )
-    def test_purge(self, filled: Streams, raw: RawClient, name: str, options: str, left: int) -> None:
+    def test_purge_removes_the_matching_messages(
+        self, filled: Streams, raw: RawClient, name: str, options: str, left: int
+    ) -> None:
         assert rows(filled("purge", "S", *options.split(), "--dry-run", "-o", "json"))["messages"] == 5 - left
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
         assert rows(filled("purge", "S", *options.split(), "--yes", "-o", "json"))["messages"] == 5 - left
@@ -279,7 +285,7 @@ class TestRemoving:
         assert filled("delete", "S", stdin=b"y\n", tty=True).exit_code == 0
         assert filled("delete", "S", "--yes").exit_code == 3
 
-    def test_deleting_what_others_replicate_asks_for_its_name(self, filled: Streams, raw: RawClient, name: str) -> None:
+    def test_delete_of_an_origin_asks_for_its_name(self, filled: Streams, raw: RawClient, name: str) -> None:
         raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", "mirror": {"name": name}})
         assert rows(filled("delete", "S", "--dry-run", "-o", "json"))["dependents"] == [f"{name}_M"]
         refused = filled("delete", "S", "--yes")
@@ -293,7 +299,7 @@ class TestRemoving:
 class TestPurgeOfReplicatedStreams:
     @pytest.fixture(params=["mirror", "sources"])
     def replica(self, raw: RawClient, name: str, request: pytest.FixtureRequest) -> str:
-        """A stream that reads `S`."""
+        """Create a stream that replicates from `S`."""
         reads = {"mirror": {"name": name}} if request.param == "mirror" else {"sources": [{"name": name}]}
         raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", **reads})
         return f"{name}_M"
@@ -313,11 +319,11 @@ class TestPurgeOfReplicatedStreams:
         self, filled: Streams, raw: RawClient, name: str, replica: str
     ) -> None:
         refused = filled("purge", replica, "--yes")
-        assert (refused.exit_code, "does not come again" in refused.err) == (2, True)
+        assert (refused.exit_code, "do not return" in refused.err) == (2, True)
         assert filled("purge", replica, "--confirm", replica).exit_code == 0
 
 
-def test_message_that_arrives_while_the_question_stands_is_not_purged(
+def test_message_that_arrives_during_the_prompt_is_not_purged(
     filled: Streams, raw: RawClient, server: Server, name: str
 ) -> None:
     with Dialogue("stream", "purge", name, "-s", server.url) as dialogue:
@@ -328,7 +334,7 @@ def test_message_that_arrives_while_the_question_stands_is_not_purged(
     assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 1
 
 
-def test_a_connection_for_reading_changes_nothing(filled: Streams, raw: RawClient, name: str) -> None:
+def test_read_only_connection_changes_nothing(filled: Streams, raw: RawClient, name: str) -> None:
     for args in (
         ("create", "S2"), ("edit", "S", "--set", "description=x"), ("purge", "S", "--yes"), ("delete", "S", "--yes"),
         ("delete-message", "S", "1"),
@@ -337,7 +343,7 @@ def test_a_connection_for_reading_changes_nothing(filled: Streams, raw: RawClien
     assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
 
 
-def test_creation_that_meets_files_of_a_deleted_stream_is_tried_again(run: Run, own_server: Server) -> None:
+def test_create_is_retried_over_files_of_a_deleted_stream(run: Run, own_server: Server) -> None:
     """The first attempt of the server fails (10049) and clears the place."""
     streams = Path(own_server.store, "jetstream", "$G", "streams")
     streams.mkdir(parents=True)

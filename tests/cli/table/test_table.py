@@ -1,4 +1,4 @@
-"""The table commands: what they print, take, and exit with."""
+"""`kvctl table` as a process: output, arguments and exit codes."""
 
 import json
 import re
@@ -14,7 +14,7 @@ VERSION = {r"\b[0-9a-z]{10}\.\d+\.\d+\b": "VERSION"}
 
 
 class Tables:
-    """kvctl run on one table: `table("put", "key", "value")`."""
+    """Runner of kvctl on one table: `table("put", "key", "value")`."""
 
     def __init__(self, run: Run, url: str, name: str) -> None:
         self._run = run
@@ -26,7 +26,7 @@ class Tables:
         return self._run(*line, **settings).masked(VERSION, TABLE=self.name)
 
     def value(self, command: str, *args: str, **settings: Any) -> str:
-        """stdout of a command that has to succeed."""
+        """Return stdout of a command that must succeed."""
         result = self(command, *args, **settings)
         assert result.exit_code == 0, result.err
         return result.out.strip()
@@ -37,14 +37,14 @@ class Tables:
 
 @pytest.fixture
 def table(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Tables]:
-    """A table of four partitions."""
+    """Create a table of four partitions."""
     made = Tables(run, server.url, unique("T"))
     assert made("create", "--partitions", "4").exit_code == 0
     yield made
     made("delete", "--yes")
 
 
-def test_a_write_prints_its_version_alone_in_a_pipe(table: Tables) -> None:
+def test_put_in_a_pipe_prints_only_the_version(table: Tables) -> None:
     version = table.value("put", "alice", "1")
     assert re.fullmatch(r"[0-9a-z]{10}\.\d\.\d+", version)
     again = table.value("put", "alice", "2", "--if-version", version)
@@ -72,7 +72,7 @@ def test_failed_conditions_exit_4(table: Tables, snapshot: Any) -> None:
     assert table.value("get", "alice") == "2"
 
 
-def test_get_gives_exact_bytes(table: Tables) -> None:
+def test_get_prints_exact_bytes(table: Tables) -> None:
     value = bytes(range(256))
     assert table("put", "raw", "-", stdin=value).exit_code == 0
     assert table("get", "raw").stdout == value
@@ -82,14 +82,14 @@ def test_get_gives_exact_bytes(table: Tables) -> None:
     assert table("get", "none").exit_code == 3
 
 
-def test_an_empty_family_is_one(table: Tables) -> None:
+def test_empty_family_differs_from_no_family(table: Tables) -> None:
     table.value("put", "k", "empty", "--family", "")
     assert table.value("get", "k", "--family", "") == "empty"
     assert table("get", "k").exit_code == 3
     assert table.json("keys")["keys"][0]["family"] == ""
 
 
-def test_exists(table: Tables) -> None:
+def test_exists_exits_0_or_3(table: Tables) -> None:
     table.value("put", "k", "")
     yes, no = table("exists", "k"), table("exists", "none")
     assert (yes.exit_code, yes.out, no.exit_code, no.out) == (0, "true\n", 3, "false\n")
@@ -103,7 +103,7 @@ def test_rm_removes_an_entry_and_never_the_table(table: Tables) -> None:
     assert table("remove", "k").exit_code == 0
 
 
-def test_get_all_keeps_order_and_holes(table: Tables) -> None:
+def test_get_all_keeps_order_and_shows_missing_entries_as_null(table: Tables) -> None:
     for key in "abc":
         table.value("put", key, key * 2)
     found = table.json("get-all", "c", "none", "a", "c")
@@ -113,7 +113,7 @@ def test_get_all_keeps_order_and_holes(table: Tables) -> None:
     assert [line.split("\t")[0] for line in result.out.splitlines()] == ["c", "a"]
 
 
-def test_a_batch_from_ndjson_and_yaml(table: Tables) -> None:
+def test_update_reads_batches_in_ndjson_and_yaml(table: Tables) -> None:
     old = table.value("put", "gone", "v")
     lines = [
         {"insert": "a", "value": "1"},
@@ -135,7 +135,7 @@ def test_a_batch_from_ndjson_and_yaml(table: Tables) -> None:
     assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 4
 
 
-def test_what_is_no_batch_is_refused_with_its_line(table: Tables) -> None:
+def test_update_with_an_invalid_batch_names_the_line(table: Tables) -> None:
     lines = b'{"put": "a", "value": "x"}\n\n{"put": "b", "value": 1}\n'
     result = table("update", "-f", "-", stdin=lines)
     assert (result.exit_code, "standard input:3: `value` must be text" in result.err) == (2, True)
@@ -150,7 +150,7 @@ def test_what_is_no_batch_is_refused_with_its_line(table: Tables) -> None:
         ("stream delete KVT_NAME --yes", "delete"), ("stream edit KVT_NAME --set max_msgs_per_subject=5", "edit"),
     ],
 )  # fmt: skip
-def test_other_commands_name_the_one_for_tables(
+def test_bucket_and_stream_commands_name_the_table_command(
     run: Run, table: Tables, server: Server, line: str, instead: str
 ) -> None:
     result = run(*line.replace("NAME", table.name).split(), "-s", server.url)
@@ -159,12 +159,12 @@ def test_other_commands_name_the_one_for_tables(
     assert ("--force foreign-kind" in result.err) == line.startswith("stream")
 
 
-def test_a_stream_of_a_table_is_no_guess_for_a_bucket(run: Run, table: Tables, server: Server) -> None:
+def test_table_stream_is_not_suggested_for_a_bucket(run: Run, table: Tables, server: Server) -> None:
     result = run("put", f"KVT_{table.name}", "k", "v", "-s", server.url)
     assert (result.exit_code, "Did you mean" in result.err) == (3, False)
 
 
-def test_listings_are_cut_and_go_on(table: Tables) -> None:
+def test_listing_with_limit_resumes_from_its_token(table: Tables) -> None:
     for number in range(5):
         table.value("put", f"k{number}", "v")
     first = table.json("keys", "--limit", "2")
@@ -182,14 +182,14 @@ def test_listings_are_cut_and_go_on(table: Tables) -> None:
     assert [key["key"] for key in table.json("keys", "--from", "k1", "--to", "hex:6b33")["keys"]] == ["k1", "k2", "k3"]
 
 
-def test_a_terminal_is_told_how_to_go_on(table: Tables, snapshot: Any) -> None:
+def test_listing_on_a_terminal_prints_the_token_to_resume_from(table: Tables, snapshot: Any) -> None:
     for key in ("a", "b"):
         table.value("put", key, "some value", "--family", "f")
     result = table("entries", "--limit", "1", tty=True)
     assert result.masked({r"--after \S+": "--after TOKEN"}) == snapshot
 
 
-def test_the_empty_family_is_seen_on_a_terminal(table: Tables) -> None:
+def test_empty_family_is_shown_on_a_terminal(table: Tables) -> None:
     table.value("put", "k", "v", "--family", "")
     table.value("put", "l", "v")
     heading, *lines = (line.split()[:2] for line in table("keys", tty=True).out.splitlines())
@@ -198,14 +198,14 @@ def test_the_empty_family_is_seen_on_a_terminal(table: Tables) -> None:
     assert lines[1][1] == "''"
 
 
-def test_one_table_on_a_terminal_says_what_it_is(table: Tables) -> None:
+def test_show_on_a_terminal_prints_the_settings(table: Tables) -> None:
     words = dict(line.split(maxsplit=1) for line in table("show", tty=True).out.splitlines()[:11] if "  " in line)
     assert (words["Sealed"], words["TTL"]) == ("no", "none")
 
 
-def test_creating_again(table: Tables) -> None:
+def test_create_again_changes_nothing_or_conflicts(table: Tables) -> None:
     same = table("create", "--partitions", "4")
-    assert (same.exit_code, "exists already" in same.err) == (0, True)
+    assert (same.exit_code, "already exists" in same.err) == (0, True)
     other = table("create", "--partitions", "5")
     assert (other.exit_code, "partitions: 4 -> 5" in other.err) == (4, True)
     apart = table("create", "--partitions", "4", "--partition-streams")
@@ -217,7 +217,7 @@ def test_creating_again(table: Tables) -> None:
     assert (refused.exit_code, "which cannot be changed" in refused.err) == (1, True)
 
 
-def test_show_tells_each_partition(table: Tables) -> None:
+def test_show_lists_each_partition(table: Tables) -> None:
     for number in range(20):
         table.value("put", str(number), "v")
     shown = table.json("show")
@@ -229,7 +229,7 @@ def test_show_tells_each_partition(table: Tables) -> None:
     assert all(part["stream"] == f"KVT_{table.name}" and part["leader"] for part in details)
 
 
-def test_sealing_and_deleting_ask(table: Tables) -> None:
+def test_seal_and_delete_ask_for_confirmation(table: Tables) -> None:
     table.value("put", "k", "v")
     assert table("seal").exit_code == 2
     assert table("seal", stdin=b"n\n", tty=True).exit_code == 1
@@ -242,7 +242,7 @@ def test_sealing_and_deleting_ask(table: Tables) -> None:
     assert table("show").exit_code == 3
 
 
-def test_a_batch_over_partition_streams_is_refused(run: Run, server: Server, unique: Callable[..., str]) -> None:
+def test_batch_across_partition_streams_is_refused(run: Run, server: Server, unique: Callable[..., str]) -> None:
     table = Tables(run, server.url, unique("T"))
     assert table("create", "--partitions", "4", "--partition-streams").exit_code == 0
     wide = "".join(f"- {{put: k{number}, value: v}}\n" for number in range(10))
