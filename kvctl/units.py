@@ -82,7 +82,7 @@ def duration_from_ns(nanoseconds: int) -> timedelta:
 
 
 def duration_seconds(duration: timedelta) -> int | float:
-    """Convert to seconds for JSON output: an integer if there is no fraction."""
+    """Convert to seconds for JSON output: an integer without a fraction."""
     seconds = duration.total_seconds()
     return int(seconds) if seconds == int(seconds) else seconds
 

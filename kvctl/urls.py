@@ -20,7 +20,7 @@ class Address:
 
     url: str
     user: str | None = field(default=None, repr=False)
-    """User name; a token if there is no password."""
+    """User name; a token without a password."""
     password: str | None = field(default=None, repr=False)
 
     @property

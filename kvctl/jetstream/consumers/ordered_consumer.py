@@ -285,7 +285,7 @@ class OrderedConsumer:
         )
 
     async def _heed_silence(self, seconds: float) -> None:
-        """Handle silence: the consumer's server is gone, or an import passes on one answer per pull."""
+        """Handle silence: the consumer's server has failed, or an import passes on one answer per pull."""
         self._lost = seconds > 2 * HEARTBEAT + 1
         if self._single or not 0 < self._puller.answers <= self._puller.asked or not self._connection.online:
             return

@@ -181,7 +181,7 @@ def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
 
 
 def told(header: bytes, payload: bytes) -> StoredMessage | None:
-    """Parse the answer to a direct get; None if there is no message (404).
+    """Parse the answer to a direct get; None for a missing message (404).
 
     Raises TooManySubjects (413), NotUnderstood (408), ServerError.
     """
