@@ -35,7 +35,7 @@ FORKSERVER = Forkserver()
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left behind. Compare it with `snapshot`, which sees `transcript`, or its parts by themselves."""
+    """Result of a run. Compare it with `snapshot`, which sees `transcript`, or its parts by themselves."""
 
     args: tuple[str, ...]
     exit_code: int

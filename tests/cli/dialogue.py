@@ -24,7 +24,7 @@ class Dialogue:
         """What came after the text that was last waited for."""
 
     def hear(self, text: str | None = None) -> str:
-        """What comes until a text, that included, or until the end."""
+        """Read up to and including a text, or to the end."""
         found, self._heard = self._heard, b""
         while text is None or text.encode() not in found:
             ready, _, _ = select.select([self._master], [], [], LIMIT_S)

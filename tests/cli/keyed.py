@@ -33,7 +33,7 @@ class Keyed:
         return self.raw.put(self.name, key, value, headers)
 
     def store(self, *keys: str, value: bytes = b"") -> None:
-        """Store foreign keys, of which the server complains where they look like wildcards, and stores them."""
+        """Store non-conforming keys; the server complains about wildcards in them but stores them."""
         with RawClient(self.url) as other:
             for key in keys:
                 other.publish(f"$KV.{self.name}.{key}", value)
@@ -46,7 +46,7 @@ class Keyed:
         return self.put(key, b"", {"KV-Operation": "DEL"})
 
     def value(self, key: str) -> bytes | None:
-        """What the key holds; None for nothing."""
+        """Return the key's value, or None."""
         reply = self.raw.request(f"$JS.API.DIRECT.GET.KV_{self.name}.$KV.{self.name}.{key}")
         gone = reply.headers.get("Status", "").startswith("404") or "KV-Operation" in reply.headers
         return None if gone else reply.data

@@ -18,7 +18,7 @@ from tests.support.raw import RawClient
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """Where the run keeps its temporary files."""
+    """Directory for the temporary files of the run."""
     directory = tmp_path / "tmp"
     directory.mkdir()
     return directory
@@ -33,7 +33,7 @@ def test_the_tour(run: Run, temporary: Path, tty: bool, snapshot: SnapshotAssert
 
 @pytest.mark.slow
 def test_the_commands_work_when_they_are_typed(run: Run, own_server: Server) -> None:
-    """What the tour prints is given to a shell, with another server, and each command ends as it did there."""
+    """Run the printed commands in a shell against another server, and compare their exit codes."""
     printed = [line for line in run("quickstart").out.splitlines() if line.startswith(("$ kvctl", "# exit code"))]
     script, wanted = f'kvctl() {{ "{sys.executable}" -m kvctl "$@" >&2; echo $?; }}\n', []
     for line in printed:

@@ -1,4 +1,4 @@
-"""What a terminal must not see, and the bytes that text came from."""
+"""Escaping of dangerous characters for terminals, and the bytes that text came from."""
 
 import json
 import unicodedata

@@ -35,7 +35,7 @@ sys.exit(main())
 
 @pytest.fixture
 def offered(run: Run) -> Callable[..., list[str]]:
-    """What `kvctl __complete` offers for the last word of a line."""
+    """Return the candidates of `kvctl __complete` for the last word of a line."""
 
     def complete(*words: str) -> list[str]:
         result = run("__complete", "--", *words)
@@ -297,7 +297,7 @@ class Shell:
 
 
 def _bash(env: dict[str, str], line: str, words: list[str], rest: str = "") -> str:
-    """What _kvctl offers, called as bash calls it."""
+    """Return the candidates of _kvctl, called as bash calls it."""
     script = (
         'source "$SCRIPTS/kvctl.bash"; COMP_LINE=$1$2; COMP_POINT=${#1}; shift 2; COMP_WORDS=("$@");'
         'COMP_CWORD=$(($# - 1)); _kvctl; echo "${COMPREPLY[*]}"'

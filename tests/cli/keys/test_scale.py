@@ -22,7 +22,7 @@ def large() -> Iterator[Server]:
 
 
 async def _fill(server: Server, keys: int) -> str:
-    """A bucket with so many keys of 20 bytes, one value each."""
+    """Fill a bucket with this number of keys of 20 bytes, one value each."""
     async with kvctl.connect(server.url) as client:
         bucket = await client.create_bucket(f"K{keys}")
         summary = await bucket.put_many((f"key.{number:08d}.abcdefg", b"v" * 20) for number in range(keys))
@@ -31,7 +31,7 @@ async def _fill(server: Server, keys: int) -> str:
 
 
 def _peak(server: Server, *args: str, lines: int) -> int:
-    """Peak memory in KiB of a command that prints so many lines. Peaks are inherited: a small process starts it."""
+    """Return the peak memory in KiB of a command that prints this number of lines. Peaks are inherited: a small process starts it."""
     code = (
         "import os, subprocess, sys\n"
         "process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"

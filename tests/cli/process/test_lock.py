@@ -70,7 +70,7 @@ def line(process: "subprocess.Popen[bytes]") -> str:
 
 
 def gone(pid: int, limit: float = 60) -> bool:
-    """Whether the process ends in time."""
+    """Return True if the process ends in time."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         try:
@@ -240,7 +240,7 @@ class TestContenders:
         return tmp_path / "log"
 
     def inside(self, log: Path) -> Iterator[tuple[str, float]]:
-        """Who said when that it is inside."""
+        """Return the names and times that holders recorded."""
         for text in log.read_text().splitlines():
             name, moment = text.split()
             yield name, float(moment)
@@ -252,7 +252,7 @@ class TestContenders:
         return hold("--ttl", f"{ttl}s", "--owner", name, *flags, "--", *command)
 
     def until_inside(self, log: Path, name: str, limit: float = 60) -> float:
-        """When the holder of this name was inside first."""
+        """Return the first time that the named holder recorded."""
 
         def first() -> float | None:
             moments = self.inside(log) if log.exists() else ()
