@@ -31,7 +31,7 @@ async def _fill(server: Server, keys: int) -> str:
 
 
 def _peak(server: Server, *args: str, lines: int) -> int:
-    """Return the peak memory in KiB of a command that prints this number of lines. Peaks are inherited: a small process starts it."""
+    """Return the peak memory of a command in KiB. Peaks are inherited: a small process starts it."""
     code = (
         "import os, subprocess, sys\n"
         "process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
