@@ -1,4 +1,4 @@
-"""Create, find, list and delete repositories: streams that bear a mark."""
+"""Create, find, list and delete repositories: streams with a metadata mark."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ from kvctl.versions.config import (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A repository that exists."""
+    """Existing repository."""
 
     config: RepositoryConfig
     info: StreamInfo
-    """Of its stream."""
+    """Information of its stream."""
 
     @property
     def stream(self) -> str:
-        """The stream's name."""
+        """Name of its stream."""
         return str(self.info["config"]["name"])
 
     @property
     def origin(self) -> str | None:
-        """The stream that this mirrors; None for the repository itself."""
+        """Stream that this one mirrors; None for the repository itself."""
         mirror = self.info["config"].get("mirror")
         return str(mirror["name"]) if mirror else None
 
     @property
     def prefix(self) -> str:
-        """What the subjects of its records begin with."""
+        """Prefix of the subjects of its records."""
         return subject_prefix((self.origin or self.stream).removeprefix(STREAM_PREFIX))
 
 
 async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
-    """Create a repository's stream, and whether it was not there before; one with the same configuration stays.
+    """Create a repository's stream; return it, and whether it is new. An existing one must have the same configuration.
 
-    Raises RepositoryExists, OutcomeUnknown, ServerError, and KvctlError when the server is too old.
+    Raises RepositoryExists, OutcomeUnknown, ServerError, and KvctlError if the server is too old.
     """
     name = stream_name(config.name)
     info = await streams.find(api, name)
     fresh = info is None
     if info is None:
         try:
-            # Microseconds since 1970: no repository writes faster, so sequences of two lives never meet.
+            # Microseconds since 1970: no repository writes faster, so sequences of two lives never overlap.
             life = (await ServerClock.of_connection(api)).now_ns() // 1000
             info = await catalog.create_stream(api, config.stream(life))
         except ConflictError:
@@ -78,33 +78,33 @@ async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
 
 
 async def find(api: Api, name: str) -> Found:
-    """The repository of this name, else the mirror of one. Raises RepositoryNotFound, RefusedError for a newer one."""
+    """Find the repository of this name, or a mirror of one. Raises RepositoryNotFound, RefusedError (newer layout)."""
     info = await streams.find(api, stream_name(check_repository(name)))
     if info is None and (mirror := await streams.find(api, name)) and _mirrors_repository(mirror["config"]):
         return Found(RepositoryConfig(name), mirror)
     if info is None or not is_repository(info["config"]):
         raise await _missing(api, name)
     if layout(info["config"]) > VERSION:
-        raise RefusedError(f"Repository `{name}` was made by a newer kvctl", hint="Use that one")
+        raise RefusedError(f"Repository `{name}` was created by a newer version of kvctl", hint="Upgrade kvctl")
     return found(info)
 
 
 async def listing(api: Api) -> list[Found]:
-    """All repositories, by name."""
+    """List all repositories, by name."""
     infos = (await streams.listing(api)).answering
     return sorted((found(info) for info in infos if is_repository(info["config"])), key=lambda item: item.config.name)
 
 
 async def delete(api: Api, name: str) -> None:
-    """Delete a repository with all it holds. Raises RepositoryNotFound, OutcomeUnknown."""
+    """Delete a repository with all its content. Raises RepositoryNotFound, OutcomeUnknown."""
     try:
         await catalog.delete(api, await _own(api, name))
-    except BucketNotFound:  # somebody else was quicker
+    except BucketNotFound:  # deleted concurrently
         raise RepositoryNotFound(f"Repository `{name}` does not exist") from None
 
 
 async def _own(api: Api, name: str) -> str:
-    """The stream of a repository that is no mirror."""
+    """Return the stream of a repository that is not a mirror."""
     there = await find(api, name)
     if there.origin:
         raise RefusedError(f"`{name}` is a mirror of `{there.origin}`", hint=f"`kvctl mirror delete {name}` deletes it")
@@ -112,7 +112,7 @@ async def _own(api: Api, name: str) -> str:
 
 
 def found(info: StreamInfo) -> Found:
-    """The repository that a stream is, which must be one."""
+    """Return the repository of a stream, which must be one."""
     return Found(RepositoryConfig.from_stream(info["config"]), info)
 
 
@@ -123,11 +123,12 @@ def _mirrors_repository(stream: dict[str, Any]) -> bool:
 def _require_same(info: StreamInfo, config: RepositoryConfig) -> None:
     there = info["config"]
     if not is_repository(there):
-        raise RepositoryExists(f"A stream `{there['name']}` exists that is no repository", hint="Choose another name")
+        raise RepositoryExists(f"Stream `{there['name']}` exists and is not a repository", hint="Choose another name")
     if differing := differences(there, config.stream(there["first_seq"])):
         raise RepositoryExists(
-            f"Repository `{config.name}` exists with another configuration (there -> asked for):\n{listed(differing)}",
-            hint=f"`kvctl repo show {config.name}` shows it; give the same options, or choose another name",
+            f"Repository `{config.name}` exists with another configuration (existing -> requested):\n"
+            f"{listed(differing)}",
+            hint=f"`kvctl repo show {config.name}` shows it; use the same options or another name",
         )
 
 
@@ -139,13 +140,13 @@ async def _missing(api: Api, name: str) -> RepositoryNotFound:
         known = await streams.names(api)
         if BUCKETS + name in known:
             return RepositoryNotFound(
-                f"`{name}` is a bucket, no repository: it has no branches, tags and commits",
-                hint=f"`kvctl repo init NEWNAME --from {name}` makes a repository that begins with its content",
+                f"`{name}` is a bucket, not a repository: it has no branches, tags or commits",
+                hint=f"`kvctl repo init NEWNAME --from {name}` creates a repository with its content",
             )
         names = {one.removeprefix(STREAM_PREFIX) for one in known if one.startswith(STREAM_PREFIX)}
         near = get_close_matches(name, names, n=1)
     guess = f"Did you mean `{near[0]}`? " if near else ""
     return RepositoryNotFound(
         f"Repository `{name}` does not exist",
-        hint=f"{guess}`kvctl repo ls` lists repositories, `kvctl repo init {name}` makes one",
+        hint=f"{guess}`kvctl repo ls` lists repositories; `kvctl repo init {name}` creates one",
     )

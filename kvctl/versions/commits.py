@@ -1,8 +1,8 @@
-"""Commits: a branch's epoch is sealed, what was staged becomes a tree, and head and staging move in one write.
+"""Commit: a branch's epoch is sealed, the staged changes become a tree, and head and staging move in one write.
 
-Nobody waits for a commit: writers go on in the epoch that the seal opened. Of several committers at least one makes
-progress: whom others only sealed under moves with the tree it has, whom another commit came before builds on that one,
-or finds that its changes are in there already.
+Lock-free: writers continue in the epoch that the seal opened. Of several committers at least one makes progress: one
+keeps its tree if the epoch was only sealed, rebuilds it on the new head if another commit came first, or finds that its
+changes are already committed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvctl.versions.branch import (
     sealed_epochs,
     staging,
 )
-from kvctl.versions.branch.branch_state import Stand
+from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import DROPPED, Commit, Head, check_text, leaf_value
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
@@ -30,14 +30,14 @@ from kvctl.versions.tree.tree import get
 from kvctl.versions.tree.tree_update import Edit
 
 TOGETHER = 400
-"""Objects that are written together with the commit; more go first."""
+"""Number of objects written together with the commit; more are written before it."""
 TOGETHER_BYTES = 4 << 20
 LARGE = 64 << 10
-"""Bytes of an object that goes first, whatever else there is: alone it may be larger than in a batch."""
+"""Bytes of an object that is always written before the commit: alone it may be larger than in a batch."""
 
 
 class NothingToCommit(KvctlError):
-    """There is no change to record; `taken_by` is the id of the commit that has recorded them, if one came before."""
+    """There is no change to commit; `taken_by` is the id of the commit that has the changes, if another came first."""
 
     def __init__(self, message: str, *, hint: str | None = None, taken_by: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -45,7 +45,7 @@ class NothingToCommit(KvctlError):
 
 
 class Staged(ConflictError):
-    """A branch has staged changes, where it must not."""
+    """A branch has staged changes, where it must not have any."""
 
     def __init__(self, branch: str) -> None:
         super().__init__(
@@ -55,8 +55,8 @@ class Staged(ConflictError):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What a commit says of itself. Raises UsageError for what is not text."""
+class CommitInfo:
+    """Message, author and metadata of a commit. Raises UsageError for invalid text."""
 
     message: str
     author: str
@@ -72,7 +72,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A commit whose tree is made, of these epochs; its objects count as there while no collection begins."""
+    """Commit whose tree is built from these epochs; its objects are safe while no collection begins."""
 
     commit: Commit
     epochs: tuple[str, ...]
@@ -80,20 +80,20 @@ class _Prepared:
     begun: int
 
 
-async def commit(store: Store, objects: Objects, branch: str, note: Note) -> Commit:
-    """Record what is staged. Raises NothingToCommit, BranchNotFound, ConflictError when it is spent, Broken."""
-    own = await _seal(store, branch, note)
+async def commit(store: Store, objects: Objects, branch: str, info: CommitInfo) -> Commit:
+    """Commit the staged changes. Raises NothingToCommit, BranchNotFound, Broken, ConflictError (too many retries)."""
+    own = await _seal(store, branch, info)
     prepared: _Prepared | None = None
     for _ in range(staging.TRIES):
-        stand = await sealed_epochs.few(store, branch)
-        if not note.allow_empty:
-            _check_left(own, stand)
-        if prepared is None or not _still_good(prepared, stand):
-            prepared = await _prepare(store, objects, stand, note)
-        if prepared.commit.root == stand.head.root and not note.allow_empty:
-            if await forget(store, stand, prepared.epochs):
-                raise NothingToCommit(f"What was staged on `{branch}` is what it holds already")
-        elif await _move(store, objects, stand, prepared):
+        state = await sealed_epochs.foldable_state(store, branch)
+        if not info.allow_empty:
+            _check_left(own, state)
+        if prepared is None or not _still_good(prepared, state):
+            prepared = await _prepare(store, objects, state, info)
+        if prepared.commit.root == state.head.root and not info.allow_empty:
+            if await forget(store, state, prepared.epochs):
+                raise NothingToCommit(f"The changes staged on `{branch}` do not change its content")
+        elif await _move(store, objects, state, prepared):
             await dropped_epochs.clear_later(store, prepared.epochs)
             return prepared.commit
         await staging.pause()
@@ -101,68 +101,69 @@ async def commit(store: Store, objects: Objects, branch: str, note: Note) -> Com
 
 
 async def move(
-    store: Store, objects: Objects, stand: Stand, note: Note, edits: Sequence[Edit], *,
+    store: Store, objects: Objects, state: BranchState, info: CommitInfo, edits: Sequence[Edit], *,
     second_parent: str | None = None, linking: bool = False,
 ) -> Commit | None:  # fmt: skip
-    """Commit changes onto a branch without staged ones; None when somebody else moved it. Raises NothingToCommit.
+    """Commit changes onto a branch without staged ones; None if another process moved it. Raises NothingToCommit.
 
-    `linking` says that the changes come from commits which the branch does not come from.
+    `linking` means that the changes come from commits which the branch does not descend from.
     """
-    tree = await objects.updated(bytes.fromhex(stand.head.root), edits)
+    tree = await objects.updated(bytes.fromhex(state.head.root), edits)
     return await move_to(
-        store, objects, stand, note, tree.root, tree.objects, second_parent=second_parent, linking=linking
+        store, objects, state, info, tree.root, tree.objects, second_parent=second_parent, linking=linking
     )
 
 
 async def move_to(
-    store: Store, objects: Objects, stand: Stand, note: Note, root: bytes, found: Made, *,
+    store: Store, objects: Objects, state: BranchState, info: CommitInfo, root: bytes, found: Made, *,
     second_parent: str | None = None, linking: bool = False,
 ) -> Commit | None:  # fmt: skip
-    """The same for a tree that is made; `found` are its objects that the branch does not have yet."""
-    if root.hex() == stand.head.root and second_parent is None and not note.allow_empty:
-        raise NothingToCommit("There is nothing to record")
-    made = await _commit_of(store, stand.head, root, note, second_parent)
+    """Commit an existing tree as `move`; `found` are its objects that the branch does not have yet."""
+    if root.hex() == state.head.root and second_parent is None and not info.allow_empty:
+        raise NothingToCommit("Nothing to commit")
+    made = await _commit_of(store, state.head, root, info, second_parent)
     together = await _go_first(objects, found)
-    name = stand.branch.encode()
-    changes = [*_objects(together), *_heading(made, name), Change(STAGING, name, stand.held.staging.encode())]
+    name = state.branch.encode()
+    changes = [*_objects(together), *_heading(made, name), Change(STAGING, name, state.held.staging.encode())]
     if linking:
-        changes.append(stand.collections.touched)
+        changes.append(state.collections.touched)
     try:
-        await store.write([*stand.unmoved, stand.unguarded], changes)
+        await store.write([*state.unmoved, state.guard_unchanged], changes)
     except PredicateFailed:
         return None
     objects.keep(found)
     return made
 
 
-async def clean(
+async def read_clean(
     store: Store, objects: Objects, branch: str, *, linking: bool = False, dry_run: bool = False
-) -> Stand:  # fmt: skip
-    """The stand of a branch without staged changes. Raises Staged, BranchNotFound, ConflictError when it is spent.
+) -> BranchState:  # fmt: skip
+    """Return the state of a branch without staged changes.
 
-    Staged values that are what the branch holds already are let go of: they would hide what comes.
+    Staged values equal to the branch's content are removed: they would hide later changes. Raises Staged,
+    BranchNotFound, ConflictError after too many retries.
     """
     for _ in range(staging.TRIES):
-        stand = await (branch_state.linking_stand if linking and not dry_run else branch_state.stand)(store, branch)
-        held = stand.held.staging
+        state = await (branch_state.read_for_linking if linking and not dry_run else branch_state.read)(store, branch)
+        held = state.held.staging
         if await nothing(store, held.epochs):
-            return stand
+            return state
         changes = await staging.listed(store, held.epochs[::-1])
-        if await differing(objects, stand.head, changes):
-            if await branch_state.still(store, stand):
+        if await differing(objects, state.head, changes):
+            if await branch_state.is_unchanged(store, state):
                 raise Staged(branch)
             continue
         if dry_run:
-            return stand
+            return state
         if not await nothing(store, [held.epoch]):
             await staging.seal(store, branch)
         else:
-            await forget(store, stand, held.sealed)
+            await forget(store, state, held.sealed)
     raise staging.busy(branch)
 
 
 async def nothing(store: Store, epochs: Sequence[str]) -> bool:
-    """Whether nothing is staged in any of these epochs."""
+    """Return whether nothing is staged in any of these epochs."""
     for epoch in epochs:
         async with store.scan(staging.partition_of(epoch), batch=1, values=False) as entries:
             async for _ in entries:
@@ -171,50 +172,50 @@ async def nothing(store: Store, epochs: Sequence[str]) -> bool:
 
 
 async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes | None]) -> set[bytes]:
-    """The keys whose staged change is one: the value is not what is committed."""
-    found = await objects.carry(get(bytes.fromhex(head.root), list(changes)))
+    """Return the keys whose staged value differs from the committed one."""
+    found = await objects.run(get(bytes.fromhex(head.root), list(changes)))
     stored = {key: None if value is None else leaf_value(value)[0] for key, value in changes.items()}
     return {key for key, value in stored.items() if value != found.get(key)}
 
 
-async def forget(store: Store, stand: Stand, epochs: Sequence[str]) -> bool:
-    """Let go of sealed epochs whose changes are what is committed already; False when the branch moved meanwhile.
+async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> bool:
+    """Remove sealed epochs whose changes equal the committed content; return False if the branch moved.
 
-    Of very many, of the oldest: what the others hold is what is committed, too.
+    If there are very many, only the oldest: the changes of the others equal the committed content, too.
     """
     epochs = epochs[: sealed_epochs.TOGETHER]
-    after = stand.held.staging.without(epochs, stand.head.commit, time.time())
-    change = Change(STAGING, stand.branch.encode(), after.encode())
+    after = state.held.staging.without(epochs, state.head.commit, time.time())
+    change = Change(STAGING, state.branch.encode(), after.encode())
     try:
-        await store.write(stand.standing, [change, *dropped_epochs.noted(epochs)])
+        await store.write(state.as_read, [change, *dropped_epochs.noted(epochs)])
     except PredicateFailed:
         return False
     await dropped_epochs.clear_later(store, epochs)
     return True
 
 
-async def _seal(store: Store, branch: str, note: Note) -> str | None:
-    """Close the epoch that writes go to, unless nothing is staged there, or another commit does; the last one sealed.
+async def _seal(store: Store, branch: str, info: CommitInfo) -> str | None:
+    """Close the current epoch, unless nothing is staged there or another commit does it; return the last one sealed.
 
     Raises NothingToCommit.
     """
     first: str | None = None
     for _ in range(staging.TRIES):
-        stand = await branch_state.stand(store, branch)
-        held = stand.held.staging
+        state = await branch_state.read(store, branch)
+        held = state.held.staging
         first = first or held.epoch
         if held.epoch != first:
             return first
         if await nothing(store, [held.epoch]):
-            if note.allow_empty or not await nothing(store, held.sealed):
+            if info.allow_empty or not await nothing(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None
-            raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="`--allow-empty` commits all the same")
+            raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="Pass `--allow-empty` to commit anyway")
         if sealed_epochs.due(held):
-            await sealed_epochs.fold(store, stand)
+            await sealed_epochs.fold(store, state)
             continue
         after = held.sealing(staging.new_epoch(), time.time())
         try:
-            await store.set_if(STAGING, branch.encode(), after.encode(), stand.held.predicate)
+            await store.set_if(STAGING, branch.encode(), after.encode(), state.held.predicate)
         except PredicateFailed:
             await staging.pause()
         else:
@@ -222,50 +223,50 @@ async def _seal(store: Store, branch: str, note: Note) -> str | None:
     raise staging.busy(branch)
 
 
-def _check_left(own: str | None, stand: Stand) -> None:
-    """Raises NothingToCommit when what this commit sealed is no longer there, and says which commit has it.
+def _check_left(own: str | None, state: BranchState) -> None:
+    """Raise NothingToCommit if the epoch that this commit sealed is gone, with the commit that has its changes.
 
-    Where that is forgotten, it may be in any of the sealed epochs: all of them are taken.
+    If that is no longer known, they may be in any of the sealed epochs: all of them are committed.
     """
-    sealed = stand.held.staging.sealed
-    where = None if own is None else stand.held.staging.whereabouts(own)
+    sealed = state.held.staging.sealed
+    where = None if own is None else state.held.staging.whereabouts(own)
     if own is None or where in sealed or (where is None and sealed):
         return
     if where == DROPPED:
-        raise NothingToCommit(f"The staged changes of `{stand.branch}` were dropped by a reset")
+        raise NothingToCommit(f"The staged changes of `{state.branch}` were dropped by a concurrent reset")
     if where is None:
         raise NothingToCommit(
-            f"Others have committed or reset the staged changes of `{stand.branch}` since this commit began",
-            hint="`kvctl repo log` shows their commits",
+            f"The staged changes of `{state.branch}` were committed or reset concurrently",
+            hint="`kvctl repo log` shows the commits",
         )
     raise NothingToCommit(
-        f"The staged changes of `{stand.branch}` are committed already: `{where[:12]}` holds them", taken_by=where
+        f"The staged changes of `{state.branch}` are already committed in `{where[:12]}`", taken_by=where
     )
 
 
-def _still_good(prepared: _Prepared, stand: Stand) -> bool:
-    """Whether others have but sealed, since."""
-    sealed = stand.held.staging.sealed
+def _still_good(prepared: _Prepared, state: BranchState) -> bool:
+    """Return whether others have only sealed epochs since."""
+    sealed = state.held.staging.sealed
     return (
-        prepared.commit.parents[0] == stand.head.commit
+        prepared.commit.parents[0] == state.head.commit
         and prepared.epochs == sealed[: len(prepared.epochs)]
-        and prepared.begun == stand.collections.collection.begun
+        and prepared.begun == state.collections.collection.begun
     )
 
 
-async def _prepare(store: Store, objects: Objects, stand: Stand, note: Note) -> _Prepared:
-    epochs = stand.held.staging.sealed
+async def _prepare(store: Store, objects: Objects, state: BranchState, info: CommitInfo) -> _Prepared:
+    epochs = state.held.staging.sealed
     edits, large = edits_of(await staging.listed(store, epochs))
-    tree = await objects.updated(bytes.fromhex(stand.head.root), edits)
-    made = await _commit_of(store, stand.head, tree.root, note, None)
-    together = {} if tree.root.hex() == stand.head.root else await _go_first(objects, {**tree.objects, **large})
-    return _Prepared(made, epochs, together, stand.collections.collection.begun)
+    tree = await objects.updated(bytes.fromhex(state.head.root), edits)
+    made = await _commit_of(store, state.head, tree.root, info, None)
+    together = {} if tree.root.hex() == state.head.root else await _go_first(objects, {**tree.objects, **large})
+    return _Prepared(made, epochs, together, state.collections.collection.begun)
 
 
-async def _move(store: Store, objects: Objects, stand: Stand, prepared: _Prepared) -> bool:
-    """The objects that are left, the commit and the branch's move, at once."""
-    made, name = prepared.commit, stand.branch.encode()
-    after = stand.held.staging.without(prepared.epochs, made.id, time.time())
+async def _move(store: Store, objects: Objects, state: BranchState, prepared: _Prepared) -> bool:
+    """Write the remaining objects, the commit and the branch's move in one atomic write."""
+    made, name = prepared.commit, state.branch.encode()
+    after = state.held.staging.without(prepared.epochs, made.id, time.time())
     changes = [
         *_objects(prepared.objects),
         *_heading(made, name),
@@ -273,30 +274,30 @@ async def _move(store: Store, objects: Objects, stand: Stand, prepared: _Prepare
         Change(STAGING, name, after.encode()),
     ]
     try:
-        await store.write(stand.unmoved, changes)
+        await store.write(state.unmoved, changes)
     except PredicateFailed:
         return False
     objects.keep(prepared.objects)
     return True
 
 
-async def _commit_of(store: Store, head: Head, root: bytes, note: Note, second_parent: str | None) -> Commit:
+async def _commit_of(store: Store, head: Head, root: bytes, info: CommitInfo, second_parent: str | None) -> Commit:
     generation = 1 + head.generation
     if second_parent:
         generation = max(generation, 1 + (await refs.commit(store, second_parent)).generation)
     parents = (head.commit, second_parent) if second_parent else (head.commit,)
     made = Commit(
-        root=root.hex(), parents=parents, message=note.message, author=note.author, created_ns=time.time_ns(),
-        meta=dict(note.meta), generation=generation,
+        root=root.hex(), parents=parents, message=info.message, author=info.author, created_ns=time.time_ns(),
+        meta=dict(info.meta), generation=generation,
     )  # fmt: skip
     if (size := len(made.encode())) > store.largest:
-        what = f"Message, author and metadata make a commit of {size:,} bytes, {store.largest:,} are the most"
-        raise UsageError(what, hint="Shorten them")
+        what = f"The commit with its message, author and metadata has {size:,} bytes; the maximum is {store.largest:,}"
+        raise UsageError(what, hint="Shorten the message or the metadata")
     return made
 
 
 async def _go_first(objects: Objects, found: Made) -> Made:
-    """Those that are written together with the commit; the others, which are too many or too large, are written now."""
+    """Write the objects that are too many or too large now; return those to write together with the commit."""
     if len(found) > TOGETHER or sum(map(len, found.values())) > TOGETHER_BYTES:
         await objects.write(found)
         return {}
@@ -315,7 +316,7 @@ def _heading(made: Commit, branch: bytes) -> list[Change]:
 
 
 def edits_of(changes: Mapping[bytes, bytes | None]) -> tuple[list[Edit], Made]:
-    """Changes as they stand in leaves, sorted, and the objects of large values."""
+    """Return changes as leaves store them, sorted, and the objects of large values."""
     large: Made = {}
     edits: list[Edit] = []
     for key in sorted(changes):

@@ -1,9 +1,9 @@
-"""Many writes of a partition, thousands in flight, each stored only while a fence holds; over cut connections, too.
+"""Write many keys of a partition, thousands in flight, each only while a fence holds; survives lost connections.
 
-A message has room for one condition, which is the fence. So what a cut leaves open is not simply sent again, which
-would replace what another session has written since. A key with a message that is newer than the beginning is done: the
-message is ours, or ours would have come right before it, where a store of one revision a key shows no trace of it. The
-others are written in batches on condition of the fence and of the last revision of each key.
+A message has room for one condition, which is the fence. So writes that a lost connection left open are not simply sent
+again, which would replace what another session has written since. A key whose last message is newer than the start is
+done: the message is ours, or ours came right before it (a store with one revision per key keeps no trace of it). The
+others are written in batches, conditional on the fence and on the last revision of each key.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kvctl.kv.transaction.transaction import LIMIT, Transaction
 from kvctl.kv.write import conditional_write, outcome
 from kvctl.versions.store.group_commit import in_batches
 from kvctl.versions.store.protocol import Change, PredicateFailed
-from kvctl.versions.store.store_subjects import place_of
+from kvctl.versions.store.store_subjects import subject_token
 
 PAUSE_S = 0.1
 
 
 class FencedWrites:
-    """One such write, on the only replica of a stream. `fence` is a place and its last revision."""
+    """One fenced bulk write, on a stream with one replica. `fence` is a place and its last revision."""
 
     def __init__(self, bucket: Bucket, partition: bytes, values: Mapping[bytes, bytes], fence: tuple[str, int]) -> None:
         self._bucket = bucket
@@ -39,18 +39,18 @@ class FencedWrites:
         self._values = values
         self._fence = fence
         self._floor = 0
-        """The stream's last revision before the first write."""
+        """Last revision of the stream before the first write."""
         self._written: set[bytes] = set()
         self._lost: dict[bytes, KvctlError] = {}
         """Keys whose writes the lost connection left open."""
         self._witness = b""
-        """A key that was seen: while it is there, the partition has not been cleared."""
+        """A key that was seen: while it exists, the partition has not been cleared."""
         self._refused = False
         """Whether the fence has moved."""
         self._error: KvctlError | None = None
 
     async def run(self) -> None:
-        """Write all of them. Raises PredicateFailed with what is written, and as `Store.set_many`."""
+        """Write all values. Raises PredicateFailed with the keys written so far, and as `Store.set_many`."""
         binding = self._binding
         self._floor = int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
         messages = self._messages()
@@ -70,7 +70,7 @@ class FencedWrites:
         prefix = self._binding.write_prefix
         header = conditional_write.fence(self._binding.subject(self._fence[0]), self._fence[1])
         for key, value in self._values.items():
-            yield key, (prefix + place_of(self._partition, key)).encode(), value, header
+            yield key, (prefix + subject_token(self._partition, key)).encode(), value, header
 
     def _stops(self) -> bool:
         return bool(self._lost or self._refused or self._error)
@@ -92,10 +92,10 @@ class FencedWrites:
             return _unknown(error)
         return conditional_write.explained(error, self._binding) if isinstance(error, ServerError) else error
 
-    # -- after a cut ---------------------------------------------------------------------------------------
+    # -- after a lost connection - ----------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Write what is not there, unless the fence has moved. Raises OutcomeUnknown when the server stays away."""
+        """Write the missing keys, unless the fence has moved. Raises OutcomeUnknown if the server stays unreachable."""
         connection, left = self._binding.api.connection, len(self._lost)
         deadline, arrived = time.monotonic() + PATIENCE, False
         cause: KvctlError = next(iter(self._lost.values()))
@@ -118,8 +118,8 @@ class FencedWrites:
                 await asyncio.sleep(PAUSE_S)
 
     async def _look(self) -> dict[bytes, int]:
-        """Note which open keys are written; the last revisions of the others."""
-        keys = {self._binding.subject(place_of(self._partition, key)): key for key in self._lost}
+        """Record which open keys are written; return the last revisions of the others."""
+        keys = {self._binding.subject(subject_token(self._partition, key)): key for key in self._lost}
         missing: dict[bytes, int] = {}
         for subject, message in (await self._last_of(list(keys))).items():
             key = keys[subject]
@@ -139,12 +139,12 @@ class FencedWrites:
         self._written.add(key)
 
     async def _write_again(self, missing: Mapping[bytes, int]) -> bool:
-        """Write keys that are still at these revisions, in batches; False when the fence has moved."""
+        """Write keys that are still at these revisions, in batches; return False when the fence has moved."""
         changes = [Change(self._partition, key, self._values[key]) for key in missing]
         for some in in_batches(changes, LIMIT - 1):
             transaction = Transaction().expect(self._fence[0], revision=self._fence[1])
             for change in some:
-                place = place_of(self._partition, change.key)
+                place = subject_token(self._partition, change.key)
                 transaction.update(place, self._values[change.key], missing[change.key])
             try:
                 await self._bucket.commit(transaction)
@@ -152,14 +152,14 @@ class FencedWrites:
                 if any(failure.key == self._fence[0] for failure in error.failures):
                     return False
             except WrongRevision:
-                pass  # written at this moment: another look tells
+                pass  # written just now: the next check decides
             else:
                 for change in some:
                     self._found(change.key)
         return True
 
     async def _end_behind_fence(self) -> None:
-        """Note what was written before the fence moved. Raises OutcomeUnknown where the partition may be cleared."""
+        """Record what was written before the fence moved. Raises OutcomeUnknown if the partition may be cleared."""
         await self._look()
         self._refused = True
         if self._lost and not await self._is_held():
@@ -167,12 +167,12 @@ class FencedWrites:
         self._lost.clear()
 
     async def _is_held(self) -> bool:
-        """Whether the partition still holds what was seen in it."""
+        """Return whether the partition still holds the key that was seen in it."""
         if not self._witness:
             return False
-        subject = self._binding.subject(place_of(self._partition, self._witness))
+        subject = self._binding.subject(subject_token(self._partition, self._witness))
         return (await self._last_of([subject])).get(subject) is not None
 
 
 def _unknown(cause: KvctlError) -> OutcomeUnknown:
-    return OutcomeUnknown(f"It is not known whether all keys were written: {cause.message}")
+    return OutcomeUnknown(f"Could not confirm that all keys were written: {cause.message}")

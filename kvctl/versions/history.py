@@ -1,4 +1,4 @@
-"""Commits in order, those that touched a key, and the last one to have changed each key."""
+"""Commit log, commits that touched a key, and the last commit that changed each key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kvctl.versions.tree import tree
 from kvctl.versions.tree.objects import Objects
 
 FEW = 1000
-"""Keys that are looked up one by one; of more, all differences between two commits are read."""
+"""Maximum number of keys looked up one by one; for more, all differences between two commits are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A key and the last commit that changed it; without one, its change is staged."""
+    """Key and the last commit that changed it; without a commit, its change is staged."""
 
     key: str
     id: str | None
@@ -30,9 +30,9 @@ async def log(
     store: Store, objects: Objects, ref: str, *, first_parent: bool = False, key: str | None = None,
     limit: int | None = None,
 ) -> AsyncIterator[tuple[str, Commit]]:  # fmt: skip
-    """A commit and those that it comes from, children before parents, the newest first. Raises RefNotFound.
+    """List a commit and its ancestors, children before parents, newest first. Raises RefNotFound.
 
-    With a key only those that touched it: what they hold is not what any of their parents holds.
+    With a key only the commits that touched it: its value there differs from the value in all their parents.
     """
     start = (await refs.resolve(store, ref)).commit
     name = check_key(key).encode() if key is not None else None
@@ -48,9 +48,9 @@ async def log(
 
 
 async def annotate(store: Store, objects: Objects, ref: str, pattern: str = ">") -> list[Annotation]:
-    """The last commit for each key at a ref that a filter selects, sorted. Raises RefNotFound, UsageError.
+    """Find the last commit of each key that a filter selects at a ref, sorted. Raises RefNotFound, UsageError.
 
-    At a branch a staged change has none yet. What a merge took over unchanged is the commit's it took it from.
+    A change staged on a branch has no commit yet. A merge that took a value unchanged is not its last commit.
     """
     check_filter(pattern)
     found = await refs.resolve(store, ref)
@@ -58,7 +58,7 @@ async def annotate(store: Store, objects: Objects, ref: str, pattern: str = ">")
     if found.branch is not None:
         status = await ref_diff.status(store, objects, found.branch, values=False)
         head, staged = status.commit, {change.key.encode(): change.after is not None for change in status.changes}
-    held = await objects.carry(tree.entries(bytes.fromhex((await refs.commit(store, head)).root)))
+    held = await objects.run(tree.entries(bytes.fromhex((await refs.commit(store, head)).root)))
     keys = {key for key, _ in held if matches(key.decode(), (pattern,))}
     made = await _Blame(store, objects).run(head, keys - staged.keys())
     for key, there in staged.items():
@@ -76,11 +76,11 @@ async def _touches(store: Store, objects: Objects, commit: Commit, key: bytes, f
 
 
 async def _value(objects: Objects, commit: Commit, key: bytes) -> bytes | None:
-    return (await objects.carry(tree.get(bytes.fromhex(commit.root), [key]))).get(key)
+    return (await objects.run(tree.get(bytes.fromhex(commit.root), [key]))).get(key)
 
 
 class _Blame:
-    """Hands keys on from a commit to the first parent that holds the same, until one differs from all its parents."""
+    """Passes keys from a commit to the first parent with the same value, until the commit differs from all parents."""
 
     def __init__(self, store: Store, objects: Objects) -> None:
         self._store = store
@@ -91,7 +91,7 @@ class _Blame:
         self._commits: dict[str, Commit] = {}
 
     async def run(self, start: str, keys: set[bytes]) -> dict[bytes, Annotation]:
-        """The last commit for each of the keys."""
+        """Return the last commit of each key."""
         await self._hand(start, keys)
         while self._waiting:
             _, identity = heapq.heappop(self._waiting)
@@ -117,12 +117,12 @@ class _Blame:
         heapq.heappush(self._waiting, (-self._commits[identity].generation, identity))
 
     async def _changed(self, parent: str, commit: Commit, keys: set[bytes]) -> set[bytes]:
-        """The keys that the commit does not hold as its parent does."""
+        """Return the keys whose value differs between the commit and its parent."""
         roots = [bytes.fromhex((await refs.commit(self._store, parent)).root), bytes.fromhex(commit.root)]
         if roots[0] == roots[1]:
             return set()
         if len(keys) > FEW:
-            return {one.key for one in await self._objects.carry(tree.diff(*roots))}
+            return {one.key for one in await self._objects.run(tree.diff(*roots))}
         wanted: Sequence[bytes] = list(keys)
-        was, now = [await self._objects.carry(tree.get(root, wanted)) for root in roots]
+        was, now = [await self._objects.run(tree.get(root, wanted)) for root in roots]
         return {key for key in keys if was.get(key) != now.get(key)}

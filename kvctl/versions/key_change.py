@@ -1,4 +1,4 @@
-"""Changes of keys as people see them: keys as text, values in full. [pure]"""
+"""Changes of keys for display: keys as text, complete values. [pure]"""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What happens to a key."""
+    """Kind of change to a key."""
 
     ADDED = "added"
     CHANGED = "changed"
     REMOVED = "removed"
     CONFLICT = "conflict"
-    """Both sides changed it since their common commit, each to something else."""
+    """Both sides changed it to different values since their merge base."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A large value that was not read; `Repository.resolved` reads it."""
+    """Large value that was not read; `Repository.resolved` reads it."""
 
     identity: str
     """Hex hash of the value."""
 
 
 Value = bytes | Apart | None
-"""A value, one that was not read, or None for a key that is not there."""
+"""Value, a large value that was not read, or None for an absent key."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A key whose value is not the same before and after; None: it is not there."""
+    """Key whose value differs before and after; None: absent."""
 
     key: str
     before: Value
@@ -39,7 +39,7 @@ class KeyChange:
 
     @classmethod
     def of(cls, key: str, before: Value, after: Value, *, conflict: bool = False) -> KeyChange:
-        """The change, its kind being told from the values."""
+        """Create the change, with the kind that follows from the values."""
         if conflict:
             return cls(key, before, after, Kind.CONFLICT)
         if before is None:
@@ -49,7 +49,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A branch: where it stands, and what of its staged changes differs from that, sorted by key."""
+    """Branch with its commit and the staged changes that differ from it, sorted by key."""
 
     branch: str
     commit: str
@@ -58,7 +58,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """A key that both sides changed since their common commit, each to something else; None: it is not there."""
+    """Key that both sides changed to different values since their merge base; None: absent."""
 
     key: str
     base: Value

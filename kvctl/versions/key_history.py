@@ -1,4 +1,4 @@
-"""What became of keys: their values in each commit that changed them, oldest first, and what is staged."""
+"""History of keys: their values in each commit that changed them, oldest first, then the staged changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kvctl.versions.tree.tree import EMPTY_ROOT, Difference
 
 @dataclass(frozen=True, slots=True)
 class KeyVersion:
-    """A key after a commit that changed it; without a commit, as it is staged."""
+    """Key after a commit that changed it; without a commit, as staged."""
 
     key: str
     value: bytes | None
-    """None: it was deleted."""
+    """None if it was deleted."""
     commit: Commit | None
 
     @property
@@ -31,13 +31,14 @@ class KeyVersion:
 
 
 async def key_history(repository: Repository, ref: str, filters: Sequence[str] = ()) -> AsyncIterator[list[KeyVersion]]:
-    """The versions of keys, a commit at a time or less, by key; a branch's staged changes come last.
+    """Yield the versions of keys, at most one commit at a time, by key; a branch's staged changes come last.
 
-    A merge counts where a key is as in none of its parents. Holds all commits. Raises RefNotFound, UsageError, Broken.
+    A merge counts for keys that differ from all its parents. Holds all commits in memory. Raises RefNotFound,
+    UsageError, Broken.
     """
     chosen = tuple(filters)
     meant = await refs.resolve(repository.store, ref)
-    # One look at head and staged changes: what a commit moves from these to that meanwhile would be in neither.
+    # Head and staged changes are read together: separately, changes that a commit moves between them would be missed.
     status = None if meant.branch is None else await repository.status(meant.branch)
     start = meant.commit if status is None else status.commit
     commits = [commit async for _, commit in repository.log(start)]
@@ -52,9 +53,9 @@ async def key_history(repository: Repository, ref: str, filters: Sequence[str] =
 
 
 async def _changed(repository: Repository, commit: Commit) -> Iterable[Difference]:
-    """The keys that are in a commit as in none of its parents."""
+    """Return the keys whose value in a commit differs from all its parents."""
     if not commit.parents:
-        return await repository.objects.carry(tree.diff(EMPTY_ROOT, bytes.fromhex(commit.root)))
+        return await repository.objects.run(tree.diff(EMPTY_ROOT, bytes.fromhex(commit.root)))
     first, *others = [
         await ref_diff.between(repository.store, repository.objects, parent, commit.id) for parent in commit.parents
     ]

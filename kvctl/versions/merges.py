@@ -1,4 +1,4 @@
-"""Merge, revert, cherry-pick, and a branch moved to another commit: all on a branch without staged changes."""
+"""Merge, revert, cherry-pick, and hard reset: all on a branch without staged changes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from kvctl.errors import ConflictError, UsageError
 from kvctl.versions import commits, refs
 from kvctl.versions.branch import branch_state, staging
-from kvctl.versions.branch.branch_state import Stand
+from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.staging import STAGING
-from kvctl.versions.commits import Note
+from kvctl.versions.commits import CommitInfo
 from kvctl.versions.key_change import KeyChange, KeyConflict
 from kvctl.versions.model import Commit, Head
 from kvctl.versions.ref_diff import Unrelated, between, shown
@@ -21,23 +21,23 @@ from kvctl.versions.tree.tree import Difference
 from kvctl.versions.tree.tree_update import Edit
 
 SHOWN = 10
-"""Conflicting keys that a message names."""
+"""Maximum number of conflicting keys in a message."""
 
 
 class Conflicting(ConflictError):
-    """Both sides changed keys; `conflicts` says which, and nothing was changed."""
+    """Both sides changed keys, listed in `conflicts`; nothing was changed."""
 
     def __init__(self, conflicts: Sequence[KeyConflict], *, strategies: bool) -> None:
         keys = ", ".join(f"`{item.key}`" for item in conflicts[:SHOWN])
         more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
-        hint = "`--strategy source-wins` or `dest-wins` decides" if strategies else None
+        hint = "Pass `--strategy source-wins` or `--strategy dest-wins`" if strategies else None
         super().__init__(f"Both sides changed {keys}{more}; nothing was changed", hint=hint)
         self.conflicts = list(conflicts)
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
-    """What a branch takes, or would take; sorted by key. Without a commit, it has it all, or nothing was to be done.
+class MergeResult:
+    """Result of a merge: the changes to the branch, sorted by key. Without a commit, there was nothing to do.
 
     Large values are not read (`Repository.resolved`).
     """
@@ -47,57 +47,57 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
-    """What is brought onto a branch: that which differs between two commits; and what the commit says of itself."""
+class MergeInput:
+    """Input of a merge: the changes between two commits, and the information for the new commit."""
 
     base: str
     source: str
-    note: Note
+    info: CommitInfo
     second_parent: str | None = None
 
 
-class There(Exception):
-    """What was to be brought is there already."""
+class AlreadyMerged(Exception):
+    """The changes are already on the branch."""
 
 
-Plan = Callable[[Head], Awaitable[Sides]]
-"""Says what is to be brought onto a head, which may be another one at the next try. Raises There."""
+Plan = Callable[[Head], Awaitable[MergeInput]]
+"""Return the changes to apply to a head, which may differ at the next try. Raises AlreadyMerged."""
 
 
-def merging(store: Store, dest: str, source: str, note: Note, *, squash: bool) -> Plan:
-    """The source's changes since the common commit. Raises There, Unrelated, RefNotFound."""
+def merging(store: Store, dest: str, source: str, info: CommitInfo, *, squash: bool) -> Plan:
+    """Plan the source's changes since the merge base. Raises AlreadyMerged, Unrelated, RefNotFound."""
 
-    async def plan(head: Head) -> Sides:
+    async def plan(head: Head) -> MergeInput:
         theirs = await refs.committed(store, source)
         base = await refs.merge_base(store, theirs, head.commit)
         if base is None:
             raise Unrelated(source, dest)
         if base == theirs:
-            raise There
-        return Sides(base, theirs, note, None if squash else theirs)
+            raise AlreadyMerged
+        return MergeInput(base, theirs, info, None if squash else theirs)
 
     return plan
 
 
 def reverting(store: Store, ref: str, parent: int | None, author: str) -> Plan:
-    """A commit's changes taken back. Raises RefNotFound, UsageError."""
+    """Plan the reverse of a commit's changes. Raises RefNotFound, UsageError."""
 
-    async def plan(_: Head) -> Sides:
+    async def plan(_: Head) -> MergeInput:
         identity, before = await _commit_and_parent(store, ref, parent)
         title = (await refs.commit(store, identity)).message.partition("\n")[0]
         message = f"Revert `{title}`" if title else f"Revert {identity[:12]}"
-        return Sides(identity, before, Note(message, author, {"reverts": identity}))
+        return MergeInput(identity, before, CommitInfo(message, author, {"reverts": identity}))
 
     return plan
 
 
 def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:
-    """A commit's changes made again. Raises RefNotFound, UsageError."""
+    """Plan a commit's changes once more. Raises RefNotFound, UsageError."""
 
-    async def plan(_: Head) -> Sides:
+    async def plan(_: Head) -> MergeInput:
         identity, before = await _commit_and_parent(store, ref, parent)
         message = (await refs.commit(store, identity)).message
-        return Sides(before, identity, Note(message, author, {"cherry-picked-from": identity}))
+        return MergeInput(before, identity, CommitInfo(message, author, {"cherry-picked-from": identity}))
 
     return plan
 
@@ -105,66 +105,66 @@ def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:
 async def combine(
     store: Store, objects: Objects, branch: str, plan: Plan, *, strategy: Strategy | None = None,
     is_merge: bool = False, dry_run: bool = False,
-) -> Combined:  # fmt: skip
-    """Bring what a plan says onto a branch; a merge that brings nothing and has one parent is none.
+) -> MergeResult:  # fmt: skip
+    """Apply a plan's changes to a branch; a merge without changes and with one parent creates no commit.
 
-    Raises Conflicting, Staged, NothingToCommit, ConflictError when it is spent, and what the plan does.
+    Raises Conflicting, Staged, NothingToCommit, ConflictError after too many retries, and what the plan raises.
     """
     for _ in range(staging.TRIES):
-        stand = await commits.clean(store, objects, branch, linking=True, dry_run=dry_run)
+        state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
         try:
-            sides = await plan(stand.head)
-        except There:
-            return Combined(None, ())
+            sides = await plan(state.head)
+        except AlreadyMerged:
+            return MergeResult(None, ())
         try:
-            edits, changes = await _edits(store, objects, sides, stand.head, strategy, is_merge)
+            edits, changes = await _edits(store, objects, sides, state.head, strategy, is_merge)
         except Broken:
-            if (await branch_state.collections(store)).predicate == stand.collections.predicate:
+            if (await branch_state.collections(store)).predicate == state.collections.predicate:
                 raise
-            continue  # what no branch leads to was collected meanwhile
+            continue  # unreachable commits were collected concurrently
         if dry_run or (is_merge and not edits and sides.second_parent is None):
-            return Combined(None, changes)
+            return MergeResult(None, changes)
         made = await commits.move(
-            store, objects, stand, sides.note, edits, second_parent=sides.second_parent, linking=True
+            store, objects, state, sides.info, edits, second_parent=sides.second_parent, linking=True
         )
         if made is not None:
-            return Combined(made, changes)
+            return MergeResult(made, changes)
         await staging.pause()
     raise staging.busy(branch)
 
 
 async def reset_hard(store: Store, objects: Objects, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
-    """Move a branch to a commit. Raises Staged, RefNotFound, UsageError, ConflictError when it is spent."""
+    """Move a branch to a commit. Raises Staged, RefNotFound, UsageError, ConflictError after too many retries."""
     for _ in range(staging.TRIES):
-        stand = await commits.clean(store, objects, branch, linking=True, dry_run=dry_run)
+        state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
         identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)
-        if dry_run or identity == stand.head.commit:
+        if dry_run or identity == state.head.commit:
             return found
-        if await _moved(store, stand, Head(identity, found.root, found.generation)):
+        if await _moved(store, state, Head(identity, found.root, found.generation)):
             return found
         await staging.pause()
     raise staging.busy(branch)
 
 
-async def _moved(store: Store, stand: Stand, to: Head) -> bool:
-    name = stand.branch.encode()
+async def _moved(store: Store, state: BranchState, to: Head) -> bool:
+    name = state.branch.encode()
     changes = [
         Change(refs.HEADS, name, to.encode()),
-        Change(STAGING, name, stand.held.staging.encode()),
-        stand.collections.touched,
+        Change(STAGING, name, state.held.staging.encode()),
+        state.collections.touched,
     ]
     try:
-        await store.write([*stand.unmoved, stand.unguarded], changes)
+        await store.write([*state.unmoved, state.guard_unchanged], changes)
     except PredicateFailed:
         return False
     return True
 
 
 async def _edits(
-    store: Store, objects: Objects, sides: Sides, head: Head, strategy: Strategy | None, is_merge: bool
+    store: Store, objects: Objects, sides: MergeInput, head: Head, strategy: Strategy | None, is_merge: bool
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
-    """What the head takes. Raises Conflicting."""
+    """Return the changes to the head. Raises Conflicting."""
     ours = await between(store, objects, sides.base, sides.source)
     theirs = await between(store, objects, sides.base, head.commit)
     found = merge(ours, theirs, strategy)
@@ -190,11 +190,11 @@ async def _commit_and_parent(store: Store, ref: str, parent: int | None) -> tupl
     identity = await refs.committed(store, ref)
     parents = (await refs.commit(store, identity)).parents
     if not parents:
-        raise UsageError(f"`{ref}` is the first commit: it has no parent to compare it with")
+        raise UsageError(f"`{ref}` is the first commit and has no parent")
     if len(parents) > 1 and parent is None:
-        raise UsageError(f"`{ref}` is a merge", hint="`--parent 1` compares it with the branch that it was merged into")
+        raise UsageError(f"`{ref}` is a merge", hint="`--parent 1` selects the branch that it was merged into")
     number = 1 if parent is None else parent
     if not 1 <= number <= len(parents):
         has = "one parent" if len(parents) == 1 else f"{len(parents)} parents"
-        raise UsageError(f"`{ref}` has {has}: there is no parent {number}")
+        raise UsageError(f"`{ref}` has {has}; parent {number} does not exist")
     return identity, parents[number - 1]

@@ -12,27 +12,27 @@ from kvctl.kv.names import check_key
 from kvctl.versions.tree.chunks import object_id, understood
 
 INLINE = 4096
-"""Bytes of a value that stands in its leaf; larger ones are objects of their own."""
+"""Maximum bytes of a value stored in its leaf; larger ones are separate objects."""
 
 LONGEST_KEY = 2048
-"""Bytes of a key: any branch and any live bucket has room for it on the wire."""
+"""Maximum bytes of a key, such that every branch and every live bucket has room for it on the wire."""
 
 REMEMBERED = 16
-"""Epochs that a staging record remembers after it has let go of them."""
+"""Number of removed epochs that a staging record remembers."""
 DROPPED = ""
-"""Where the changes of an epoch are that a reset has dropped."""
+"""Successor of an epoch whose changes a reset dropped."""
 
 _INLINE, _APART = b"\0", b"\1"
 _TOMBSTONE, _VALUE = b"\0", b"\1"
 
 
 def record_key(name: str) -> bytes:
-    """Return the key of a branch's or tag's records; of what is not text, one that no record has."""
+    """Return the key of a branch's or tag's records; for text that is not UTF-8, a key that no record has."""
     return name.encode("utf-8", "surrogatepass")
 
 
 def check_text(text: str, what: str) -> str:
-    """The text itself. Raises UsageError for what came from bytes that are not UTF-8."""
+    """Return the text. Raises UsageError if it was decoded from bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -42,7 +42,7 @@ def check_text(text: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A state of all keys, and how it came about."""
+    """State of all keys, with its parents, message and author."""
 
     root: str
     """Hex id of the tree."""
@@ -52,20 +52,20 @@ class Commit:
     created_ns: int
     meta: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
-    """One more than the highest of its parents."""
+    """One more than the highest generation of its parents."""
 
     @property
     def id(self) -> str:
-        """Hex id: the same content, parents and moment are the same commit."""
+        """Hex id: the hash of the record, equal for equal content, parents and time."""
         return object_id(self.encode()).hex()
 
     def encode(self) -> bytes:
-        """The record's bytes, which the id is of."""
+        """Return the record's bytes, from which the id is computed."""
         return _encode({"version": 1, **_fields(self), "meta": dict(self.meta)})
 
     @classmethod
     def decode(cls, data: bytes) -> Commit:
-        """The commit of a record."""
+        """Read the commit of a record."""
         with understood():
             found = json.loads(data)
             del found["version"]
@@ -74,71 +74,71 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a branch stands."""
+    """Commit that a branch points to."""
 
     commit: str
     root: str
     generation: int = 0
 
     def encode(self) -> bytes:
-        """The record's bytes."""
+        """Return the record's bytes."""
         return _encode(_fields(self))
 
     @classmethod
     def decode(cls, data: bytes) -> Head:
-        """The head of a record."""
+        """Read the head of a record."""
         with understood():
             return cls(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The epoch that a branch's writes go to, and those sealed and not yet committed, oldest first."""
+    """Epoch that a branch's writes go to, and the sealed epochs not yet committed, oldest first."""
 
     epoch: str
     sealed: tuple[str, ...] = ()
     gone: tuple[tuple[str, str], ...] = ()
-    """The last epochs that were let go of, each with the commit or the epoch that has its changes, or DROPPED."""
+    """Last epochs that were removed, each with the commit or epoch that has its changes now, or DROPPED."""
     since: float = 0
-    """When, in seconds of the Unix epoch, the oldest of those sealed was, or was made of others."""
+    """Time, in seconds of the Unix epoch, at which the oldest sealed epoch was sealed or folded."""
     folds: int = 0
-    """How often sealed epochs were made one since a commit took some."""
+    """Number of folds of sealed epochs since a commit took some."""
 
     @property
     def epochs(self) -> list[str]:
-        """All that may hold staged changes, the newest first."""
+        """Return all epochs that may hold staged changes, newest first."""
         return [self.epoch, *reversed(self.sealed)]
 
     def sealing(self, epoch: str, now: float) -> Staging:
-        """After a seal; writes go to this epoch."""
+        """Return the staging after a seal; writes go to this epoch."""
         since = self.since if self.sealed else now
         return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch), since=since)
 
     def without(self, epochs: Sequence[str], successor: str, now: float) -> Staging:
-        """After these sealed epochs were let go of; the successor has their changes."""
+        """Return the staging after these sealed epochs are removed; the successor has their changes."""
         gone = (*self.gone, *((epoch, successor) for epoch in epochs))[-REMEMBERED:]
         sealed = tuple(one for one in self.sealed if one not in epochs)
         return replace(self, sealed=sealed, gone=gone, since=now, folds=0)
 
     def folded(self, epochs: Sequence[str], epoch: str, now: float) -> Staging:
-        """After the oldest of those sealed were made one."""
+        """Return the staging after the oldest sealed epochs are folded into one."""
         after = self.without(epochs, epoch, now)
         return replace(after, sealed=(epoch, *after.sealed), folds=self.folds + 1)
 
     def whereabouts(self, epoch: str) -> str | None:
-        """The commit or the sealed epoch that has an epoch's changes now, or DROPPED; None when that is forgotten."""
+        """Return the commit or sealed epoch that has an epoch's changes now, or DROPPED; None if no longer known."""
         successors = dict(self.gone)
         while epoch in successors:
             epoch = successors[epoch]
         return epoch if epoch in self.sealed or len(epoch) != len(self.epoch) else None
 
     def encode(self) -> bytes:
-        """The record's bytes."""
+        """Return the record's bytes."""
         return _encode(_fields(self))
 
     @classmethod
     def decode(cls, data: bytes) -> Staging:
-        """The staging of a record."""
+        """Read the staging of a record."""
         with understood():
             found = json.loads(data)
             gone = tuple((one, other) for one, other in found["gone"])
@@ -147,39 +147,39 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class VersionedEntry:
-    """A key and its value at a ref."""
+    """Key and its value at a ref."""
 
     key: str
     value: bytes
     staged: bool = False
     apart: str | None = None
-    """The identity of a value that was not read."""
+    """Identity of a large value that was not read."""
 
     @property
     def identity(self) -> str:
-        """Hex hash of the value: what a conditional write compares."""
+        """Hex hash of the value, compared by conditional writes."""
         return self.apart or object_id(self.value).hex()
 
 
 def check_versioned_key(key: str) -> str:
-    """The key itself. Raises UsageError (ADR-8, and a length)."""
+    """Return the key. Raises UsageError for an illegal (ADR-8) or too long one."""
     if len(key) > LONGEST_KEY:
-        raise UsageError(f"The key has {len(key):,} characters, {LONGEST_KEY:,} are the most")
+        raise UsageError(f"The key has {len(key):,} characters; the maximum is {LONGEST_KEY:,}")
     return check_key(key)
 
 
 def encode_staged(value: bytes | None) -> bytes:
-    """A staged change: a value, or None for a deletion."""
+    """Encode a staged change: a value, or None for a deletion."""
     return _TOMBSTONE if value is None else _VALUE + value
 
 
 def decode_staged(data: bytes) -> bytes | None:
-    """The value of a staged change; None for a deletion."""
+    """Decode the value of a staged change; None for a deletion."""
     return None if data[:1] == _TOMBSTONE else data[1:]
 
 
 def leaf_value(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """What stands in a leaf for a value, and the objects that it needs."""
+    """Return the bytes that a leaf stores for a value, and the objects that it needs."""
     if len(value) <= INLINE:
         return _INLINE + value, {}
     identity = object_id(value)
@@ -187,12 +187,12 @@ def leaf_value(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def inline_value(stored: bytes) -> bytes | None:
-    """The value that stands in a leaf; None for one that is apart."""
+    """Return the value stored inline in a leaf; None for one stored separately."""
     return stored[1:] if stored[:1] == _INLINE else None
 
 
 def apart_id(stored: bytes) -> bytes:
-    """The id of the object that holds a value kept apart."""
+    """Return the id of the object that holds a value stored separately."""
     return stored[1:]
 
 

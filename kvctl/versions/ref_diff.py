@@ -1,4 +1,4 @@
-"""What differs: between two committed states, between a branch's staged changes and its head, since a common commit."""
+"""Differences between committed states, staged changes and a branch's head, and since a merge base."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from kvctl.versions.tree.three_way import merge
 from kvctl.versions.tree.tree import Difference
 
 AT_ONCE = 16
-"""Values kept apart that are read together: each may be as large as a message."""
+"""Maximum number of large values read together: each may be as large as a message."""
 TOGETHER = 1000
-"""Changes that are given out together."""
+"""Number of changes yielded together."""
 
 Stored = bytes | None
-"""A value as it stands in a leaf."""
+"""Value as stored in a leaf."""
 
 
 class Unrelated(KvctlError):
     """Two histories without a common commit."""
 
     def __init__(self, one: str, other: str) -> None:
-        super().__init__(f"`{one}` and `{other}` have no commit in common")
+        super().__init__(f"`{one}` and `{other}` have no common commit")
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A tree and what is staged above it; None deletes."""
+    """Tree and the changes staged on top of it; None deletes."""
 
     root: bytes
     staged: Mapping[bytes, Stored] = field(default_factory=dict)
     large: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Staged values that are kept apart, which no object holds yet."""
+    """Large staged values, which no object holds yet."""
 
     @classmethod
     def of(cls, head: Head, changes: Mapping[bytes, bytes | None]) -> _State:
-        """A branch with its staged changes."""
+        """Return a branch with its staged changes."""
         edits, large = edits_of(changes)
         return cls(bytes.fromhex(head.root), dict(edits), large)
 
 
 async def status(store: Store, objects: Objects, branch: str, *, values: bool = True) -> Status:
-    """What is staged and differs from the head. Raises BranchNotFound, ConflictError when it is spent.
+    """Return the staged changes that differ from the head. Raises BranchNotFound, ConflictError after too many retries.
 
     Without `values` large ones are not held.
     """
@@ -68,17 +68,17 @@ async def status(store: Store, objects: Objects, branch: str, *, values: bool = 
 async def diff(
     store: Store, objects: Objects, before: str, after: str | None, *, three_dot: bool = False, values: bool = True
 ) -> list[KeyChange]:
-    """The keys that differ, sorted by the bytes of their keys. Raises RefNotFound, UsageError, Unrelated, Broken.
+    """Return the keys that differ, sorted by their bytes. Raises RefNotFound, UsageError, Unrelated, Broken.
 
-    A branch stands for what is committed, with `$` for its staged changes, too. Without `after`, what is staged on the
-    branch `before`. With `three_dot`, the changes of `after` since the commit that both come from.
+    A branch stands for its committed state, with `$` for its staged changes, too. Without `after`, the changes staged
+    on the branch `before`. With `three_dot`, the changes of `after` since the merge base.
     """
     if after is None:
         ref = await refs.resolve(store, before)
         if ref.branch is None or three_dot:
             raise UsageError(
-                f"What is to be compared with `{before}` is missing",
-                hint="Only a branch has something staged to compare with; name a second ref",
+                f"Nothing to compare `{before}` with",
+                hint="Give a second ref: only a branch can be compared with its staged changes",
             )
         return list((await status(store, objects, ref.branch)).changes)  # no object holds large ones yet
     if three_dot:
@@ -87,7 +87,7 @@ async def diff(
 
 
 async def resolved(objects: Objects, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
-    """Changes with their values, some at a time, so that about AT_ONCE large ones are held. Raises Broken."""
+    """Yield changes with their values, in batches, so that about AT_ONCE large ones are held. Raises Broken."""
     some: list[KeyChange] = []
     large = 0
     for change in changes:
@@ -101,13 +101,13 @@ async def resolved(objects: Objects, changes: Iterable[KeyChange]) -> AsyncGener
 
 
 async def between(store: Store, objects: Objects, before: str, after: str) -> list[Difference]:
-    """The keys that differ between two commits, values as they are stored. Raises RefNotFound, Broken."""
+    """Return the keys that differ between two commits, values as stored. Raises RefNotFound, Broken."""
     roots = [bytes.fromhex((await refs.commit(store, one)).root) for one in (before, after)]
-    return await objects.carry(tree.diff(*roots))
+    return await objects.run(tree.diff(*roots))
 
 
 async def merge_base(store: Store, one: str, other: str) -> str:
-    """The newest commit that two refs come from. Raises Unrelated, RefNotFound, UsageError."""
+    """Return the newest common ancestor of two refs. Raises Unrelated, RefNotFound, UsageError."""
     found = [(await refs.resolve(store, ref)).commit for ref in (one, other)]
     base = await refs.merge_base(store, *found)
     if base is None:
@@ -118,7 +118,7 @@ async def merge_base(store: Store, one: str, other: str) -> str:
 async def values_of(
     objects: Objects, stored: Sequence[Stored], large: Mapping[bytes, bytes] | None = None
 ) -> list[bytes | None]:
-    """The values that stand for these in leaves; `large` are some that are kept apart. Raises Broken."""
+    """Read the values that leaves refer to; `large` has some of the large ones. Raises Broken."""
     known = large or {}
     read = [one for one in stored if one is not None and (inline_value(one) is not None or apart_id(one) not in known)]
     values = dict(zip(read, await objects.values(read), strict=True))
@@ -137,7 +137,7 @@ async def _filled(objects: Objects, changes: Sequence[KeyChange]) -> list[KeyCha
 
 
 def in_parts(found: Sequence[Difference]) -> Iterator[Sequence[Difference]]:
-    """Differences in parts of which the values may be read together."""
+    """Split differences into parts whose values may be read together."""
     some: list[Difference] = []
     large = 0
     for one in found:
@@ -151,7 +151,7 @@ def in_parts(found: Sequence[Difference]) -> Iterator[Sequence[Difference]]:
 
 
 def shown(stored: Stored) -> Value:
-    """A value as it stands in a leaf, without those that are kept apart."""
+    """Return a value as stored in a leaf; Apart for a large one."""
     if stored is None:
         return None
     value = inline_value(stored)
@@ -181,10 +181,10 @@ async def _state(store: Store, expression: str) -> _State:
 
 
 async def _differing(objects: Objects, before: _State, after: _State, *, values: bool) -> list[KeyChange]:
-    """What differs between two states."""
-    found = {one.key: one for one in await objects.carry(tree.diff(before.root, after.root))}
+    """Return the differences between two states."""
+    found = {one.key: one for one in await objects.run(tree.diff(before.root, after.root))}
     if keys := sorted(before.staged.keys() | after.staged.keys()):
-        was, now = [{**await objects.carry(tree.get(state.root, keys)), **state.staged} for state in (before, after)]
+        was, now = [{**await objects.run(tree.get(state.root, keys)), **state.staged} for state in (before, after)]
         found.update((key, Difference(key, was.get(key), now.get(key))) for key in keys)
     some = [found[key] for key in sorted(found) if found[key].before != found[key].after]
     return await _resolved(objects, some, large={**before.large, **after.large}, values=values)
@@ -198,7 +198,7 @@ async def _resolved(
     if values:
         before = [*await values_of(objects, [one.before for one in found], large)]
         after = [*await values_of(objects, [one.after for one in found], large)]
-    elif large:  # of staged changes, which no object holds yet
+    elif large:  # staged values, which no object holds yet
         before, after = [[_known(one, large) for one in side] for side in (before, after)]
     return [
         KeyChange.of(one.key.decode(), was, now, conflict=one.key in conflicting)

@@ -1,4 +1,4 @@
-"""Reads at a ref: staged changes over what is committed, checked afterwards so that no commit comes between."""
+"""Consistent reads at a ref: staged changes over the committed state, checked for concurrent commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import takewhile
 from kvctl.kv.names import matches
 from kvctl.versions import refs
 from kvctl.versions.branch import staging
-from kvctl.versions.branch.staging import Held
+from kvctl.versions.branch.staging import StagingRecord
 from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, inline_value, record_key
 from kvctl.versions.refs import HEADS, BranchNotFound, Ref
 from kvctl.versions.store.protocol import Found, Place, Store
@@ -23,39 +23,39 @@ Changes = dict[bytes, bytes | None]
 """Staged values by key; None deletes."""
 
 TOGETHER = 1000
-"""Entries that are given out together."""
+"""Number of entries yielded together."""
 
 
 class Selection:
-    """Which entries to read, and whether with the values that are kept apart."""
+    """Selection of the entries to read; without `values`, large values are left out."""
 
     def __init__(self, filters: tuple[str, ...] = (), start: str = "", *, values: bool = True) -> None:
         heads = [_head(one) for one in filters]
         self.filters = filters
         self.values = values
         self.first = max(start, min(heads, default="")).encode()
-        """No key before it is selected."""
+        """Lowest key selected."""
         self.last = max(f"{head}\x7f" for head in heads).encode() if heads else None
-        """No key after it is."""
+        """Highest key selected."""
 
     def takes(self, key: bytes) -> bool:
-        """Whether a key is selected."""
+        """Return whether a key is selected."""
         return key >= self.first and (not self.filters or matches(key.decode(), self.filters))
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a ref holds at one moment: a committed state, and what is staged above it."""
+    """State of a ref at one time: a committed state, and the changes staged on top of it."""
 
     head: Head
     staged: Changes
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What a key is at a branch, None for not there; it is so while the staging record stays as it was read."""
+class KeyState:
+    """Key at a branch, with value None if absent; valid while the staging record stays as read."""
 
-    held: Held
+    held: StagingRecord
     own: Found | None
     """Its change in the epoch that writes go to."""
     newest: Found | None
@@ -63,20 +63,20 @@ class Looked:
     value: bytes | None
 
 
-async def look(store: Store, objects: Objects, branch: str, key: str) -> Looked:
-    """See what a write that is conditional on it has to know. Raises BranchNotFound, Broken."""
+async def read_key_state(store: Store, objects: Objects, branch: str, key: str) -> KeyState:
+    """Read the state of a key that a conditional write needs. Raises BranchNotFound, Broken."""
     held = await staging.read(store, branch)
     name = key.encode()
     head, found = await _staged_of(store, branch, held, [name])
     own, newest = found[0][1], next((one for _, one in found if one is not None), None)
     if newest is not None:
-        return Looked(held, own, newest, decode_staged(newest.value))
+        return KeyState(held, own, newest, decode_staged(newest.value))
     committed = await _committed(objects, bytes.fromhex(head.root), [name])
-    return Looked(held, own, None, committed.get(name))
+    return KeyState(held, own, None, committed.get(name))
 
 
 async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
-    """The entries of keys, None for those that are not there. Raises RefNotFound, ConflictError when it is spent."""
+    """Return the entries of keys, None for absent ones. Raises RefNotFound, ConflictError after too many retries."""
     wanted = [key.encode() for key in keys]
     if ref.branch is None:
         return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
@@ -99,7 +99,7 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
 
 
 async def state(store: Store, ref: Ref) -> State:
-    """What a ref holds now. Raises as `get`."""
+    """Return the current state of a ref. Raises as `get`."""
     if ref.branch is None:
         return State(Head(ref.commit, (await _root(store, ref)).hex()), {})
     return State(*await staged(store, ref.branch))
@@ -108,7 +108,7 @@ async def state(store: Store, ref: Ref) -> State:
 async def batches(
     objects: Objects, state: State, selection: Selection
 ) -> AsyncGenerator[list[VersionedEntry], None]:  # fmt: skip
-    """The entries that are selected, sorted by the bytes of their keys. Raises Broken."""
+    """Yield the selected entries, sorted by the bytes of their keys. Raises Broken."""
     changes = state.staged
     left = sorted((key for key in changes if selection.takes(key)), reverse=True)
     found: list[VersionedEntry] = []
@@ -129,13 +129,13 @@ async def batches(
 async def staged(
     store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged
 ) -> tuple[Head, Changes]:
-    """The head and all staged changes of a branch, of one moment, each as `take` makes it of the record.
+    """Return the head and all staged changes of a branch, consistently, each change as `take` returns it.
 
-    Raises BranchNotFound, ConflictError when it is spent.
+    Raises BranchNotFound, ConflictError after too many retries.
     """
     for _ in range(staging.TRIES):
         held = await staging.read(store, branch)
-        head, _ = await refs.head(store, branch)  # not before the record: between them the branch may have moved
+        head, _ = await refs.head(store, branch)  # read after the record: the branch may have moved in between
         changes = await staging.listed(store, held.staging.epochs[::-1], take)
         if await unmoved(store, branch, held):
             return head, changes
@@ -147,9 +147,9 @@ async def _root(store: Store, ref: Ref) -> bytes:
 
 
 async def _staged_of(
-    store: Store, branch: str, held: Held, keys: Sequence[bytes]
+    store: Store, branch: str, held: StagingRecord, keys: Sequence[bytes]
 ) -> tuple[Head, list[tuple[bytes, Found | None]]]:
-    """The head, and what each epoch has of some keys, the newest first. Raises BranchNotFound."""
+    """Return the head, and each epoch's changes of some keys, newest first. Raises BranchNotFound."""
     places: list[Place] = [(staging.partition_of(epoch), key) for epoch in held.staging.epochs for key in keys]
     head, *found = await store.get_many([(HEADS, record_key(branch)), *places])
     if head is None:
@@ -157,13 +157,13 @@ async def _staged_of(
     return Head.decode(head.value), [(key, one) for (_, key), one in zip(places, found, strict=True)]
 
 
-async def unmoved(store: Store, branch: str, held: Held) -> bool:
-    """Whether no commit has taken epochs meanwhile: it moves head and staging together."""
+async def unmoved(store: Store, branch: str, held: StagingRecord) -> bool:
+    """Return whether no commit has taken epochs since: a commit moves head and staging together."""
     return (await staging.read(store, branch)).predicate == held.predicate
 
 
 async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-    stored = await objects.carry(tree.get(root, keys))
+    stored = await objects.run(tree.get(root, keys))
     return dict(zip(stored, await objects.values(list(stored.values())), strict=True))
 
 
@@ -171,7 +171,7 @@ async def _merged(
     objects: Objects, pairs: Sequence[Pair], waiting: list[bytes], changes: Changes, end: Sequence[bytes],
     selection: Selection,
 ) -> list[VersionedEntry]:  # fmt: skip
-    """Committed pairs with the staged keys up to the end, if there is one, which are taken from those left."""
+    """Merge committed pairs with the staged keys up to the end, if any, which are removed from those left."""
     own: list[bytes] = []
     while waiting and (not end or waiting[-1] <= end[0]):
         own.append(waiting.pop())
@@ -202,5 +202,5 @@ def _entries(keys: Sequence[str], found: dict[bytes, bytes], changes: Changes) -
 
 
 def _head(pattern: str) -> str:
-    """What all keys that a filter selects begin with."""
+    """Return the common prefix of all keys that a filter selects."""
     return ".".join(takewhile(lambda token: token not in ("*", ">"), pattern.split(".")))

@@ -20,11 +20,11 @@ from kvctl.versions.store.protocol import (
 
 HEADS, TAGS, COMMITS = b"heads", b"tags", b"commits"
 MAIN = "main"
-"""The first branch."""
+"""Name of the first branch."""
 SHORTEST = 4
-"""Characters of an id's prefix."""
+"""Minimum characters of an id's prefix."""
 MOST_DIGITS = 18
-"""Digits of a step's number that are read: no history is so long."""
+"""Maximum digits of a step's number: no history is that long."""
 
 _NAME_PATTERN = r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*(?:\.[-a-zA-Z0-9_/]+)*"
 _NAME = re.compile(rf"{_NAME_PATTERN}\Z")
@@ -34,48 +34,49 @@ _STEP = re.compile(r"([~^])(\d*)")
 
 
 class BranchNotFound(NotFoundError):
-    """No branch has this name."""
+    """Branch that does not exist."""
 
     def __init__(self, branch: str) -> None:
-        super().__init__(f"Branch `{branch}` does not exist", hint="`kvctl branch ls` lists those that do")
+        super().__init__(f"Branch `{branch}` does not exist", hint="`kvctl branch ls` lists branches")
 
 
 class RefNotFound(NotFoundError):
-    """No branch, tag or commit is meant."""
+    """Ref that names no branch, tag or commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What an expression means."""
+    """Resolved ref expression."""
 
     commit: str
     branch: str | None = None
-    """The branch whose staged changes belong to it; None for what is committed alone."""
+    """Branch whose staged changes belong to it; None for committed state only."""
     root: str | None = None
-    """Hex id of its tree, where that is known."""
+    """Hex id of its tree, if known."""
 
 
 def check_name(name: str, what: str = "branch") -> str:
-    """The name of a branch or tag. Raises UsageError."""
+    """Return the name of a branch or tag. Raises UsageError."""
     if not _NAME.match(name) or len(name) > 128:
         raise UsageError(
-            f"`{name}` is not the name of a {what}", hint="Letters, digits, `_-/` and single dots, 128 at most"
+            f"`{name}` is not a valid {what} name",
+            hint="Use letters, digits, `_-/` and single dots, at most 128 characters",
         )
     return name
 
 
 def check_new_name(name: str, what: str = "branch") -> str:
-    """The name of a branch or tag that is to be created. Raises UsageError, also for one that reads as a commit's id.
+    """Return the name of a branch or tag to create. Raises UsageError, also for one that looks like a commit id.
 
-    Branches of such names, of earlier versions, can still be read, written and deleted.
+    Existing branches with such names, from earlier versions, can still be read, written and deleted.
     """
     if _ID.fullmatch(name):
-        raise UsageError(f"`{name}` reads as a commit's id, which no {what} may be called", hint="Choose another name")
+        raise UsageError(f"`{name}` looks like a commit id, not a {what} name", hint="Choose another name")
     return check_name(name, what)
 
 
 async def head(store: Store, branch: str) -> tuple[Head, Predicate]:
-    """Where a branch stands. Raises BranchNotFound."""
+    """Return the head of a branch. Raises BranchNotFound."""
     try:
         found = await store.get(HEADS, record_key(branch))
     except EntryNotFound:
@@ -84,32 +85,35 @@ async def head(store: Store, branch: str) -> tuple[Head, Predicate]:
 
 
 async def commit(store: Store, identity: str) -> Commit:
-    """A commit by its whole id. Raises RefNotFound."""
+    """Return a commit by its complete id. Raises RefNotFound."""
     try:
         return Commit.decode((await store.get(COMMITS, bytes.fromhex(identity))).value)
     except EntryNotFound:
-        raise RefNotFound(f"There is no commit `{identity}`") from None
+        raise RefNotFound(f"Commit `{identity}` does not exist") from None
 
 
 async def newest(store: Store) -> str | None:
-    """The id of the newest commit, whether a branch leads to it or not."""
+    """Return the id of the newest commit, reachable or not."""
     async with store.scan(COMMITS) as entries:
         found = [(commit.generation, commit.created_ns, commit.id) async for commit in _commits_of(entries)]
     return max(found)[2] if found else None
 
 
 async def resolve(store: Store, expression: str) -> Ref:
-    """A branch (its staged changes included unless `@` follows), tag, id or unique prefix, then `~n` and `^n`.
+    """Resolve a branch (with its staged changes unless `@` follows), tag, id or unique prefix, then `~n` and `^n`.
 
     Raises RefNotFound, UsageError.
     """
     parsed = _EXPRESSION.match(expression)
     if not parsed:
-        raise UsageError(f"`{expression}` is no ref", hint="A branch, a tag or a commit; then `@`, `$`, `~2`, `^1`")
+        raise UsageError(
+            f"`{expression}` is not a valid ref",
+            hint="Give a branch, a tag or a commit, optionally with `@`, `$`, `~2` or `^1`",
+        )
     name, mark, steps = parsed.groups()
     found = await _named(store, name)
     if mark and found.branch is None:
-        raise UsageError(f"`{name}` is no branch: `{mark}` says what of one is meant")
+        raise UsageError(f"`{name}` is not a branch: `{mark}` applies only to branches")
     if mark == "@" or steps:
         if mark == "$" and steps:
             raise UsageError("Staged changes have no ancestors")
@@ -120,18 +124,18 @@ async def resolve(store: Store, expression: str) -> Ref:
 
 
 async def committed(store: Store, expression: str) -> str:
-    """The commit that is to be merged, tagged, rolled out. Raises as `resolve`, and UsageError for staged changes."""
+    """Return the commit to merge, tag or check out. Raises as `resolve`, and UsageError for staged changes."""
     found = await resolve(store, expression)
     if expression.endswith("$"):
         raise UsageError(
-            f"`{expression}` means staged changes, too; here a commit is meant",
-            hint=f"`{expression[:-1]}` is what is committed; `kvctl repo commit` makes a commit of what is staged",
+            f"`{expression}` includes staged changes, but a commit is required",
+            hint=f"Use `{expression[:-1]}` for the committed state; `kvctl repo commit` commits staged changes",
         )
     return found.commit
 
 
 async def ancestors(store: Store, start: str, *, first_parent: bool = False) -> AsyncIterator[tuple[str, Commit]]:
-    """A commit and those that it comes from: children before parents, otherwise the newest first."""
+    """Yield a commit and its ancestors: children before parents, otherwise newest first."""
     walk = _Walk(store, first_parent)
     await walk.begin(start)
     while walk.ready:
@@ -141,7 +145,7 @@ async def ancestors(store: Store, start: str, *, first_parent: bool = False) -> 
 
 
 async def merge_base(store: Store, one: str, other: str) -> str | None:
-    """The newest commit that both come from; None for unrelated histories."""
+    """Return the newest common ancestor; None for unrelated histories."""
     colours: dict[str, int] = {}
     waiting: list[tuple[int, int, str]] = []
 
@@ -169,25 +173,25 @@ async def _commits_of(entries: Entries) -> AsyncIterator[Commit]:
 
 
 class _Walk:
-    """A way through commits. One is ready when all its children were left; those have higher generations."""
+    """Walk through commits. One is ready when all its children were left; those have higher generations."""
 
     def __init__(self, store: Store, first_parent: bool) -> None:
         self._store = store
         self._only = 1 if first_parent else None
         self._children: Counter[str] = Counter()
-        """Of those seen, how many were not left."""
+        """Of the commits seen, the number of children not left."""
         self._unseen: list[tuple[int, str]] = []
-        """Commits whose parents were not looked at, the highest generation first."""
+        """Commits whose parents were not looked at, highest generation first."""
         self.commits: dict[str, Commit] = {}
         self.ready: list[tuple[int, int, str]] = []
 
     async def begin(self, identity: str) -> None:
-        """Stand at the first commit."""
+        """Start at the first commit."""
         await self._find(identity)
         self._make_ready(identity)
 
     async def leave(self, identity: str) -> None:
-        """Make ready what comes after a commit."""
+        """Leave a commit and make its parents ready."""
         for parent in self._parents(identity):
             if parent not in self.commits:
                 await self._find(parent)
@@ -197,7 +201,7 @@ class _Walk:
                 self._make_ready(parent)
 
     async def _look_above(self, generation: int) -> None:
-        """See all children of the commits of a generation."""
+        """Read all children of the commits of a generation."""
         while self._unseen and -self._unseen[0][0] > generation:
             _, identity = heapq.heappop(self._unseen)
             for parent in self._parents(identity):
@@ -233,7 +237,7 @@ async def _named(store: Store, name: str) -> Ref:
 
 
 async def _by_prefix(store: Store, text: str) -> str:
-    """The whole id of a prefix. Raises RefNotFound, UsageError for one that several have."""
+    """Return the complete id of a prefix. Raises RefNotFound, UsageError for an ambiguous one."""
     found: list[str] = []
     if re.fullmatch(rf"[0-9a-f]{{{SHORTEST},40}}", text):
         async with store.scan(COMMITS, bytes.fromhex(text[: len(text) // 2 * 2]), values=False) as entries:
@@ -244,10 +248,13 @@ async def _by_prefix(store: Store, text: str) -> str:
                 elif identity > text:
                     break
                 if len(found) > 1:
-                    raise UsageError(f"Several commits begin with `{text}`", hint="Give more of the id")
+                    raise UsageError(
+                        f"`{text}` is ambiguous: several commits begin with it", hint="Give more characters of the id"
+                    )
     if not found:
         raise RefNotFound(
-            f"No branch, tag or commit is called `{text}`", hint="`kvctl branch ls`, `kvctl tag ls`, `kvctl repo log`"
+            f"Branch, tag or commit `{text}` does not exist",
+            hint="See `kvctl branch ls`, `kvctl tag ls` or `kvctl repo log`",
         )
     return found[0]
 
@@ -261,7 +268,7 @@ async def _step(store: Store, identity: str, kind: str, number: int, expression:
 
 
 def _count(digits: str) -> int:
-    """The number of a step; of very many digits one that is beyond any history."""
+    """Return the number of a step; for very many digits, one beyond any history."""
     return int((digits.lstrip("0") or digits[:1] or "1")[:MOST_DIGITS])
 
 
@@ -269,7 +276,7 @@ async def _parent(store: Store, identity: str, number: int, expression: str) -> 
     parents = (await commit(store, identity)).parents
     if number > len(parents):
         raise RefNotFound(
-            f"`{expression}` leads beyond the first commit"
+            f"`{expression}` goes beyond the first commit"
             if not parents
             else f"`{identity[:12]}` has no parent {number}"
         )

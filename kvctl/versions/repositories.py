@@ -21,7 +21,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 
 AUTHOR = "KVCTL_AUTHOR"
-"""The environment variable that names the author of commits."""
+"""Environment variable that names the author of commits."""
 
 
 class Repositories:
@@ -32,9 +32,10 @@ class Repositories:
         self._api = client.api
 
     async def create(self, config: RepositoryConfig | str, *, author: str | None = None, **settings: Any) -> Repository:
-        """Create a repository, from a configuration or a name and its settings; the same again is no error.
+        """Create a repository from a configuration, or from a name and its settings.
 
-        It begins with an empty commit and the branch `main`. What an interruption leaves is completed by the next call.
+        It begins with an empty commit and the branch `main`. Creating it again with the same configuration is not an
+        error, and completes an interrupted creation.
         Raises RepositoryExists (another configuration), OutcomeUnknown, ServerError, UsageError.
         """
         self._check_writable()
@@ -43,15 +44,15 @@ class Repositories:
         return made
 
     async def open(self, name: str, *, author: str | None = None) -> Repository:
-        """A handle on the repository. Raises RepositoryNotFound."""
+        """Open the repository. Raises RepositoryNotFound."""
         return await open_repository(self._api, name, author=author)
 
     async def listing(self) -> list[Found]:
-        """All repositories, by name."""
+        """List all repositories, by name."""
         return await catalog.listing(self._api)
 
     async def delete(self, name: str) -> None:
-        """Delete a repository with all it holds. Raises RepositoryNotFound."""
+        """Delete a repository with all its content. Raises RepositoryNotFound."""
         self._check_writable()
         await catalog.delete(self._api, name)
 
@@ -61,57 +62,57 @@ class Repositories:
 
 
 async def create(api: Api, config: RepositoryConfig, *, author: str | None = None) -> tuple[Repository, bool]:
-    """See `Repositories.create`; also whether it was not there before, or not whole."""
+    """See `Repositories.create`; also return whether it was created or completed by this call."""
     author = check_text(default_author() if author is None else author, "author")
     found, fresh = await catalog.create(api, config)
     repository = handle(api, found, author)
     if not fresh and (await repository.branches() or await _has_commits(repository)):
         return repository, False
-    with suppress(ConflictError):  # somebody else completes it at the same time
+    with suppress(ConflictError):  # another process completes it concurrently
         await repository.init()
     return repository, True
 
 
 async def open_repository(api: Api, name: str, *, author: str | None = None, write: bool = False) -> Repository:
-    """A handle on the repository. Raises RepositoryNotFound, also when its creation was interrupted.
+    """Open the repository. Raises RepositoryNotFound, also when its creation was interrupted.
 
-    Raises ReadOnly for a mirror that is to be written to.
+    Raises ReadOnly for a mirror with `write`.
     """
     return (await opened(api, name, author=author, write=write))[1]
 
 
 async def opened(api: Api, name: str, *, author: str | None = None, write: bool = False) -> tuple[Found, Repository]:
-    """`open_repository`, with the stream that it is, found in the same request."""
+    """Open as `open_repository`, and return its stream as found in the same request."""
     found = await catalog.find(api, name)
     if write and found.origin:
         origin = found.origin.removeprefix(STREAM_PREFIX)
-        raise ReadOnly(f"`{name}` mirrors repository `{origin}`", hint=f"Write to `{origin}` itself")
+        raise ReadOnly(f"`{name}` is a mirror of repository `{origin}`", hint=f"Write to `{origin}` itself")
     if not found.info["state"]["messages"]:
         if found.origin:
             raise RepositoryNotFound(
-                f"Mirror `{name}` holds nothing yet", hint=f"`kvctl mirror show {name}` shows how far it is"
+                f"Mirror `{name}` is still empty", hint=f"`kvctl mirror show {name}` shows its progress"
             )
         raise RepositoryNotFound(
-            f"Repository `{name}` is not complete: its creation was interrupted, or goes on",
+            f"Repository `{name}` is incomplete: its creation was interrupted or is still running",
             hint=f"`kvctl repo init {name}` completes it",
         )
     return found, handle(api, found, author)
 
 
 def handle(api: Api, found: Found, author: str | None = None) -> Repository:
-    """The repository of a stream; without an author, commits are the user's (`default_author`)."""
+    """Return the repository of a stream; without an author, commits are the user's (`default_author`)."""
     name = found.config.name
     bucket = Bucket(api, name, stream=found.stream, prefix=found.prefix, read_only=found.origin is not None)
     return Repository(BucketStore(bucket), author=default_author() if author is None else author)
 
 
 def default_author() -> str:
-    """Who commits, unless it is said: what `KVCTL_AUTHOR` holds, else user and host as in `ann@laptop`."""
+    """Return the author of commits: `KVCTL_AUTHOR` if set, otherwise user and host as in `ann@laptop`."""
     if named := os.environ.get(AUTHOR):
         return named
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run under a user id without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 

@@ -1,4 +1,4 @@
-"""A repository: branches with staged changes, commits, diff, merge, on any Store."""
+"""Repository: branches with staged changes, commits, diff and merge, on any Store."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kvctl.versions import (
 from kvctl.versions.branch import branch_names, compare_and_set, reset_staged
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
 from kvctl.versions.branch.staging_writer import Writer
-from kvctl.versions.commits import Note
+from kvctl.versions.commits import CommitInfo
 from kvctl.versions.history import Annotation
 from kvctl.versions.key_change import KeyChange, Status
 from kvctl.versions.maintenance import garbage
 from kvctl.versions.maintenance.garbage import Collected
-from kvctl.versions.merges import Combined
+from kvctl.versions.merges import MergeResult
 from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
 from kvctl.versions.ref_reader import Selection
 from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
@@ -45,10 +45,10 @@ from kvctl.versions.tree.tree import EMPTY_ROOT
 
 
 class Repository:
-    """Versioned keys on a Store. Keys are ADR-8's, values any bytes.
+    """Versioned keys on a Store. Keys are legal by ADR-8, values are any bytes.
 
-    Operations are carried out whole or not at all; those that others come before are tried again. Where that goes on
-    for too long they raise ConflictError, and nothing was changed.
+    Operations are atomic, and retried when a concurrent one comes first. When too many retries fail they raise
+    ConflictError, and nothing was changed.
     """
 
     def __init__(self, store: Store, *, author: str = "") -> None:
@@ -58,7 +58,7 @@ class Repository:
         self.writer = Writer(store)
 
     async def init(self) -> Commit:
-        """Make the first commit, of nothing, and the branch `main`. Raises ConflictError where one is."""
+        """Create the first, empty commit and the branch `main`. Raises ConflictError if one exists."""
         first = Commit(
             root=EMPTY_ROOT.hex(), parents=(), message="Repository created", author=self.author,
             created_ns=time.time_ns(),
@@ -73,13 +73,13 @@ class Repository:
         try:
             await self.store.write(conditions, changes)
         except PredicateFailed:
-            raise ConflictError("The repository has its first branch already") from None
+            raise ConflictError("The repository already has its first branch") from None
         return first
 
     # -- reading -------------------------------------------------------------------------------------------
 
     async def get(self, ref: str, *keys: str) -> list[VersionedEntry | None]:
-        """The entries of keys at a ref, None for those that are not there. Raises RefNotFound, UsageError."""
+        """Return the entries of keys at a ref, None for absent ones. Raises RefNotFound, UsageError."""
         for key in keys:
             check_versioned_key(key)
         return await ref_reader.get(self.store, self.objects, await refs.resolve(self.store, ref), keys)
@@ -87,11 +87,10 @@ class Repository:
     async def entry_batches(
         self, ref: str, *filters: str, start: str = "", values: bool = True
     ) -> AsyncGenerator[list[VersionedEntry], None]:
-        """The entries at a ref, all or those that filters select, sorted by the bytes of their keys, some at a time.
+        """Yield the entries at a ref, all or those that filters select, sorted by the bytes of their keys, in batches.
 
-        All of one moment; from a key on where `start` says so. Without `values` those that are large are left out:
-        `value` is empty then. Memory grows with what is staged, not with what is committed. Raises RefNotFound,
-        UsageError.
+        They are consistent, and start at the key `start` if given. Without `values` large ones are left out: `value` is
+        empty then. Memory grows with the staged changes, not with the committed ones. Raises RefNotFound, UsageError.
         """
         for one in filters:
             check_filter(one)
@@ -102,15 +101,15 @@ class Repository:
                 yield batch
 
     async def entries(self, ref: str, *filters: str) -> list[VersionedEntry]:
-        """All of them at once. Raises as `entry_batches`."""
+        """Return all of them as one list. Raises as `entry_batches`."""
         return [entry async for batch in self.entry_batches(ref, *filters) for entry in batch]
 
     async def show(self, ref: str) -> Commit:
-        """The commit that a ref means; a branch's is its last. Raises RefNotFound, UsageError."""
+        """Return the commit of a ref; for a branch its last. Raises RefNotFound, UsageError."""
         return await refs.commit(self.store, (await refs.resolve(self.store, ref)).commit)
 
     async def status(self, branch: str, *, values: bool = True) -> Status:
-        """Where a branch stands, and its staged changes that are such. Raises BranchNotFound.
+        """Return a branch's commit and its staged changes that differ from it. Raises BranchNotFound.
 
         Without `values` large ones are Apart: memory does not grow with them.
         """
@@ -119,26 +118,26 @@ class Repository:
     async def diff(
         self, before: str, after: str | None = None, *, three_dot: bool = False, values: bool = True
     ) -> list[KeyChange]:
-        """The keys that differ, sorted; a branch is what is committed there, with `$` its staged changes, too.
+        """Return the keys that differ, sorted; a branch is its committed state, with `$` its staged changes, too.
 
-        Without `after`, what is staged on the branch `before`. With `three_dot`, the changes of `after` since the
-        commit that both come from, where those that `before` changed otherwise are conflicts. Without `values` large
-        committed ones are Apart: memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
+        Without `after`, the changes staged on the branch `before`. With `three_dot`, the changes of `after` since the
+        merge base, where keys that `before` changed differently are conflicts. Without `values` large committed ones
+        are Apart: memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
         """
         return await ref_diff.diff(
             self.store, self.objects, before, after, three_dot=three_dot, values=values
         )  # fmt: skip
 
     def resolved(self, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
-        """Changes with the values that are Apart, some at a time, so that few are held. Raises Broken."""
+        """Yield changes with the values that are Apart read, in batches, so that few are held. Raises Broken."""
         return ref_diff.resolved(self.objects, changes)
 
     async def log(
         self, ref: str, *, first_parent: bool = False, key: str | None = None, limit: int | None = None
     ) -> AsyncIterator[tuple[str, Commit]]:
-        """A commit and those that it comes from, the newest first, each with its id; at most `limit`.
+        """Yield a commit and its ancestors, newest first, each with its id; at most `limit`.
 
-        With a key only those that touched it. Raises RefNotFound, UsageError.
+        With a key only the commits that touched it. Raises RefNotFound, UsageError.
         """
         async for found in history.log(
             self.store, self.objects, ref, first_parent=first_parent, key=key, limit=limit
@@ -146,34 +145,34 @@ class Repository:
             yield found
 
     async def annotate(self, ref: str, pattern: str = ">") -> list[Annotation]:
-        """The last commit for each key at a ref that the filter selects, sorted. Raises RefNotFound, UsageError."""
+        """Find the last commit of each key that the filter selects at a ref, sorted. Raises RefNotFound, UsageError."""
         return await history.annotate(self.store, self.objects, ref, pattern)
 
     async def merge_base(self, one: str, other: str) -> str:
-        """The id of the newest commit that both refs come from. Raises Unrelated, RefNotFound, UsageError."""
+        """Return the id of the newest common ancestor of both refs. Raises Unrelated, RefNotFound, UsageError."""
         return await ref_diff.merge_base(self.store, one, other)
 
     # -- staging -------------------------------------------------------------------------------------------
 
     def check(self, key: str, value: bytes | None) -> None:
-        """Raises UsageError for a key or a value that no branch can hold."""
+        """Check a key and a value. Raises UsageError for one that no branch can hold."""
         check_versioned_key(key)
         self.writer.check(value)
 
     async def put(self, branch: str, key: str, value: bytes) -> Predicate:
-        """Stage a value; returns what holds until the key is staged again.
+        """Stage a value; return the predicate that holds until the key is staged again.
 
-        Raises BranchNotFound, ConflictError when it is spent, UsageError.
+        Raises BranchNotFound, UsageError, ConflictError after too many retries.
         """
         return (await self.writer.put(branch, [(check_versioned_key(key).encode(), value)]))[0]
 
     async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> dict[str, Predicate]:
-        """Stage many changes together, None deletes. Returns and raises as `put`."""
+        """Stage many changes atomically, None deletes. Returns and raises as `put`."""
         staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
         return dict(zip(changes, await self.writer.put(branch, staged), strict=True))
 
     async def put_each(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
-        """Stage any number of changes, in no order and not together, sooner than `put_many` does. Raises as `put`."""
+        """Stage any number of changes, unordered and not atomic, faster than `put_many`. Raises as `put`."""
         await self.writer.put_each(branch, {check_versioned_key(key).encode(): value for key, value in changes.items()})
 
     async def delete(self, branch: str, key: str) -> Predicate:
@@ -181,9 +180,9 @@ class Repository:
         return (await self.writer.put(branch, [(check_versioned_key(key).encode(), None)]))[0]
 
     async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> Predicate:
-        """Stage a value, None for a deletion, if the key has this identity now, None for not being there.
+        """Stage a value, None for a deletion, if the key has this identity now, None for an absent key.
 
-        Holds on epoch, key and committed state together. Returns as `put`. Raises IdentityMismatch, and as `put`.
+        Conditional on epoch, key and committed state together. Returns as `put`. Raises IdentityMismatch, and as `put`.
         """
         self.check(key, value)
         return await compare_and_set.write_if(self.store, self.objects, branch, key, value, identity)
@@ -191,24 +190,24 @@ class Repository:
     async def write_if_staged(
         self, branch: str, key: str, value: bytes | None, wanted: Callable[[Predicate], bool]
     ) -> Predicate:
-        """The same if a value of the key is staged whose predicate is the one wanted.
+        """Stage a value, None for a deletion, if the key's staged value has this predicate.
 
-        Unlike an identity that is over when the same value is staged again. Raises StagedMismatch, and as `put`.
+        Unlike an identity, it no longer holds once the same value is staged again. Raises StagedMismatch, and as `put`.
         """
         self.check(key, value)
         return await compare_and_set.write_if_staged(self.store, self.objects, branch, key, value, wanted)
 
     async def reset(self, branch: str) -> None:
-        """Drop what is staged. Raises BranchNotFound, ConflictError when it is spent."""
+        """Drop all staged changes. Raises BranchNotFound, ConflictError after too many retries."""
         await reset_staged.reset(self.store, branch)
 
     async def reset_key(self, branch: str, key: str) -> bool:
-        """Drop the staged change of a key; whether there was one. Raises as `reset`, and UsageError."""
+        """Drop the staged change of a key; return whether there was one. Raises as `reset`, and UsageError."""
         name = check_versioned_key(key).encode()
         return await reset_staged.reset_keys(self.store, branch, name, name.__eq__) > 0
 
     async def reset_prefix(self, branch: str, prefix: str) -> int:
-        """Drop the staged changes of all keys that begin so, together; how many. Raises as `reset`."""
+        """Drop the staged changes of all keys with a prefix, atomically; return their number. Raises as `reset`."""
         start = prefix.encode()
         return await reset_staged.reset_keys(self.store, branch, start, lambda key: key.startswith(start))
 
@@ -217,62 +216,64 @@ class Repository:
     async def commit(
         self, branch: str, message: str, *, meta: Mapping[str, str] | None = None, allow_empty: bool = False
     ) -> Commit:
-        """Record what is staged. Raises NothingToCommit, BranchNotFound, ConflictError when it is spent."""
-        note = Note(message, self.author, meta or {}, allow_empty)
-        return await commits.commit(self.store, self.objects, branch, note)
+        """Commit the staged changes. Raises NothingToCommit, BranchNotFound, ConflictError after too many retries."""
+        info = CommitInfo(message, self.author, meta or {}, allow_empty)
+        return await commits.commit(self.store, self.objects, branch, info)
 
     async def record(
         self, branch: str, content: Content, message: str, *, meta: Mapping[str, str] | None = None,
         allow_empty: bool = False,
     ) -> Commit:  # fmt: skip
-        """Record this content, and nothing else, as one commit onto a branch without staged changes.
+        """Replace the branch's content by this one in one commit, onto a branch without staged changes.
 
-        An iterable that is no mapping is sorted by the bytes of the keys. Raises NothingToCommit, Staged, UsageError,
-        BranchNotFound, ConflictError when it is spent.
+        An iterable that is not a mapping must be sorted by the bytes of the keys. Raises NothingToCommit, Staged,
+        UsageError, BranchNotFound, ConflictError after too many retries.
         """
-        note = Note(message, self.author, meta or {}, allow_empty)
-        return await record_bucket.record(self.store, self.objects, branch, content, note, self.check)
+        info = CommitInfo(message, self.author, meta or {}, allow_empty)
+        return await record_bucket.record(self.store, self.objects, branch, content, info, self.check)
 
     async def merge(
         self, source: str, dest: str, message: str = "", *, strategy: Strategy | None = None, squash: bool = False,
         dry_run: bool = False,
-    ) -> Combined:  # fmt: skip
-        """Bring the source's changes since the common commit into a branch; no commit when they are there already.
+    ) -> MergeResult:  # fmt: skip
+        """Merge the source's changes since the merge base into a branch; no commit if it has them already.
 
         Raises Conflicting, Unrelated, Staged, RefNotFound, UsageError.
         """
-        note = Note(message or f"Merge {source} into {dest}", self.author, allow_empty=True)
-        plan = merges.merging(self.store, dest, source, note, squash=squash)
+        info = CommitInfo(message or f"Merge {source} into {dest}", self.author, allow_empty=True)
+        plan = merges.merging(self.store, dest, source, info, squash=squash)
         return await merges.combine(
             self.store, self.objects, dest, plan, strategy=strategy, is_merge=True, dry_run=dry_run
         )
 
-    async def revert(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:
-        """Take a commit's changes back; of a merge, those since this parent. Raises NothingToCommit, and as `merge`."""
+    async def revert(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> MergeResult:
+        """Undo a commit's changes; for a merge, those since this parent. Raises NothingToCommit, and as `merge`."""
         plan = merges.reverting(self.store, ref, parent, self.author)
         return await merges.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
-    async def cherry_pick(self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False) -> Combined:
-        """Make a commit's changes again. Raises as `revert`."""
+    async def cherry_pick(
+        self, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False
+    ) -> MergeResult:
+        """Apply a commit's changes to a branch. Raises as `revert`."""
         plan = merges.picking(self.store, ref, parent, self.author)
         return await merges.combine(self.store, self.objects, branch, plan, dry_run=dry_run)
 
     async def reset_hard(self, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
-        """Move a branch without staged changes to a commit, which is returned. Raises Staged, RefNotFound."""
+        """Move a branch without staged changes to a commit; return that commit. Raises Staged, RefNotFound."""
         return await merges.reset_hard(self.store, self.objects, branch, ref, dry_run=dry_run)
 
     # -- branches and tags ---------------------------------------------------------------------------------
 
     async def create_branch(self, name: str, ref: str = MAIN) -> str:
-        """A branch at a committed state; returns its commit. Raises RefExists, RefNotFound, UsageError."""
+        """Create a branch at a committed state; return its commit. Raises RefExists, RefNotFound, UsageError."""
         return await branch_names.create_branch(self.store, name, ref)
 
     async def delete_branch(self, name: str) -> None:
-        """Delete a branch with what is staged on it. Raises BranchNotFound."""
+        """Delete a branch with its staged changes. Raises BranchNotFound."""
         await branch_names.delete_branch(self.store, name)
 
     async def create_tag(self, name: str, ref: str = MAIN) -> str:
-        """A tag on a commit; returns its id. Raises RefExists, RefNotFound, UsageError."""
+        """Create a tag on a commit; return its id. Raises RefExists, RefNotFound, UsageError."""
         return await branch_names.create_tag(self.store, name, ref)
 
     async def delete_tag(self, name: str) -> None:
@@ -280,17 +281,17 @@ class Repository:
         await branch_names.delete_tag(self.store, name)
 
     async def branches(self) -> dict[str, str]:
-        """The branches, each with its commit."""
+        """Return the branches, each with its commit."""
         async with self.store.scan(HEADS) as entries:
             return {entry.key.decode(): Head.decode(entry.value).commit async for entry in entries}
 
     async def tags(self) -> dict[str, str]:
-        """The tags, each with its commit."""
+        """Return the tags, each with its commit."""
         async with self.store.scan(TAGS) as entries:
             return {entry.key.decode(): entry.value.decode() async for entry in entries}
 
-    # -- keeping house -------------------------------------------------------------------------------------
+    # -- maintenance - ------------------------------------------------------------------------------------
 
     async def gc(self, *, dry_run: bool = False) -> Collected:
-        """Remove objects and commits that no branch or tag leads to, and consumed epochs. Raises Broken."""
+        """Remove objects and commits that no branch or tag reaches, and consumed epochs. Raises Broken."""
         return await garbage.collect(self.store, self.objects, dry_run=dry_run)

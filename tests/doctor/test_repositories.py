@@ -54,13 +54,13 @@ async def test_dangling_references_are_findings(client: kvctl.Client, name: str)
     await repository.store.delete(COMMITS, bytes.fromhex(first))
     (parent,) = await of(client, name)
     assert (parent.severity, parent.check) == (ERROR, "broken-reference")
-    assert f"leads to commit `{first}`, which is gone" in parent.evidence
+    assert f"refers to commit `{first}`, which is missing" in parent.evidence
     last = await repository.show("main")
     await repository.store.delete(OBJECTS, bytes.fromhex(last.root))
     (_, tree) = sorted(await of(client, name), key=lambda item: "object" in item.evidence)
-    assert tree.evidence == f"Commit `{last.id}` needs object `{last.root}`, which is gone"
+    assert tree.evidence == f"Commit `{last.id}` needs object `{last.root}`, which is missing"
     await repository.store.delete(COMMITS, bytes.fromhex(last.id))
-    assert {item.evidence.partition(" leads")[0] for item in await of(client, name)} == {"Branch `main`", "Tag `v1`"}
+    assert {item.evidence.partition(" refers")[0] for item in await of(client, name)} == {"Branch `main`", "Tag `v1`"}
 
 
 async def test_undecodable_record_is_a_finding(client: kvctl.Client, name: str) -> None:
@@ -74,7 +74,7 @@ async def test_branch_without_staging_record_is_a_finding(client: kvctl.Client, 
     await repository.store.delete(STAGING, b"main")
     found = await of(client, name)
     assert [item.evidence for item in found if item.severity is ERROR] == [
-        "Branch `main` has no record of what is staged on it"
+        "Branch `main` has no staging record"
     ]
 
 
@@ -134,7 +134,7 @@ async def test_lost_keys_are_restored_by_the_command_that_is_named(
     await repository.commit("main", "later")
     (found,) = await of(client, name)
     assert (found.severity, found.check) == (WARNING, "lost-keys")
-    assert found.evidence.startswith(f"Commit `{after}` on branch `main` holds no key of its parent `{before}`")
+    assert found.evidence.startswith(f"Commit `{after}` on branch `main` has no key of its parent `{before}`")
     command = found.remedy.split("`")[1].replace("kvctl ", f"{KVCTL} -s {server.url} ")
     assert await (await asyncio.create_subprocess_shell(command)).wait() == 0
     await repository.commit("main", "restored")

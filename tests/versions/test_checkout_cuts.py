@@ -34,7 +34,7 @@ async def bucket(
 
 
 @pytest.fixture
-async def rollout(bucket: Bucket) -> checkout.Rollout:
+async def rollout(bucket: Bucket) -> checkout.CheckoutPlan:
     """`gone` is to be deleted and `k` to be written, in this order."""
     repository = Repository(MemoryStore(), author="tests")
     await repository.init()
@@ -57,10 +57,10 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("subject", ["gone", "k"])
 async def test_change_whose_answer_is_lost_is_done_once(
-    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, subject: str
+    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, subject: str
 ) -> None:
     rule = proxy.on(f"$KV.{bucket.name}.{subject} ".encode(), LoseAnswer(cut=True))
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     assert rule.seen.is_set()
     assert (done.done, done.changed_meanwhile, done.done_by_others) == (2, [], [])
     assert done.revisions == {2, 3}
@@ -69,29 +69,29 @@ async def test_change_whose_answer_is_lost_is_done_once(
 
 
 async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
-    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, server: Server
+    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
 ) -> None:
     proxy.on(f"$KV.{bucket.name}.k ".encode(), Cut(), hook=put(server, bucket, "k", b"wanted"))
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     assert (done.done, done.done_by_others, done.written_by_others) == (1, ["k"], [])
 
 
 async def test_deletion_by_another_client_is_not_taken_for_ones_own(
-    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, server: Server
+    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
 ) -> None:
     theirs = put(server, bucket, "gone", b"", KV_Operation="DEL")
     proxy.on(f"$KV.{bucket.name}.gone ".encode(), Cut(), hook=theirs)
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     assert (done.done, done.done_by_others, done.written_by_others) == (1, ["gone"], [])
 
 
 async def test_change_that_others_have_written_over_is_found_below_theirs(
-    rollout: checkout.Rollout, bucket: Bucket, proxy: Proxy, server: Server
+    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
 ) -> None:
     subject = f"$KV.{bucket.name}.k ".encode()
     proxy.on(subject, LoseAnswer(cut=True))
     proxy.on(subject, Cut(at=-1), hook=put(server, bucket, "k", b"later"))
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     kept = (await bucket.status()).history > 1
     assert (done.done, done.changed_meanwhile) == ((2, []) if kept else (1, ["k"]))
     assert await content(bucket) == {"k": b"later"}

@@ -12,7 +12,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.protocol import Condition, PredicateFailed
-from kvctl.versions.store.store_subjects import place_of
+from kvctl.versions.store.store_subjects import subject_token
 from tests.support.proxy import DOWN, Cut, Proxy
 from tests.support.raw import RawClient
 from tests.versions.conftest import stored
@@ -54,14 +54,14 @@ async def contents(store: BucketStore) -> dict[bytes, bytes]:
 
 
 def subject(store: BucketStore, key: bytes) -> bytes:
-    return store.bucket.binding.subject(place_of(P, key)).encode() + b" "
+    return store.bucket.binding.subject(subject_token(P, key)).encode() + b" "
 
 
 class Newer:
     """Another client's write of a key, for a rule of the proxy."""
 
     def __init__(self, server: Server, bucket: str, key: bytes) -> None:
-        self._url, self._bucket, self._place = server.url, bucket, place_of(P, key)
+        self._url, self._bucket, self._place = server.url, bucket, subject_token(P, key)
 
     def __call__(self) -> None:
         with RawClient(self._url) as raw:

@@ -163,7 +163,7 @@ async def test_prefix_of_an_id_has_4_digits_and_means_one_commit() -> None:
             if count == 1:
                 assert (await refs.resolve(store, text)).commit == next(one for one in ids if one.startswith(text))
             else:
-                with pytest.raises(UsageError, match="Several"):
+                with pytest.raises(UsageError, match="is ambiguous"):
                     await refs.resolve(store, text)
     assert set(shared[4].values()) == {1, 2}  # an expression that means two is refused, not only one that means more
     single = next(text for text, count in shared[3].items() if count == 1)

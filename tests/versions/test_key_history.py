@@ -196,7 +196,7 @@ class TestTransfer:
         writer.finish(exact=True)
         file.seek(0)
         source = input_file.open_input("dump", file)
-        with pytest.raises(HazardRefused, match="only the last of it"):
+        with pytest.raises(HazardRefused, match="only the last one stays"):
             await branch_load.load(repo, "main", source, LoadOptions())
         await branch_load.load(repo, "main", source, LoadOptions(shorter_history=True))
         assert [one.value for one in await repo.entries("main")] == [b"2"]

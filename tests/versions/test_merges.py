@@ -162,7 +162,7 @@ async def test_of_a_merge_the_parent_is_said() -> None:
     await repo.merge("side", "main")
     with pytest.raises(KvctlError, match="is a merge"):
         await repo.revert("main", "main")
-    with pytest.raises(KvctlError, match="no parent 3"):
+    with pytest.raises(KvctlError, match="parent 3 does not exist"):
         await repo.revert("main", "main", parent=3)
     await repo.revert("main", "main", parent=1)
     assert await held(repo) == {"a": b"1", "b": b"1"}

@@ -152,5 +152,5 @@ async def test_a_listing_across_a_commit_and_a_collection_is_whole() -> None:
 async def test_an_object_that_is_gone_is_named(large: tuple[Repository, CountingStore]) -> None:
     repo, store = large
     await store.clear(OBJECTS)
-    with pytest.raises(Broken, match="is gone"):
+    with pytest.raises(Broken, match="is missing"):
         await listed(repo, "main")

@@ -72,7 +72,7 @@ async def test_no_commit_of_a_former_life_is_met_again(client: kvctl.Client, uni
 async def test_a_creation_that_was_killed_completes(client: kvctl.Client, unique: Callable[..., str]) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     await catalog.create(client.api, RepositoryConfig(name))  # killed before its first commit
-    with pytest.raises(RepositoryNotFound, match="not complete"):
+    with pytest.raises(RepositoryNotFound, match="is incomplete"):
         await repositories.open(name)
     await repositories.create(name)
     assert list(await (await repositories.open(name)).branches()) == ["main"]
@@ -94,7 +94,7 @@ async def test_one_of_a_newer_kvctl_is_left_alone(client: kvctl.Client, unique: 
     await repositories.create(name)
     config = (await catalog.find(client.api, name)).info["config"]
     await streams.update(client.api, {**config, "metadata": {**config["metadata"], LAYOUT: "2"}})
-    with pytest.raises(RefusedError, match="newer kvctl"):
+    with pytest.raises(RefusedError, match="newer version of kvctl"):
         await repositories.open(name)
 
 
@@ -168,7 +168,7 @@ async def test_a_mirror_that_holds_nothing_is_not_to_be_made_again(
 ) -> None:
     name = unique("M")
     await streams.create(client.api, {"name": name, "mirror": {"name": f"KVR_{name}-GONE"}})
-    with pytest.raises(RepositoryNotFound, match="holds nothing yet") as refused:
+    with pytest.raises(RepositoryNotFound, match="is still empty") as refused:
         await kvctl.Repositories(client).open(name)
     assert "mirror show" in str(refused.value.hint)
 

@@ -53,7 +53,7 @@ class TestStaging:
             with pytest.raises(ConflictError, match="`a` on `main` has identity"):
                 await repo.write_if("main", "a", b"3", identity)
         await repo.write_if("main", "new", b"1", None)
-        with pytest.raises(ConflictError, match="is not there"):
+        with pytest.raises(ConflictError, match="does not exist"):
             await repo.write_if("main", "none", b"1", entry.identity)
         assert await held(repo) == {"a": b"2", "new": b"1"}
 
@@ -96,7 +96,7 @@ class TestCommit:
     async def test_what_a_commit_says_of_itself_has_a_limit(self, repo: Repository) -> None:
         await repo.put("main", "a", b"1")
         for said in {"message": "m" * 2_000_000}, {"message": "m", "meta": {"k": "v" * 2_000_000}}:
-            with pytest.raises(UsageError, match="Message, author and metadata"):
+            with pytest.raises(UsageError, match="message, author and metadata"):
                 await repo.commit("main", **said)
         assert await staged(repo) == {"a": b"1"}
 
@@ -215,9 +215,9 @@ class TestRefs:
     async def test_new_name_that_reads_as_a_commit_id_is_refused(self, repo: Repository) -> None:
         identity = (await committed(repo, "main", "one", a=b"1")).id
         for name in (identity, "0" * 40):
-            with pytest.raises(UsageError, match="reads as a commit's id"):
+            with pytest.raises(UsageError, match="looks like a commit id"):
                 await repo.create_branch(name)
-            with pytest.raises(UsageError, match="reads as a commit's id"):
+            with pytest.raises(UsageError, match="looks like a commit id"):
                 await repo.create_tag(name)
         await repo.create_branch("0" * 39)
         await repo.create_tag("0" * 41)
@@ -238,7 +238,7 @@ class TestRefs:
             repo.reset_hard("other", "main$"), repo.create_branch("x", "main$"), repo.create_tag("x", "main$"),
             repo.diff("other", "main$", three_dot=True),
         ):  # fmt: skip
-            with pytest.raises(UsageError, match="here a commit is meant"):
+            with pytest.raises(UsageError, match="a commit is required"):
                 await attempt
         assert (list(await repo.branches()), await repo.tags()) == (["main", "other"], {})
 
@@ -255,7 +255,7 @@ class TestRefs:
         for partition, key in [("staging", b"main"), ("commits", head), ("heads", b"main"), *objects]:
             before = await repo.store.get(partition.encode(), key)
             await repo.store.set(partition.encode(), key, b"junk")
-            with pytest.raises(BadRecord, match="cannot be understood"):
+            with pytest.raises(BadRecord, match="Could not decode"):
                 await read_all(Repository(repo.store))
             await repo.store.set(partition.encode(), key, before.value)
         assert await held(repo) == {"a": b"1"}
@@ -427,7 +427,7 @@ class TestRecord:
         for wrong in ([("b", b""), ("a", b"")], [("a", b""), ("a", b"")], [("a..b", b"")]):
             with pytest.raises(UsageError):
                 await repo.record("main", wrong, "wrong")
-        with pytest.raises(UsageError, match=r"`a\.b` cannot be recorded: the value is"):
+        with pytest.raises(UsageError, match=r"`a\.b` cannot be recorded: the value has"):
             await repo.record("main", {"a.b": b"x" * (repo.writer.largest + 1)}, "too large")
         with pytest.raises(UsageError, match=r"`k{80}…` cannot be recorded: the key has 3,000 characters"):
             await repo.record("main", {"k" * 3000: b""}, "too long")

@@ -393,7 +393,7 @@ class Run:
 
         async def real(repo: Repository) -> None:
             rollout = await checkout.plan(repo, f"{branch}@", target)
-            done = await checkout.carry_out(rollout, target)
+            done = await checkout.apply(rollout, target)
             assert done.changed_meanwhile == []
             assert {entry.key: entry.value async for entry in target.entries()} == self.model.committed(branch)
 

@@ -81,7 +81,7 @@ async def commit(
     from kvctl.cli.repo.views import show_made
     from kvctl.pipeline.jobs.commit import commit as record
     from kvctl.pipeline.options import parse
-    from kvctl.versions.commits import clean
+    from kvctl.versions.commits import read_clean
 
     place, target = parse_branch(at), spark_target(master, remote, conf)
     if not message.strip():
@@ -90,7 +90,7 @@ async def commit(
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
     _check_state(source)
-    await clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
+    await read_clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
     options = parse({"bucket": place.repository, **source_options(session, target)})
     if dry_run:
         await _rehearse(session, target, place, source, options)

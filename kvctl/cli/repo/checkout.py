@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
     from kvctl.versions.model import Commit
     from kvctl.versions.repository import Repository
-    from kvctl.versions.transfer.checkout import RolledOut, Rollout
+    from kvctl.versions.transfer.checkout import CheckoutPlan, CheckoutResult
 
 app = group()
 
@@ -78,7 +78,7 @@ async def checkout(
         _preview(session, rollout)
         await session.confirm(_question(rollout), yes=yes)
     with session.progress(f"Rolling out to {to}", len(rollout.steps)) as progress:
-        done = await checkout.carry_out(rollout, bucket, advance=progress.advance)
+        done = await checkout.apply(rollout, bucket, advance=progress.advance)
     _report(session, place, rollout, done)
 
 
@@ -122,7 +122,7 @@ async def begin_with(session: Session, repository: "Repository", bucket: "Bucket
     return False
 
 
-def _warn(session: Session, rollout: "Rollout") -> None:
+def _warn(session: Session, rollout: "CheckoutPlan") -> None:
     from kvctl.cli.repo.views import listed_keys
 
     if rollout.adorned:
@@ -133,7 +133,7 @@ def _warn(session: Session, rollout: "Rollout") -> None:
         session.warn(f"Non-conforming keys are not changed: {listed_keys(rollout.foreign)}")
 
 
-def _rows(rollout: "Rollout") -> list[dict[str, Any]]:
+def _rows(rollout: "CheckoutPlan") -> list[dict[str, Any]]:
     return [{"change": step.kind.value, "key": step.key, "revision": step.revision} for step in rollout.steps]
 
 
@@ -144,7 +144,7 @@ def _view(rows: list[dict[str, Any]]) -> View:
     return View(columns=columns, rows=rows, name="key", empty="No differences")
 
 
-def _preview(session: Session, rollout: "Rollout") -> None:
+def _preview(session: Session, rollout: "CheckoutPlan") -> None:
     """List the first changes on stderr of a terminal, before the prompt."""
     from kvctl.cli.repo.views import sign_of
 
@@ -154,7 +154,7 @@ def _preview(session: Session, rollout: "Rollout") -> None:
         session.note(f"... and {len(rollout.steps) - SHOWN:,} more; `--dry-run` lists all")
 
 
-def _question(rollout: "Rollout") -> str:
+def _question(rollout: "CheckoutPlan") -> str:
     removed = sum(step.kind == "removed" for step in rollout.steps)
     written = len(rollout.steps) - removed
     parts = [f"write {counted(written, 'key')}"] if written else []
@@ -163,7 +163,7 @@ def _question(rollout: "Rollout") -> str:
     return f"{text[0].upper()}{text[1:]} in bucket `{rollout.bucket}`?"
 
 
-def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut") -> None:
+def _report(session: Session, place: "At", rollout: "CheckoutPlan", done: "CheckoutResult") -> None:
     kept, equal = set(done.changed_meanwhile), set(done.done_by_others)
     applied = [] if done.at_once and kept else [step for step in rollout.steps if step.key not in kept | equal]
     removed = sum(step.kind == "removed" for step in applied)
@@ -188,7 +188,7 @@ def _report(session: Session, place: "At", rollout: "Rollout", done: "RolledOut"
         raise _moved_on(rollout, done)
 
 
-def _moved_on(rollout: "Rollout", done: "RolledOut") -> ConflictError:
+def _moved_on(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
     """Build the error for a bucket that others wrote to after it was compared, with all changes made."""
     from kvctl.cli.repo.views import listed_keys
 
@@ -199,7 +199,7 @@ def _moved_on(rollout: "Rollout", done: "RolledOut") -> ConflictError:
     )
 
 
-def _conflict(rollout: "Rollout", done: "RolledOut") -> ConflictError:
+def _conflict(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
     from kvctl.cli.repo.views import listed_keys
 
     left = "nothing was changed" if done.at_once else f"{counted(done.done, 'other change')} were made"

@@ -1,13 +1,13 @@
-"""The folder of a capture: a bucket's changes in Parquet by day, and the state that says which files are its own.
+"""Folder of a capture: a bucket's changes in Parquet by day, and the state that lists its files.
 
-    _capture.json       how far the capture is, and the files of its last batch
+    _capture.json       progress of the capture, and the files of its last batch
     day=2026-01-31/00000000000000000001-00000000000000000850.parquet
     _staging/           files that are being written
 
-A batch counts from the moment at which the state names its files. Only then do they leave `_staging`, one by one; what
-is interrupted there is completed by the next run. So a reader that takes all Parquet files below the folder sees every
-revision at most once, and after the batch exactly once. `_` keeps Spark and its like out of what is no data, and staged
-files are not named `.parquet` for those that look everywhere.
+A batch counts from the moment at which the state names its files. Only then do they leave `_staging`, one by one; the
+next run completes an interrupted move. So a reader of all Parquet files below the folder sees every revision at most
+once, and after the batch exactly once. The `_` keeps Spark and similar tools from reading what is not data, and staged
+files are not named `.parquet` for readers that look everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATE = "_capture.json"
 STAGING = "_staging"
 VERSION = 1
 MOVING = 1.0
-"""Seconds that a live capture is given to move the files of its last batch."""
+"""Seconds for a live capture to move the files of its last batch."""
 _KIND = "capture"
 _NAME = re.compile(r"day=\d{4}-\d\d-\d\d/\d{20}-\d{20}\.parquet\Z")
 
@@ -41,7 +41,7 @@ class Piece:
     """One file: a run of revisions of one day."""
 
     staged: str
-    """Its name below `_staging`."""
+    """Name below `_staging`."""
     day: str
     first: int
     last: int
@@ -50,60 +50,61 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """Where it is found, relative to the folder; no other piece can have this name."""
+        """Name relative to the folder; no other piece can have it."""
         return f"day={self.day}/{self.first:020}-{self.last:020}.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far a capture is."""
+    """Progress of a capture."""
 
     bucket: str
     incarnation: str
-    """When the bucket's stream was created: another one has other revisions."""
+    """Creation time of the bucket's stream, which identifies the stream instance: another one has other revisions."""
     config: Mapping[str, Any]
-    """The bucket's stream configuration."""
+    """Stream configuration of the bucket."""
     forced: bool = False
-    """Whether it was told to go on where changes were lost, and so may lack some."""
+    """Whether it was forced to continue after lost changes, and so may lack some."""
     query: str | None = None
-    """The id in the checkpoint that the capture goes on from."""
+    """Query id in the checkpoint that the capture continues from."""
     revision: int = 0
-    """The last revision captured."""
+    """Last revision captured."""
     rows: int = 0
     bytes: int = 0
     files: int = 0
     last: tuple[Piece, ...] = ()
-    """The files of the last batch, which may not have left `_staging` yet."""
+    """Files of the last batch, which may still be in `_staging`."""
 
 
 def encode(state: State) -> bytes:
-    """The state as a file's content."""
+    """Return the state as a file's content."""
     return json.dumps({"kvctl": _KIND, "version": VERSION, **asdict(state)}, indent=2).encode() + b"\n"
 
 
 def decode(data: bytes, path: Path) -> State:
-    """The state in a file. Raises ConflictError for one that is damaged or of a newer version."""
+    """Read the state in a file. Raises ConflictError if it is damaged or has a newer version."""
     try:
         document = json.loads(data)
         version = document["version"] if document["kvctl"] == _KIND else 0
         if version > VERSION:
             raise ConflictError(
-                f"The capture in `{path.parent}` has version {version}, this kvctl knows {VERSION}",
-                hint="Use a newer kvctl",
+                f"The capture in `{path.parent}` has version {version}, but this kvctl supports {VERSION}",
+                hint="Upgrade kvctl",
             )
         known = {field.name: document[field.name] for field in fields(State)}
         return State(**{**known, "last": tuple(Piece(**piece) for piece in known["last"])})
     except (ValueError, KeyError, TypeError) as error:
-        how = {KeyError: f"it has no `{error.args[0]}`", TypeError: "it is of another form"}.get(
+        how = {KeyError: f"it has no `{error.args[0]}`", TypeError: "it has another form"}.get(
             type(error), "it is not JSON"
         )
         raise ConflictError(
-            f"`{path}` is no state of a capture: {how}", hint="Capture into another folder, with another checkpoint"
+            f"`{path}` is not the state of a capture: {how}",
+            hint="Capture into another folder, with another checkpoint",
         ) from None
 
 
 class CaptureFolder:
-    """One capture on the disk. All methods raise KvctlError where the system refuses."""
+    """One capture on disk. All methods raise KvctlError for errors of the file system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,7 +112,7 @@ class CaptureFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """The folder as this process's own, made if need be. Raises ConflictError while another one captures."""
+        """Lock the folder for this process, creating it if needed. Raises ConflictError while another one captures."""
         with _explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -127,31 +128,31 @@ class CaptureFolder:
             os.close(handle)
 
     def state(self) -> State | None:
-        """How far the capture is; None for a folder that holds nothing. Raises ConflictError for one of others."""
+        """Return the progress; None for an empty folder. Raises ConflictError for a folder with other content."""
         path = self.path / STATE
         with _explained(self.path):
             if path.is_file():
                 return decode(path.read_bytes(), path)
             if self.path.exists() and not self.path.is_dir():
-                raise UsageError(f"`{self.path}` is no folder")
+                raise UsageError(f"`{self.path}` is not a folder")
             if self.path.is_dir() and any(not name.startswith(("_", ".")) for name in os.listdir(self.path)):
                 raise ConflictError(
-                    f"`{self.path}` holds something that is no capture", hint="Choose another folder, or empty it"
+                    f"`{self.path}` has files that are not a capture", hint="Choose another folder or empty it"
                 )
         return None
 
     def existing(self) -> State:
-        """How far the capture is. Raises NotFoundError where there is none."""
+        """Return the progress. Raises NotFoundError without a capture."""
         state = self.state()
         if state is None:
-            what = "holds no capture" if self.path.exists() else "does not exist"
-            raise NotFoundError(f"`{self.path}` {what}", hint="`kvctl pipeline capture BUCKET --to PATH` makes one")
+            what = "does not contain a capture" if self.path.exists() else "does not exist"
+            raise NotFoundError(f"`{self.path}` {what}", hint="`kvctl pipeline capture BUCKET --to PATH` creates one")
         return state
 
     def begun(self, bucket: str, incarnation: str, config: Mapping[str, Any], *, forced: bool = False) -> State:
-        """The state to go on from, made if there is none; with `forced` also where changes were lost.
+        """Return the state to continue from, created if needed; `forced` allows lost changes.
 
-        Raises ConflictError for a capture of another bucket, StreamReplaced for one of another life of it.
+        Raises ConflictError for a capture of another bucket, StreamReplaced for one of another stream instance.
         """
         found = self.state()
         if found is None:
@@ -165,7 +166,7 @@ class CaptureFolder:
         return state
 
     def settle(self, state: State) -> None:
-        """Complete the state's last batch, and remove what batches left that came to nothing."""
+        """Complete the state's last batch, and remove files of failed batches."""
         with _explained(self.path):
             self.staging.mkdir(exist_ok=True)
             moved = set()
@@ -175,14 +176,14 @@ class CaptureFolder:
                     target.parent.mkdir(exist_ok=True)
                     os.replace(staged, target)
                     moved.add(target.parent)
-            # Before the next state, which does not know these files as staged ones.
+            # Before the next state, which does not list these files as staged.
             for folder in [*sorted(moved), self.path] if moved else []:
                 flush_folder(folder)
             for left in self.staging.iterdir():
                 left.unlink()
 
     def publish(self, state: State, pieces: Sequence[Piece], query: str | None) -> State:
-        """Take the pieces of a batch, which are newer than all before; with none, only note the query."""
+        """Add the pieces of a batch, which are newer than all before; with none, only record the query."""
         ordered = sorted(pieces, key=lambda piece: piece.first)
         if ordered:
             with _explained(self.path):
@@ -203,7 +204,7 @@ class CaptureFolder:
         return new
 
     def files(self, state: State) -> list[Path]:
-        """The capture's files as of the state, those included that a killed capture left in `_staging`."""
+        """Return the capture's files as of the state, including those that a killed capture left in `_staging`."""
         deadline = time.monotonic() + MOVING
         with _explained(self.path):
             while (pending := self._pending(state)) and time.monotonic() < deadline:
@@ -212,29 +213,29 @@ class CaptureFolder:
             return found + pending
 
     def _pending(self, state: State) -> list[Path]:
-        """Files of the last batch that have not left `_staging`."""
+        """Return files of the last batch that are still in `_staging`."""
         staged = [self.staging / piece.staged for piece in state.last]
         return [path for path in staged if path.exists()]
 
     def _owns(self, path: Path, state: State) -> bool:
-        """Whether the file is of the capture, and of no batch after the state's."""
+        """Return whether the file belongs to the capture, and not to a batch after the state's."""
         return bool(_NAME.match(path.relative_to(self.path).as_posix())) and int(path.stem[21:]) <= state.revision
 
     def _store(self, state: State) -> None:
-        """Replace the state at once, safe on the disk."""
+        """Replace the state atomically and durably."""
         with _explained(self.path):
-            self.staging.mkdir(exist_ok=True)  # where the next run removes what a kill leaves
+            self.staging.mkdir(exist_ok=True)  # the next run removes leftovers of a kill from it
             atomic_file.replace(self.path / STATE, encode(state), mode=atomic_file.PUBLIC, beside=self.staging)
             flush_folder(self.path)
 
 
 def _check_same(state: State, bucket: str, incarnation: str, path: Path) -> None:
     if state.bucket != bucket:
-        raise ConflictError(f"`{path}` holds a capture of bucket `{state.bucket}`", hint="Choose another folder")
+        raise ConflictError(f"`{path}` has a capture of bucket `{state.bucket}`", hint="Choose another folder")
     if state.incarnation != incarnation:
         raise StreamReplaced(
-            f"`{path}` captures the bucket `{bucket}` that was created at {state.incarnation}, up to revision "
-            f"{state.revision}; it was created anew at {incarnation}",
+            f"`{path}` has a capture of the bucket `{bucket}` created at {state.incarnation}, up to revision "
+            f"{state.revision}; it was recreated at {incarnation}",
             hint="Capture the new one into another folder, with another checkpoint",
         )
 
@@ -244,4 +245,4 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise KvctlError(f"The capture in `{path}` cannot be written: {error.strerror}") from None
+        raise KvctlError(f"Could not write the capture in `{path}`: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""On a worker: rows of a partition into files of the capture, a run of revisions of one day each."""
+"""Write rows of a partition into files of the capture, each a run of revisions of one day (runs on a worker)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from kvctl.pipeline.files.capture_folder import Piece
 
 PIECES = "staged string, day string, first long, last long, rows long, bytes long"
-"""Pieces as rows, for Spark."""
+"""Schema of pieces as rows, for Spark."""
 GROUP = 16 << 20
-"""Bytes of a row group, before they are encoded."""
+"""Bytes of a row group, before encoding."""
 LARGEST = 512 << 20
-"""Bytes after which another file is begun, before they are encoded."""
+"""Bytes after which another file is started, before encoding."""
 
 
 def write_pieces(batches: Iterable[pa.RecordBatch], staging: str) -> Iterator[pa.RecordBatch]:
-    """Write the rows, which come by revision, and tell of each file. What a killed task leaves is nobody's."""
+    """Write the rows, which are sorted by revision, and yield each file. Leftovers of a killed task are ignored."""
     current: _File | None = None
     for batch in batches:
         for day, rows in _by_day(batch):
@@ -37,7 +37,7 @@ def write_pieces(batches: Iterable[pa.RecordBatch], staging: str) -> Iterator[pa
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    """The batch cut where the day of `created` (UTC) changes."""
+    """Split the batch where the day of `created` (UTC) changes."""
     if not batch.num_rows:
         return
     days = pc.run_end_encode(batch.column("created").cast(pa.timestamp("us")).cast(pa.date32()))
@@ -48,7 +48,7 @@ def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
 
 
 class _File:
-    """A file that is being written."""
+    """File that is being written."""
 
     def __init__(self, staging: Path, day: date, schema: pa.Schema) -> None:
         self.day = day
@@ -61,7 +61,7 @@ class _File:
         self._last = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows of higher revisions than those before."""
+        """Add rows of higher revisions than those before."""
         revisions = batch.column("revision")
         self._first = self._first or revisions[0].as_py()
         self._last = revisions[-1].as_py()
@@ -73,7 +73,7 @@ class _File:
             self._write()
 
     def close(self) -> pa.RecordBatch:
-        """Finish the file, safe on the disk; the piece that it is."""
+        """Finish the file and flush it to disk; return its piece."""
         self._write()
         self._writer.close()
         with self._path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""What an export is of: rows, and what its manifest says of where they come from.
+"""Contents of an export: rows, and their origin for the manifest.
 
-A bucket at one revision is one; what gives rows of the same columns, like a commit's tree, is another.
+They come from a bucket at one revision, or from other rows of the same columns, such as a commit's tree.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NOW = "current_timestamp()"
-"""The time on the machine that runs Spark's driver: what is left where no server is asked."""
+"""Time of the machine that runs Spark's driver: the fallback if no server is asked."""
 
 
 def ttl_left(now: str = NOW) -> str:
-    """The SQL expression of the seconds that entries with a ttl have left at a time."""
+    """Return the SQL expression for the seconds that entries with a ttl have left at a time."""
     age = f"(unix_micros({now}) - unix_micros(created)) / 1000000D"
     return f"case when ttl is not null then greatest(1D, round(ttl - {age})) end"
 
 
 def server_time(info: StreamInfo) -> str:
-    """The SQL expression of the time on the server that has just sent this info. Raises ServerError."""
+    """Return the SQL expression for the time of the server that just sent this info. Raises ServerError."""
     return f"timestamp_micros({ServerClock.from_info(info).now_ns() // 1000})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Rows of the data source's columns, and their origin."""
+    """Rows with the data source's columns, and their origin."""
 
     rows: DataFrame
     bucket: str
     incarnation: str
-    """When the stream was created, RFC 3339."""
+    """Creation time of the stream, RFC 3339."""
     config: Mapping[str, Any]
     mode: str
     filters: tuple[str, ...] = ()
     cut: int | None = None
-    """The revision at which the bucket is read; rows above it stand for what the bucket did not hold any more."""
+    """Revision at which the bucket is read; rows above it replace entries that the bucket no longer had."""
     ref: str | None = None
-    """The commit, for a versioned bucket."""
+    """Commit, for a versioned bucket."""
 
 
 def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
-    """A bucket's latest entries or its history, as of its last revision now; ttls are what is left of them.
+    """Return a bucket's latest entries or its history, as of its current last revision, with remaining ttls.
 
     Raises BucketNotFound, RefusedError.
     """
@@ -70,15 +70,15 @@ def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
 
 
 def read(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """What the data source reads with these options."""
+    """Read with the data source and these options."""
     return spark.read.format("nats-kv").options(**given_as(options)).load()
 
 
 async def info_of(options: SourceOptions) -> StreamInfo:
-    """The info of a bucket's stream. Raises BucketNotFound, RefusedError for what is not whole."""
+    """Return the info of a bucket's stream. Raises BucketNotFound, RefusedError for an incomplete one."""
     async with worker_connection.connected(options) as client:
         binding = await client.bucket(options.bucket).locate(fresh=True)
     assert binding.info is not None
     if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
-        raise RefusedError(f"`{options.bucket}` is what an interrupted restore or copy left: it is not whole")
+        raise RefusedError(f"`{options.bucket}` is incomplete: a restore or copy of it was interrupted")
     return binding.info

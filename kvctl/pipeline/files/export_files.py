@@ -1,4 +1,4 @@
-"""The files of an export: listed, hashed many at a time, and compared with what the manifest says of them."""
+"""Files of an export: listed, hashed in parallel, and compared with the manifest."""
 
 from __future__ import annotations
 
@@ -25,61 +25,61 @@ _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
 
 Advance = Callable[[int], None]
-"""Told of bytes done."""
+"""Callback that receives the number of further bytes done."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
-    """What is wrong with one file of an export."""
+    """Damage to one file of an export."""
 
     file: str
     problem: str
     """`missing`, `extra`, `truncated`, `longer`, `changed` or `unreadable`."""
     detail: str
-    """In words, with the file's name."""
+    """Description, with the file's name."""
 
 
 def folder_of(text: str) -> Path:
-    """The folder that a path means. Raises UsageError for a URL: kvctl itself lists, hashes and renames the files."""
+    """Return the folder of a path. Raises UsageError for a URL: kvctl itself lists, hashes and renames the files."""
     if not text:
         raise UsageError("The path is empty")
     if "://" in text:
         raise UsageError(
-            f"`{text}` is not a path", hint="Mount the storage: kvctl and all executors need it under one path"
+            f"`{text}` is not a path", hint="Mount the storage under the same path for kvctl and all executors"
         )
     return Path(os.path.abspath(text))
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether the folder is an export, whole or damaged."""
+    """Return whether the folder is an export, complete or damaged."""
     return (folder / MANIFEST).is_file()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an export. Raises NotFoundError where there is no folder, ConflictError where none is whole."""
+    """Read the manifest of an export. Raises NotFoundError without a folder, ConflictError for an incomplete export."""
     path = folder / MANIFEST
     try:
         if path.stat().st_size > _LARGEST:
-            raise damaged(str(folder), f"`{MANIFEST}` is larger than any that was written")
+            raise damaged(str(folder), f"`{MANIFEST}` is too large")
         return decode(path.read_bytes(), str(folder))
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists():
             raise NotFoundError(f"`{folder}` does not exist") from None
         raise ConflictError(
-            f"`{folder}` holds no whole export: `{MANIFEST}` is missing",
-            hint="An export that was interrupted has none: run it again with `--overwrite`",
+            f"`{folder}` is not a complete export: `{MANIFEST}` is missing",
+            hint="The export was interrupted: run it again with `--overwrite`",
         ) from None
     except OSError as error:
-        raise KvctlError(f"`{path}` cannot be read: {error.strerror}") from None
+        raise KvctlError(f"Could not read `{path}`: {error.strerror}") from None
 
 
 def data_files(folder: Path) -> Iterator[Path]:
-    """The files below a folder that readers of it take for data: none whose name, or folder, begins with `_` or `.`."""
+    """Yield the files below a folder that readers take for data: no name, or folder name, begins with `_` or `.`."""
     yield from _data_files(folder, frozenset({folder.resolve()}))
 
 
 def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
-    """The same, by way of linked folders, too, as Spark goes; a link to one of those above leads nowhere new."""
+    """Yield them through linked folders, too, as Spark does; links to folders above are not followed."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
     except OSError:
@@ -91,7 +91,7 @@ def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
 
 
 def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None) -> Part:
-    """The file with its size, rows and hash, safe on the disk. Raises OSError."""
+    """Return the file with its size, rows and hash, after flushing it to disk. Raises OSError."""
     digest, lines, size = hashlib.sha256(), 0, 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(BLOCK):
@@ -105,7 +105,7 @@ def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None
 
 
 def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[Damage]:
-    """Everything in which an export is not as it was written, by file; empty for a whole one."""
+    """Return all differences between an export and its manifest, by file; empty for a complete one."""
     known = {part.name for part in manifest.files}
     extra = [str(path.relative_to(folder)) for path in data_files(folder)]
     found = [
@@ -116,20 +116,20 @@ def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None)
 
 
 def require_whole(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> None:
-    """Raises ConflictError, which names each file that is not as it was written."""
+    """Raises ConflictError that names each file that is not as written."""
     found = damages(folder, manifest, advance)
     if found:
         raise damaged(str(folder), in_words(found))
 
 
 def in_words(found: list[Damage], shown: int = 20) -> str:
-    """The damages as one text."""
+    """Return the damages as one text."""
     more = f" and {len(found) - shown} more" if len(found) > shown else ""
     return ", ".join(damage.detail for damage in found[:shown]) + more
 
 
 def in_parallel(work: Callable[[_IN], _OUT], items: Iterable[_IN]) -> list[_OUT]:
-    """What the work makes of each, on all cores: hashing and waiting for a disk leave other threads alone."""
+    """Apply the work to each item, on all cores: hashing and disk waits release other threads."""
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 16), "files") as pool:
         return list(pool.map(work, items))
 

@@ -1,4 +1,4 @@
-"""What an export holds and the proof that it is whole: where it comes from, its cut, a hash of every file. [pure]"""
+"""Manifest of an export: its source, its snapshot revision, and a hash of every file. [pure]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from kvctl.errors import ConflictError
 
 MANIFEST = "_manifest.json"
-"""Spark, pyarrow and their like read no file of a folder whose name begins so."""
+"""Spark, pyarrow and similar tools skip files of a folder whose names begin with `_`."""
 VERSION = 1
 
 FORMATS = ("parquet", "json", "csv")
@@ -24,7 +24,7 @@ class Part:
     """One file of an export."""
 
     name: str
-    """Relative to the folder, with `/`."""
+    """Name relative to the folder, with `/`."""
     bytes: int
     rows: int
     sha256: str
@@ -32,25 +32,25 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """An export's description; times as RFC 3339."""
+    """Description of an export; times as RFC 3339."""
 
     bucket: str
     ref: str | None = None
-    """What of a versioned bucket it is of, as a commit's id."""
+    """Commit id, for a versioned bucket."""
     incarnation: str
-    """When the bucket's stream was created: another one has other revisions."""
+    """Creation time of the bucket's stream, which identifies the stream instance: another one has other revisions."""
     config: Mapping[str, Any]
-    """The bucket's stream configuration."""
+    """Stream configuration of the bucket."""
     cut: int | None
-    """The revision at which it is the bucket."""
+    """Snapshot revision: the one at which the export equals the bucket."""
     newer: int = 0
-    """Rows that are newer than the cut, as the bucket did not hold their values at the cut any more."""
+    """Rows newer than the cut, because the bucket no longer had their values at the cut."""
     mode: str
     filters: tuple[str, ...] = ()
     format: str
     partitioned_by: str | None = None
     columns: tuple[str, ...] = ()
-    """Those that hold something: of most buckets neither ttls nor headers."""
+    """Columns that are not empty: most buckets have neither ttls nor headers."""
     created: str
     rows: int
     bytes: int
@@ -58,37 +58,37 @@ class Manifest:
 
     @property
     def history(self) -> bool:
-        """Whether it holds every entry rather than the last of each key."""
+        """Whether it has every entry rather than the last of each key."""
         return self.mode == HISTORY
 
     @property
     def exact(self) -> bool:
-        """Whether it is the bucket as it was at the cut."""
+        """Whether it equals the bucket as it was at the cut."""
         return not self.newer
 
     def document(self) -> dict[str, Any]:
-        """The JSON form; its checksum is over everything else in it."""
+        """Return the JSON form; its checksum covers everything else in it."""
         document = {"kvctl": _KIND, "version": VERSION, **asdict(self)}
         return {**document, "checksum": _checksum(document)}
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as a file's content."""
+    """Return the manifest as a file's content."""
     return json.dumps(manifest.document(), indent=2).encode() + b"\n"
 
 
 def decode(data: bytes, folder: str) -> Manifest:
-    """The manifest in a file's content.
+    """Read the manifest in a file's content.
 
-    Raises ConflictError for one that was changed or is of a newer version, and for what is none.
+    Raises ConflictError if it was changed, has a newer version, or is not a manifest.
     """
     document = _document(data, folder)
     version = document.get("version")
     if document.get("kvctl") != _KIND or isinstance(version, bool) or not isinstance(version, int):
-        raise damaged(folder, f"`{MANIFEST}` is no manifest of an export")
+        raise damaged(folder, f"`{MANIFEST}` is not an export manifest")
     if version > VERSION:
         raise ConflictError(
-            f"The export in `{folder}` has version {version}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
+            f"The export in `{folder}` has version {version}, but this kvctl supports {VERSION}", hint="Upgrade kvctl"
         )
     told = document.pop("checksum", None)
     if told != _checksum(document):
@@ -105,8 +105,8 @@ def decode(data: bytes, folder: str) -> Manifest:
 
 
 def damaged(folder: str, how: str) -> ConflictError:
-    """The error for an export that is not what was written."""
-    return ConflictError(f"The export in `{folder}` is damaged: {how}", hint="Export again, or take another export")
+    """Return the error for a damaged export."""
+    return ConflictError(f"The export in `{folder}` is damaged: {how}", hint="Export again or use another export")
 
 
 def _document(data: bytes, folder: str) -> dict[str, Any]:
@@ -115,17 +115,17 @@ def _document(data: bytes, folder: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise damaged(folder, f"`{MANIFEST}` is not JSON") from None
     if not isinstance(document, dict):
-        raise damaged(folder, f"`{MANIFEST}` holds no object")
+        raise damaged(folder, f"`{MANIFEST}` is not a JSON object")
     return document
 
 
 def _check(manifest: Manifest, folder: str) -> None:
-    """Raises ConflictError for what no export says, above all files elsewhere."""
+    """Raises ConflictError for values that no export has, such as files outside the folder."""
     for part in manifest.files:
         if part.name.startswith("/") or {"", ".", ".."} & {*part.name.split("/")}:
             raise damaged(folder, f"`{MANIFEST}` names the file `{part.name}`")
     if manifest.format not in FORMATS or manifest.mode not in MODES:
-        raise damaged(folder, f"`{MANIFEST}` says format `{manifest.format}`, mode `{manifest.mode}`")
+        raise damaged(folder, f"`{MANIFEST}` has format `{manifest.format}` and mode `{manifest.mode}`")
 
 
 def _checksum(document: Mapping[str, Any]) -> str:

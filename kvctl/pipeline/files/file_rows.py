@@ -1,8 +1,8 @@
-"""Rows in files: how an export writes a bucket's entries as Parquet, JSON or CSV, and how they, or a table, are read.
+"""Rows in files: write a bucket's entries as Parquet, JSON or CSV, and read them, or a table, back.
 
-Parquet holds a value as its bytes. JSON holds an entry object of `kvctl get` a line, CSV the same columns: text as it
-is, with `encoding` `utf-8`, anything else as base64. In CSV that is so for text with control characters, too: a record
-is a line for every reader.
+Parquet stores a value as bytes. JSON has an entry object of `kvctl get` per line, CSV the same columns: UTF-8 text as
+it is, with `encoding` `utf-8`, anything else as base64. In CSV text with control characters is base64, too: a record is
+a line for every reader.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ("key", "value", "revision", "created", "operation", "ttl", "headers")
-"""What a file holds of an entry: columns of the data source; ttl is what was left of it at the export."""
+"""Columns of an entry in a file, as in the data source; ttl is the time left at the export."""
 READ = ("key", "value", "revision", "operation", "ttl", "headers")
-"""Of them, what is read again."""
+"""Columns that are read back."""
 EXTENSIONS = {
     ".parquet": "parquet", ".json": "json", ".ndjson": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv",
     ".tab": "tsv",
@@ -37,7 +37,7 @@ _BYTES = (
     "case when operation <> 'PUT' and coalesce(value, '') = '' then null when encoding = 'base64' then unbase64(value) "
     "else cast(coalesce(value, '') as binary) end"
 )
-"""A marker has no value, as a rule; its entry object an empty one."""
+"""A marker usually has no value; its entry object has an empty one."""
 _SCHEMAS = {
     "parquet": "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>",
     "json": "key string, value string, encoding string, revision bigint, operation string, ttl double, "
@@ -50,27 +50,27 @@ _CSV = {
 }  # fmt: skip
 _NO_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 PROBLEM = "_problem"
-"""A column that is not written: why its row cannot be, where whoever made the row knows."""
+"""Column that is not written: the reason why its row cannot be written, if known."""
 _BROKEN = "_kvctl_broken"
 _AMISS = {
-    "json": "The line is not a JSON object", "csv": "It has not as many fields as the heading",
-    "tsv": "It has not as many fields as the heading",
+    "json": "The line is not a JSON object", "csv": "The number of fields differs from the header",
+    "tsv": "The number of fields differs from the header",
 }  # fmt: skip
-_UNKNOWN_ENCODING = "concat('`', encoding, '` is no encoding: utf-8 or base64')"
-_NO_TTL = "concat('`', ttl, '` is no ttl in seconds')"
+_UNKNOWN_ENCODING = "concat('`', encoding, '` is not an encoding: use utf-8 or base64')"
+_NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 PREFIX = "prefix"
-"""The column that an export can be partitioned by: a key's first token, nothing for keys that have but one."""
+"""Column that an export can be partitioned by: a key's first token, null for keys with only one."""
 
 
 def write(rows: DataFrame, path: Path, format: str, *, bucket: str, by_prefix: bool = False) -> None:
-    """Write rows of the data source's columns into a folder that does not exist yet."""
+    """Write rows with the data source's columns into a new folder."""
     shaped = rows.selectExpr(*_shape(format, bucket), *([_prefix()] if by_prefix else []))
     writer = shaped.write.format(format).options(**_NO_MARK, **(_CSV if format == "csv" else {}))
     (writer.partitionBy(PREFIX) if by_prefix else writer).save(f"file:{path}")
 
 
 def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
-    """The rows of an export, as columns of the data source; `created`, and columns that hold nothing, are left out."""
+    """Read the rows of an export, with columns of the data source except `created` and empty columns."""
     format = manifest.format
     wanted = [name for name in READ if name in manifest.columns]
     paths = [literal(folder / part.name) for part in manifest.files if part.rows]
@@ -86,9 +86,9 @@ def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
 
 
 def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:
-    """The rows of somebody else's table as `key`, `value`, `ttl` if it has one, and what is amiss. Raises UsageError.
+    """Read a table from elsewhere as `key`, `value`, `ttl` if it has one, and `_problem`. Raises UsageError.
 
-    Column `_problem` says it of rows that cannot be read, or would be written as something else than they say.
+    Column `_problem` says why a row cannot be read, or would not be written as it is.
     """
     found = _table(spark, path, format)
     types = dict(found.dtypes)
@@ -96,7 +96,7 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
     for name, option in ((key, "--key"), (value, "--value")):
         if name not in types:
             shown = ", ".join(f"`{column}`" for column in types)
-            there = f"`{option}` names it; there are {shown}" if shown else "It has none at all"
+            there = f"Set `{option}` to one of {shown}" if shown else "The table has no columns"
             raise UsageError(f"The table has no column `{name}`", hint=there)
     encoded = types.get("encoding") == types[value] == "string" and "encoding" not in (key, value)
     has_ttl = "ttl" in types and "ttl" not in (key, value)
@@ -119,7 +119,7 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
 
 
 def _table(spark: SparkSession, path: Path, format: str) -> DataFrame:
-    """The table as it stands; a column of its own holds each row that is not of the table's form."""
+    """Read the table as it is; a separate column has each malformed row."""
     reader = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
     found = reader.load(_inferred(path, format))
     if format not in ("csv", "tsv") or not found.columns:
@@ -128,47 +128,47 @@ def _table(spark: SparkSession, path: Path, format: str) -> DataFrame:
 
 
 def _inferred(path: Path, format: str) -> str:
-    """A path whose columns Spark finds out. Raises UsageError for one in which it then sees a pattern all the same."""
+    """Return a path whose columns Spark infers. Raises UsageError if Spark would then read it as a pattern."""
     if format != "parquet" and literal(path) != f"file:{path}":
         raise UsageError(
-            f"Spark cannot read `{path}`: it takes the name for a pattern",
-            hint="Choose a path without any of `[]{}*?` and backslashes",
+            f"Spark cannot read `{path}`: it interprets the name as a pattern",
+            hint="Use a path without `[]{}*?` and backslashes",
         )
     return literal(path)
 
 
 def read_files(spark: SparkSession, path: Path, format: str) -> DataFrame:
-    """Files with their own columns and types. A row that is not of their form fails the reading."""
+    """Read files with their own columns and types. A malformed row fails the read."""
     strict = {"inferSchema": "true", "mode": "FAILFAST", "columnPruning": "false", "enforceSchema": "false"}
     options = {"json": {"mode": "FAILFAST"}, "csv": {**_CSV, "multiLine": "true", **strict}}.get(format, {})
     return spark.read.format(format).options(**options).load(_inferred(path, format))
 
 
 def write_files(rows: DataFrame, path: Path, format: str, mode: str) -> None:
-    """Rows of any columns as files; `mode` says what becomes of those that are there. Raises UsageError."""
+    """Write rows of any columns as files; `mode` says what to do with existing ones. Raises UsageError."""
     check_form(rows, format)
     exact = {} if format == "parquet" else {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
     rows.write.mode(mode).format(format).options(**exact, **(_CSV if format == "csv" else {})).save(f"file:{path}")
 
 
 def check_form(rows: DataFrame, format: str) -> None:
-    """Raises UsageError for bytes in CSV, for which Spark writes what it shows on a screen."""
+    """Raises UsageError for binary columns in CSV, where Spark would write their display form."""
     name = next((name for name, kind in rows.dtypes if kind == "binary"), None) if format == "csv" else None
     if name is not None:
         raise UsageError(
-            f"Column `{name}` is of bytes, for which CSV has no form",
-            hint=f"Make text of it: `string({name})`, or `base64({name})`",
+            f"Column `{name}` is binary, which CSV cannot represent",
+            hint=f"Convert it to text: `string({name})` or `base64({name})`",
         )
 
 
 def format_of(path: Path) -> str | None:
-    """The format that the extension of a file, or of a folder's first one, says."""
+    """Return the format given by the extension of a file, or of a folder's first file."""
     first = path if path.is_file() else next(data_files(path), path)
     return EXTENSIONS.get(first.suffix.lower())
 
 
 def _shape(format: str, bucket: str) -> list[str]:
-    """The columns as expressions, in the order in which they stand in the files."""
+    """Return the columns as expressions, in the order of the files."""
     if format == "parquet":
         return list(COLUMNS)
     plain = _LINES if format == "json" else _FIELD
@@ -187,7 +187,7 @@ def _prefix() -> str:
 
 
 def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:
-    """A column of any type as bytes; an empty field of a table is an empty value."""
+    """Return a column of any type as bytes; an empty field of a table is an empty value."""
     if type == "binary":
         return column
     if type.startswith(("struct", "array", "map", "variant")):
@@ -208,7 +208,7 @@ def _table_options(format: str) -> Mapping[str, str]:
 
 
 def literal(path: Path) -> str:
-    """A path to be read as Spark takes it: of this machine's file system, and no pattern."""
+    """Return a path as a Spark path: on this machine's file system, and not a pattern."""
     return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", str(path))
 
 

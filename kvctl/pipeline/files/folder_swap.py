@@ -1,7 +1,7 @@
-"""A folder replaced by another at once: made beside it, and put in its place when it is whole.
+"""Replace a folder by another atomically: it is built beside it, and moved into place once it is complete.
 
-.NAME.kvctl-0a1b2c3d/new    what is being made
-.NAME.kvctl-0a1b2c3d/old    what it takes the place of, for the moment between two renames
+.NAME.kvctl-0a1b2c3d/new    the new folder in progress
+.NAME.kvctl-0a1b2c3d/old    the replaced folder, between two renames
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NEW, OLD = "new", "old"
 
 @contextmanager
 def beside(folder: Path) -> Iterator[Path]:
-    """A place for the folder's successor, on the same disk, which goes at the end. Raises KvctlError.
+    """Return a temporary place for the folder's successor, on the same disk. Raises KvctlError.
 
-    What killed processes left there goes first; a folder that one of them had moved away comes back.
+    Leftovers of killed processes are removed first; a folder that one of them had moved away is restored.
     """
     place = folder.parent / f"{_prefix(folder)}{secrets.token_hex(4)}"
     try:
@@ -38,11 +38,11 @@ def beside(folder: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
-        raise KvctlError(f"`{folder}` cannot be written: {error.strerror}") from None
+        raise KvctlError(f"Could not write `{folder}`: {error.strerror}") from None
 
 
 def take_place(folder: Path, new: Path) -> None:
-    """Put what was made in the folder's place; whoever looks meets one or the other, or for a moment neither."""
+    """Move the new folder into place; readers see one or the other, or for a moment neither."""
     old = new.with_name(OLD)
     if folder.exists():
         os.rename(folder, old)
@@ -52,7 +52,7 @@ def take_place(folder: Path, new: Path) -> None:
 
 def _tidy(folder: Path) -> None:
     for place in folder.parent.glob(f"{escape(_prefix(folder))}*"):
-        with suppress(BlockingIOError, FileNotFoundError), _held(place):  # unless it is of a process that lives
+        with suppress(BlockingIOError, FileNotFoundError), _held(place):  # unless its process is still running
             if (place / OLD).exists() and not folder.exists():
                 os.rename(place / OLD, folder)
             shutil.rmtree(place)
@@ -60,7 +60,7 @@ def _tidy(folder: Path) -> None:
 
 @contextmanager
 def _held(place: Path) -> Iterator[None]:
-    """The place as this process's own. Raises BlockingIOError while it is another's."""
+    """Lock the place for this process. Raises BlockingIOError while another one holds it."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

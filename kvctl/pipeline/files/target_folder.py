@@ -1,7 +1,7 @@
-"""Where an export goes: a folder that is vacant or given up, written aside, taken over when the export is whole.
+"""Target folder of an export: written aside, and taken over once the export is complete.
 
-What stands in the folder goes only when the new export is there, and the manifest comes last: a folder without one is
-what an interrupted export left.
+The folder's old content is removed only when the new export is there, and the manifest comes last: a folder without one
+was left by an interrupted export.
 """
 
 from __future__ import annotations
@@ -33,54 +33,54 @@ from kvctl.pipeline.files.export_manifest import (
 )
 
 STAGING = "_incomplete"
-"""Below the folder; readers of it pass over what is named so."""
+"""Subfolder; readers skip such names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What had to go for an export."""
+    """Files that an export replaced."""
 
     files: int = 0
     bytes: int = 0
     whole: bool = False
-    """Whether it was an export with its manifest, rather than what an interrupted one left."""
+    """Whether it was an export with its manifest, rather than an interrupted one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file that is written, and the part of the export that it becomes."""
+    """Written file, and the part of the export that it becomes."""
 
     path: Path
     part: Part
 
 
 def check_vacant(folder: Path, *, overwrite: bool) -> None:
-    """Raises ConflictError for a folder that holds something, UsageError for what is none or must not be emptied."""
+    """Raises ConflictError for a folder that is not empty, UsageError for a file or a folder never to be emptied."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"`{folder}` is no folder")
+        raise UsageError(f"`{folder}` is not a folder")
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not overwrite:
-        what = "an export" if has_manifest(folder) else "something that is no whole export"
+        what = "an export" if has_manifest(folder) else "files that are not a complete export"
         raise ConflictError(
-            f"`{folder}` holds {what}", hint="Choose another folder, or let `--overwrite` remove all that is in it"
+            f"`{folder}` contains {what}", hint="Choose another folder, or pass `--overwrite` to remove its content"
         )
     if folder in (Path.home(), Path.cwd(), *Path.cwd().parents):
-        raise UsageError(f"`{folder}` is not emptied for an export", hint="Choose a folder below it")
+        raise UsageError(f"Refusing to empty `{folder}` for an export", hint="Choose a subfolder")
 
 
 @contextmanager
 def taken(folder: Path) -> Iterator[Path]:
-    """The folder as this process's own; gives a place below it to write to, which goes at the end.
+    """Lock the folder for this process; return a temporary place below it to write to.
 
-    Raises ConflictError while another process exports into it, KvctlError where it cannot be written.
+    Raises ConflictError while another process exports into it, KvctlError if it cannot be written.
     """
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise KvctlError(f"`{folder}` cannot be written: {error.strerror}") from None
+        raise KvctlError(f"Could not write `{folder}`: {error.strerror}") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,12 +94,12 @@ def taken(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder / STAGING, ignore_errors=True)
         if made:
             with suppress(OSError):
-                folder.rmdir()  # where the export came to nothing
+                folder.rmdir()  # if the export failed
         os.close(handle)
 
 
 def staged(staging: Path, format: str, advance: Advance = lambda _: None) -> list[Staged]:
-    """What was written, hashed, under short names: `part-00000.parquet`, in a folder for each prefix."""
+    """Return the written files, hashed, under short names: `part-00000.parquet`, in a folder for each prefix."""
     counts: dict[Path, int] = {}
     named = []
     for path in data_files(staging):
@@ -110,7 +110,7 @@ def staged(staging: Path, format: str, advance: Advance = lambda _: None) -> lis
 
 
 def occupants(folder: Path) -> Removed:
-    """What an export into the folder removes."""
+    """Return the files that an export into the folder removes."""
     if not folder.is_dir():
         return Removed()
     files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
@@ -118,7 +118,7 @@ def occupants(folder: Path) -> Removed:
 
 
 def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None:
-    """Put an export in the place of what the folder holds. Raises KvctlError."""
+    """Replace the folder's content by an export. Raises KvctlError."""
     try:
         _clear(folder)
         for file in files:
@@ -126,15 +126,15 @@ def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None
             target.parent.mkdir(exist_ok=True)
             os.replace(file.path, target)
         for changed in {folder, *((folder / file.part.name).parent for file in files)}:
-            flush_folder(changed)  # before there is a manifest that promises them
+            flush_folder(changed)  # before a manifest promises them
         atomic_file.replace(folder / MANIFEST, encode(manifest), mode=atomic_file.PUBLIC, beside=folder / STAGING)
         flush_folder(folder)
     except OSError as error:
-        raise KvctlError(f"The export cannot be put into `{folder}`: {error.strerror}") from None
+        raise KvctlError(f"Could not move the export into `{folder}`: {error.strerror}") from None
 
 
 def _clear(folder: Path) -> None:
-    """Remove all but what is staged, the manifest first."""
+    """Remove all but the staged files, the manifest first."""
     (folder / MANIFEST).unlink(missing_ok=True)
     for path in folder.iterdir():
         if path.name == STAGING:

@@ -1,7 +1,7 @@
-"""Compare an origin with its replicas on Spark, through what the topology does to keys on their way.
+"""Compare an origin with its replicas on Spark, through the topology's key transforms.
 
-Spark reads both sides, brings the origin's keys to where they land, and puts hashes side by side. Of what does not
-match each key is looked at again at the leaders, as `topology audit` does, so the verdict is the same.
+Spark reads both sides, maps the origin's keys to where they land, and joins hashes. Each key that does not match is
+read again at the leaders, as `topology audit` does, so the verdict is the same.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
 
 PATIENCE = timedelta(seconds=10)
-"""How long what is late is waited for, unless said otherwise."""
+"""Default time to wait for late entries."""
 
 PAUSE = 0.05
-"""Seconds between two looks at keys of buckets that are not each other's replicas."""
+"""Seconds between two reads of keys of buckets that are not replicas of each other."""
 
 Report = Callable[[Difference], None]
 
@@ -53,13 +53,13 @@ def audit(
 ) -> list[Outcome]:  # fmt: skip
     """Compare `options.bucket` with the replicas of these names; buckets that do not replicate it key by key.
 
-    Raises BucketNotFound, and what a connection raises; what keeps a pair from being read is its outcome's error.
+    Raises BucketNotFound and connection errors; an error that prevents reading a pair is in its outcome.
     """
     return worker_connection.run(_Audit(engine, options, patience, report).run(names))
 
 
 async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[tuple[str, Replica | None]]:
-    """Each name with the replica that reads from the origin under it; None for any other bucket.
+    """Pair each name with the replica that reads from the origin under it; None for any other bucket.
 
     Raises BucketNotFound.
     """
@@ -86,7 +86,7 @@ class _Audit:
         return outcomes
 
     async def _replica(self, replica: Replica) -> list[Outcome]:
-        """One that reads from the origin, compared with all that it reads: what the others bring is not too much."""
+        """Compare one replica of the origin with all its sources: keys from the others are not extra."""
         origin = self._options.bucket
         outcomes = await audit_replica(
             replica,
@@ -104,7 +104,7 @@ class _Audit:
             return await asyncio.to_thread(put_side_by_side, spark, held, origins, revisions=mirror, own=not mirror)
 
     async def _other(self, api: Api, name: str) -> list[Outcome]:
-        """A bucket that does not replicate the origin, key by key."""
+        """Compare a bucket that does not replicate the origin, key by key."""
         origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
         rules = Mapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
         fed = Fed(origin.options, origin.stream, origin.prefix, rules)
@@ -152,7 +152,7 @@ class _Audit:
         return Fed(held.options, held.stream, held.prefix, feed.rules)
 
     async def _readable(self, api: Api, name: str) -> Readable:
-        """A bucket as the workers read it, also in another domain or account."""
+        """Return a bucket as the workers read it, also in another domain or account."""
         binding = await Bucket(api, name).locate()
         options = replace(self._options, bucket=name, domain=None, api_prefix=api.prefix)
         return Readable(options, binding.stream, binding.prefix)

@@ -1,4 +1,4 @@
-"""Origins and their replica put side by side by Spark: hashes of what each key holds, where the origin's keys land."""
+"""Origins and their replica joined by Spark: hashes of each key's value, by the subjects where origins' keys land."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A bucket as the data source reads it."""
+    """Bucket as the data source reads it."""
 
     options: SourceOptions
     stream: str
     prefix: str
-    """Of its keys' subjects."""
+    """Prefix of its keys' subjects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fed(Readable):
-    """An origin, and the rules by which its subjects land in the replica."""
+    """Origin, and the rules that map its subjects to the replica."""
 
     rules: Mapping
 
@@ -42,9 +42,9 @@ class Fed(Readable):
 def put_side_by_side(
     spark: SparkSession, replica: Readable, origins: Sequence[Fed], *, revisions: bool, own: bool
 ) -> Compared:
-    """What has to be looked at closely: subjects of the replica in which the sides seem to differ.
+    """Return the replica's subjects whose values seem to differ between the sides.
 
-    With `revisions` these have to agree, too. With `own`, keys that no origin has brought, or holds, are the replica's.
+    With `revisions` these must match, too. With `own`, keys that come from no origin are the replica's own.
     """
     from pyspark.sql import Observation
     from pyspark.sql.functions import coalesce, col, collect_set, count, count_if, first, lit, max, size
@@ -72,15 +72,15 @@ def put_side_by_side(
 
 
 def _rows(spark: SparkSession, left: DataFrame) -> Iterable[Row]:
-    """The rows, which are not on the driver together.
+    """Return the rows without collecting them on the driver.
 
-    Spark reports what it observed when such an iterator begins. Only adaptive plans have read both sides by then.
+    Spark reports observations when such an iterator begins. Only adaptive plans have read both sides by then.
     """
     return left.toLocalIterator() if spark.conf.get("spark.sql.adaptive.enabled") == "true" else left.collect()
 
 
 def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[str, int, str | None]]:
-    """Those that are not the replica's own; both are counted."""
+    """Yield those that are not the replica's own; count both."""
     for row in rows:
         counted[row.own] += 1
         if not row.own:
@@ -88,7 +88,7 @@ def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[st
 
 
 def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:
-    """Where its entries land: subject, mark; and its own name, where that cannot be told from the subject."""
+    """Return the subject and mark where its entries land, and its own name if it cannot be derived from the subject."""
     from pyspark.sql.functions import col, concat, lit, udf
 
     rules = origin.rules.rules
@@ -105,7 +105,7 @@ def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:
 
 
 def _replica(spark: SparkSession, replica: Readable, origins: Sequence[Fed] | None, revisions: bool) -> DataFrame:
-    """What it holds; without `origins` all of it counts as brought."""
+    """Return the replica's entries; without `origins` all count as replicated."""
     from pyspark.sql.functions import coalesce, col, concat, lit
 
     names = [origin.stream.removeprefix(STREAM_PREFIX) for origin in origins or ()]
@@ -117,7 +117,7 @@ def _replica(spark: SparkSession, replica: Readable, origins: Sequence[Fed] | No
 
 
 def _entries(spark: SparkSession, held: Readable, revisions: bool) -> DataFrame:
-    """The last entry of each key with what two must share to agree; null for one that deletes it."""
+    """Return the last entry of each key, with the parts that two sides must share; null for a deletion."""
     from pyspark.sql.functions import col, concat, lit, sha2, when
 
     rows = read(spark, replace(held.options, columns=COLUMNS, include_deleted=True))
@@ -128,5 +128,5 @@ def _entries(spark: SparkSession, held: Readable, revisions: bool) -> DataFrame:
 
 
 def _raw(name: str) -> str:
-    """A subject as it is on the server: the data source writes bytes that are no UTF-8 as Python does."""
+    """Return a subject as on the server: the data source escapes bytes that are not UTF-8 as Python does."""
     return _ESCAPED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), name) if "\\" in name else name

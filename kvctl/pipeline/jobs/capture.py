@@ -1,7 +1,7 @@
 """Capture a bucket's changes into a folder of Parquet files: each revision once, for any reader of the folder.
 
-What is captured already is what the folder says, not what Spark's checkpoint does: a batch that comes again, because
-its query was killed before it noted the batch as done, is only asked for what the folder lacks.
+The folder, not Spark's checkpoint, determines what is captured: a batch that is repeated, because its query was killed
+before it recorded the batch as done, only adds what the folder lacks.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 TRIGGER = timedelta(seconds=1)
 A_BATCH = 1_000_000
-"""Revisions after which a batch is done, unless told otherwise: what a killed capture does again at the most."""
+"""Default maximum number of revisions of a batch, which a killed capture may repeat."""
 PAUSE = 0.2
 ATTEMPTS = 4
-"""Times that a query is begun without getting on."""
+"""Number of times that a query is started without progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a capture came to."""
+    """Result of a capture."""
 
     path: str
     checkpoint: str
     state: State
     rows: int
-    """Captured by this run."""
+    """Rows captured by this run."""
     files: int
     seconds: float
 
@@ -53,10 +53,10 @@ def capture(
     engine: Engine, options: SourceOptions, folder: Path, checkpoint: Path, *, once: bool = False,
     trigger: timedelta = TRIGGER,
 ) -> Captured:  # fmt: skip
-    """Capture until the query is stopped, or with `once` until everything there is has been captured.
+    """Capture until the query is stopped, or with `once` until all existing changes are captured.
 
-    Raises ConflictError where the folder or the checkpoint is another capture's, StreamReplaced for a bucket that was
-    created anew, HistoryLost where some of its changes are gone that were not captured.
+    Raises ConflictError if the folder or the checkpoint belongs to another capture, StreamReplaced if the bucket was
+    recreated, HistoryLost if changes are lost that were not captured.
     """
     begun = time.monotonic()
     check_places(folder, checkpoint)
@@ -69,22 +69,22 @@ def capture(
 
 
 def check_places(folder: Path, checkpoint: Path) -> None:
-    """Raises UsageError for a checkpoint that readers of the folder would come upon, ConflictError for others' folders.
+    """Raises UsageError for a checkpoint among the data, ConflictError for a folder of something else.
 
     Needs no Spark.
     """
     if folder == checkpoint or checkpoint in folder.parents:
-        raise UsageError(f"`{folder}` lies in the checkpoint")
+        raise UsageError(f"`{folder}` is inside the checkpoint")
     if folder in checkpoint.parents and not checkpoint.relative_to(folder).parts[0].startswith(("_", ".")):
         raise UsageError(
-            f"The checkpoint `{checkpoint}` lies among the data",
-            hint="Choose a folder beside it, or one below it whose name begins with `_`",
+            f"The checkpoint `{checkpoint}` is among the data",
+            hint="Choose a folder outside it, or a subfolder whose name begins with `_`",
         )
     CaptureFolder(folder).state()
 
 
 def store_batch(rows: DataFrame, folder: str, checkpoint: str) -> None:
-    """Add what a batch holds to a capture: only what is newer than the capture is."""
+    """Add a batch to a capture: only revisions newer than the captured ones."""
     from kvctl.pipeline.files.capture_pieces import PIECES, write_pieces
 
     target = CaptureFolder(Path(folder))
@@ -97,14 +97,14 @@ def store_batch(rows: DataFrame, folder: str, checkpoint: str) -> None:
 
 
 def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> State:
-    """The state to go on from, with a checkpoint that belongs to it."""
+    """Return the state to continue from, with a checkpoint that belongs to it."""
     before = target.state()
     checkpoints.recover(checkpoint)
     reached = checkpoints.read(checkpoint)
     if reached.committed and (before is None or before.query != reached.query):
         raise ConflictError(
-            f"The checkpoint `{checkpoint}` is not that of the capture in `{target.path}`",
-            hint="Give the one it belongs to, or an empty folder: the capture then goes on from where it is",
+            f"The checkpoint `{checkpoint}` does not belong to the capture in `{target.path}`",
+            hint="Use its own checkpoint, or an empty folder: the capture then continues where it stopped",
         )
     info = worker_connection.run(_info(options))
     return target.begun(options.bucket, info["created"], info["config"], forced=not options.fail_on_data_loss)
@@ -114,7 +114,7 @@ def _run(
     engine: Engine, options: SourceOptions, target: CaptureFolder, checkpoint: Path, start: State,
     trigger: timedelta | None,
 ) -> State:  # fmt: skip
-    """Run the query to its end. One whose process of Python was lost goes on; Spark tries again for tasks alone."""
+    """Run the query to its end. Continues after a lost Python process; Spark retries only tasks."""
     from pyspark.errors import StreamingQueryException
 
     reached, left = start, ATTEMPTS
@@ -135,7 +135,7 @@ def _run(
 
 
 def _wanted(options: SourceOptions, state: State) -> SourceOptions:
-    """What to read: where Spark has no checkpoint yet, from where the folder is."""
+    """Return the options to read with: if Spark has no checkpoint yet, from the folder's last revision."""
     begin = str(state.revision + 1) if state.revision else options.starting_revision
     since = None if state.revision else options.starting_time
     most = options.max_revisions_per_trigger or A_BATCH

@@ -1,4 +1,4 @@
-"""Whether Spark runs, where, and whether its workers have what the pipeline needs."""
+"""Check that Spark runs, where, and that its workers have the pipeline's dependencies."""
 
 import platform
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 FIELDS = "host string, python string, kvctl string"
 TASKS = 4
-"""Tasks asked: on a small cluster, each worker answers one."""
+"""Number of tasks run: on a small cluster, each worker gets one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
-    """A machine that runs tasks: its Python and its kvctl."""
+    """Machine that runs tasks: its Python and its kvctl."""
 
     host: str
     python: str
@@ -29,24 +29,24 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a session is made of."""
+    """Versions and workers of a session."""
 
     spark: str
     java: str | None
-    """None behind a Connect server, which does not say."""
+    """None behind a Connect server, which does not report it."""
     master: str | None
     workers: tuple[Worker, ...]
 
 
 def check(engine: "Engine") -> Checked:
-    """Run a task on the workers. Raises KvctlError where kvctl is missing or of another version."""
+    """Run a task on the workers. Raises KvctlError if kvctl is missing or has another version."""
     engine.doing = "asking the workers"
     rows = engine.spark.range(0, TASKS, 1, TASKS).mapInArrow(_answer, FIELDS).distinct().collect()
     workers = tuple(sorted(Worker(row["host"], row["python"], row["kvctl"]) for row in rows))
     for worker in workers:
         if worker.kvctl != kvctl.__version__:
             raise KvctlError(
-                f"The workers on `{worker.host}` have kvctl {worker.kvctl}, this is {kvctl.__version__}",
+                f"The workers on `{worker.host}` have kvctl {worker.kvctl}, but this is {kvctl.__version__}",
                 hint="Install the same version on both",
             )
     java = engine.archive.java if engine.archive else None
@@ -55,10 +55,10 @@ def check(engine: "Engine") -> Checked:
 
 
 def _answer(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """On a worker: what it is."""
+    """Report this worker's versions (runs on a worker)."""
     import pyarrow as pa
 
-    from kvctl.pipeline.data_source import KvDataSource  # raises here what a read would raise
+    from kvctl.pipeline.data_source import KvDataSource  # raises the errors that a read would raise
 
     assert KvDataSource.name()
     names = ("host", "python", "kvctl")

@@ -1,4 +1,4 @@
-"""Commits of versioned buckets in Spark: their rows read from the leaves of a tree, and leaves made of rows."""
+"""Commits of versioned buckets in Spark: rows read from the leaves of a tree, and leaves built from rows."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 HAND_OVER = 4 << 20
 """Bytes of objects that a task stores at a time."""
 A_TASK = 2_000
-"""Leaves that are worth a task of their own: some 100,000 entries."""
+"""Number of leaves per task: some 100,000 entries."""
 READ_AHEAD = 64
-"""Leaves that a task reads at a time."""
+"""Number of leaves that a task reads at a time."""
 ROWS = (
     "key string, value binary, revision bigint, created timestamp, operation string, ttl double, "
     "headers map<string, string>"
@@ -41,7 +41,7 @@ LEAVES = "part int, place int, last binary, id binary, entries bigint"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf that a task has stored."""
+    """Leaf that a task has stored."""
 
     last: bytes
     identity: bytes
@@ -52,7 +52,7 @@ class Leaf:
 
 
 def of_commit(spark: SparkSession, options: SourceOptions, ref: str) -> Contents:
-    """What a commit of the repository `options.bucket` holds that matches the filters.
+    """Return the entries of a commit of the repository `options.bucket` that match the filters.
 
     Raises RepositoryNotFound, RefNotFound, UsageError.
     """
@@ -67,7 +67,7 @@ async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, A
     async with worker_connection.connected(options) as client:
         found, repository = await opened(client.api, options.bucket)
         commit = await repository.show(ref)
-        leaves = await repository.objects.carry(tree.leaves(bytes.fromhex(commit.root)))
+        leaves = await repository.objects.run(tree.leaves(bytes.fromhex(commit.root)))
         return commit, found.info["config"], found.info["created"], leaves
 
 
@@ -88,7 +88,7 @@ def _rows(spark: SparkSession, options: SourceOptions, commit: Commit, leaves: S
 async def _leaf_rows(
     options: SourceOptions, ids: Sequence[bytes], created: datetime
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The rows of some leaves, a batch each."""
+    """Yield the rows of some leaves, one batch each."""
     import pyarrow as pa
 
     async with worker_connection.connected(options) as client:
@@ -113,7 +113,7 @@ async def _leaf_rows(
 
 
 async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerator[Chunk, None]:
-    """Leaves in their order, a few of them in memory at a time."""
+    """Yield leaves in order, with a few of them in memory at a time."""
     for start in range(0, len(ids), READ_AHEAD):
         some = ids[start : start + READ_AHEAD]
         data = await repository.objects.read(some)
@@ -122,7 +122,7 @@ async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerato
 
 
 def _matching(chunk: Chunk, filters: tuple[str, ...]) -> tuple[list[str], list[bytes]]:
-    """The keys of a leaf that match one of the filters, all of them without any, and what is stored of their values."""
+    """Return the keys of a leaf that match a filter (without filters, all), and their values as stored."""
     keys = [key.decode() for key in chunk.keys]
     if not filters:
         return keys, list(chunk.values)
@@ -134,9 +134,9 @@ def _matching(chunk: Chunk, filters: tuple[str, ...]) -> tuple[list[str], list[b
 
 
 def leaves_of(rows: DataFrame, options: SourceOptions, *, dry_run: bool = False) -> list[list[Leaf]]:
-    """Sort rows of `key` and `value`, cut them into leaves, and store these; the leaves of each task, in order.
+    """Sort rows of `key` and `value`, cut them into leaves, and store these; return the leaves of each task, in order.
 
-    Raises UsageError for what is no key, a key that comes twice, a value that is null or too large.
+    Raises UsageError for an illegal or duplicate key, and for a null or too large value.
     """
     wanted = [name for name in ("key", "value", PROBLEM) if name in rows.columns]
     sorted_rows = rows.select(wanted).repartitionByRange("key").sortWithinPartitions("key")
@@ -180,7 +180,7 @@ async def _store(
 
 
 class _LeafWriter:
-    """Cuts sorted rows into leaves, and stores them with the values that stand apart."""
+    """Cuts sorted rows into leaves, and stores them with the separately stored values."""
 
     def __init__(self, repository: Repository, *, dry_run: bool) -> None:
         self._repository = repository
@@ -191,7 +191,7 @@ class _LeafWriter:
         self._before = ""
 
     async def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows on."""
+        """Add rows."""
         keys: list[bytes] = []
         values: list[bytes] = []
         if batch.num_columns > 2:
@@ -208,7 +208,7 @@ class _LeafWriter:
             await self._hand_over()
 
     async def finish(self) -> list[Leaf]:
-        """All leaves, when they are stored."""
+        """Return all leaves, once they are stored."""
         if (chunk := self._cut.end()) is not None:
             self._end(chunk)
         await self._hand_over()
@@ -223,7 +223,7 @@ class _LeafWriter:
         if key is None or value is None:
             raise UsageError("A row has no key" if key is None else f"`{key}` has no value")
         if key == self._before:
-            raise UsageError(f"`{key}` comes twice", hint="A commit has a key once")
+            raise UsageError(f"Key `{key}` occurs twice", hint="Each key must be unique in a commit")
         self._before = key
         self._repository.check(key, value)
         return value
@@ -234,7 +234,7 @@ class _LeafWriter:
 
 
 def _check_problems(batch: pa.RecordBatch) -> None:
-    """Raises UsageError for the first row that whoever read it has something against."""
+    """Raises UsageError for the first row that has a problem."""
     for key, problem in zip(batch.column(0).to_pylist(), batch.column(2).to_pylist(), strict=True):
         if problem is not None:
             raise UsageError(f"`{key or ''}`: {problem}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
 
 MARK = "_compact.json"
-"""Says in a folder that it is a compaction, and of what."""
+"""File that marks a folder as a compaction, and names its source."""
 _SCHEMA = (
     "key string, value binary, revision bigint, created timestamp, operation string, ttl double, "
     "headers map<string, string>"
@@ -34,22 +34,22 @@ _SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction came to."""
+    """Result of a compaction."""
 
     capture: str
     path: str
     exported: Exported
     captured: int
-    """Rows of the capture, of which it holds each key's latest."""
+    """Rows of the capture; the compaction has only each key's latest."""
     replaced: bool
-    """Whether an older compaction stood there."""
+    """Whether an older compaction was replaced."""
     seconds: float
 
 
 def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
-    """Write the state of the capture's last revision into the folder, in the place of an older compaction.
+    """Write the state at the capture's last revision into the folder, replacing an older compaction.
 
-    Raises NotFoundError without a capture, ConflictError for one that lacks files, and for a folder that holds
+    Raises NotFoundError without a capture, ConflictError for one that lacks files, and for a folder with other content.
     anything else.
     """
     begun = time.monotonic()
@@ -64,9 +64,9 @@ def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
 
 
 def check_places(capture: Path, folder: Path) -> State:
-    """How far the capture is. Raises as `compact`; needs no Spark."""
+    """Return the capture's progress. Raises as `compact`; needs no Spark."""
     if os.path.commonpath([capture, folder]) in (str(capture), str(folder)):
-        raise UsageError(f"`{folder}` and the capture `{capture}` lie in one another", hint="Choose a folder beside it")
+        raise UsageError(f"`{folder}` and the capture `{capture}` overlap", hint="Choose a folder outside the capture")
     state = CaptureFolder(capture).existing()
     _check_own(folder, state)
     return state
@@ -91,23 +91,23 @@ def _changes(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
 
 
 def _require_all(paths: Sequence[Path], source: CaptureFolder, state: State) -> None:
-    """Raises ConflictError where files of the capture are missing, or are not what was written."""
+    """Raises ConflictError if files of the capture are missing or changed."""
     from pyarrow import ArrowException, parquet
 
     def rows(path: Path) -> int:
         try:
             return int(parquet.read_metadata(path).num_rows)
         except (ArrowException, OSError) as error:
-            raise _damaged(source, f"`{path.name}` cannot be read: {error}") from None
+            raise _damaged(source, f"could not read `{path.name}`: {error}") from None
 
     found = sum(export_files.in_parallel(rows, paths))
     if found != state.rows:
-        raise _damaged(source, f"it captured {state.rows:,} rows, its files hold {found:,}")
+        raise _damaged(source, f"it captured {state.rows:,} rows, but its files have {found:,}")
 
 
 def _damaged(source: CaptureFolder, how: str) -> ConflictError:
     return ConflictError(
-        f"The capture in `{source.path}` is not whole: {how}", hint="Nothing was written; capture into a new folder"
+        f"The capture in `{source.path}` is incomplete: {how}", hint="Nothing was written; capture into a new folder"
     )
 
 
@@ -117,32 +117,32 @@ def _mark(folder: Path, capture: Path, state: State) -> None:
 
 
 def _check_own(folder: Path, state: State) -> bool:
-    """Whether an older compaction of the bucket stands in the folder. Raises ConflictError for anything else there."""
+    """Return whether the folder has an older compaction of the bucket. Raises ConflictError for any other content."""
     if not folder.exists():
         return False
     if not folder.is_dir():
-        raise UsageError(f"`{folder}` is no folder")
+        raise UsageError(f"`{folder}` is not a folder")
     present = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     if not present:
         return False
     if not present >= {MARK, MANIFEST}:
-        raise _occupied(folder, "something that is no compaction")
+        raise _occupied(folder, "files that are not a compaction")
     bucket = _marked(folder)
     if bucket != state.bucket:
         raise _occupied(folder, f"a compaction of bucket `{bucket}`")
     extra = sorted(present - {MARK, MANIFEST} - {part.name for part in export_files.read_manifest(folder).files})
     if extra:
-        raise _occupied(folder, f"`{extra[0]}` beside a compaction")
+        raise _occupied(folder, f"`{extra[0]}` in addition to a compaction")
     return True
 
 
 def _marked(folder: Path) -> str:
-    """The bucket that a compaction is of."""
+    """Return the bucket of a compaction."""
     try:
         return str(json.loads((folder / MARK).read_bytes())["bucket"])
     except (ValueError, KeyError, TypeError):
-        raise _occupied(folder, f"a `{MARK}` that is damaged") from None
+        raise _occupied(folder, f"a damaged `{MARK}`") from None
 
 
 def _occupied(folder: Path, what: str) -> ConflictError:
-    return ConflictError(f"`{folder}` holds {what}", hint="Choose another folder, or remove what is there")
+    return ConflictError(f"`{folder}` contains {what}", hint="Choose another folder or remove its content")

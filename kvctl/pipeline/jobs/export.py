@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export came to."""
+    """Result of an export."""
 
     path: str
     manifest: Manifest
@@ -36,9 +36,9 @@ def export(
     engine: Engine, contents: Callable[[SparkSession], Contents], folder: Path, *, format: str = "parquet",
     by_prefix: bool = False, overwrite: bool = False, hashed: Advance = lambda _: None,
 ) -> Exported:  # fmt: skip
-    """Write the rows that `contents` gives into the folder, and a manifest when all of them are there.
+    """Write the rows that `contents` returns into the folder, and a manifest once all of them are there.
 
-    Raises ConflictError where the folder holds something, unless `overwrite`; what was there stays until the end.
+    Raises ConflictError if the folder is not empty, unless `overwrite`; its content stays until the end.
     """
     begun = time.monotonic()
     target_folder.check_vacant(folder, overwrite=overwrite)
@@ -56,7 +56,7 @@ def export(
 
 
 def _write(contents: Contents, staging: Path, format: str, by_prefix: bool) -> dict[str, Any]:
-    """Write what comes. Counts rows, entries that are newer than the cut, deletions included, ttls and headers."""
+    """Write the rows. Counts rows, entries newer than the cut (deletions included), ttls and headers."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import expr
 
@@ -76,12 +76,12 @@ def _write(contents: Contents, staging: Path, format: str, by_prefix: bool) -> d
 
 
 def _require_all(folder: Path, files: list[Staged], rows: int) -> None:
-    """Raises KvctlError where the files that this machine sees are not all that was written."""
+    """Raises KvctlError if the files visible on this machine do not have all rows."""
     there = sum(file.part.rows for file in files)
     if there != rows:
         raise KvctlError(
-            f"{rows} rows were written, and files with {there} are below `{folder}`",
-            hint="On a cluster the folder has to be one that all its machines, and this one, share",
+            f"{rows} rows were written, but `{folder}` has files with {there}",
+            hint="On a cluster the folder must be shared by all its machines and this one",
         )
 
 

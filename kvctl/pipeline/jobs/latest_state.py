@@ -1,8 +1,8 @@
-"""The latest state of a bucket from its changes: which revision is a key's last that is left.
+"""Latest state of a bucket from its changes: the last remaining revision of each key.
 
-A bucket without ttls holds a key's newest revision. With one for the bucket it may be gone, and all older ones with it.
-Keys with a ttl of their own, in a bucket with a history, get their older value back when the newer one has run out, as
-servers do (kvctl.kv.write.expiry): there a key's revisions are gone through in order, as the server did.
+A bucket without ttls has a key's newest revision. With a bucket ttl it may have expired, and all older ones with it. If
+keys have their own ttl, in a bucket with a history, an older value comes back when the newer one expires, as on servers
+(kvctl.kv.write.expiry): there a key's revisions are replayed in order, as the server did.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ENTRY = "struct<revision: bigint, created: timestamp, expires: timestamp, opera
 
 
 def newest(changes: DataFrame, config: Mapping[str, Any]) -> DataFrame:
-    """Of every key the revision that the bucket of this configuration holds now as its last, deletions included.
+    """Return the last revision of each key that the bucket of this configuration has now, deletions included.
 
     The changes have the columns of an export, each revision once.
     """
@@ -36,7 +36,7 @@ def newest(changes: DataFrame, config: Mapping[str, Any]) -> DataFrame:
 
 
 def _expires(config: Mapping[str, Any]) -> Column:
-    """When an entry runs out: by its own ttl, or the bucket's."""
+    """Return when an entry expires: by its own ttl, or the bucket's."""
     from pyspark.sql.functions import expr
 
     own = "timestamp_micros(unix_micros(created) + cast(ttl * 1000000 as bigint))"
@@ -45,7 +45,7 @@ def _expires(config: Mapping[str, Any]) -> Column:
 
 
 def _last_left(changes: DataFrame, history: int) -> DataFrame:
-    """The same where what expires uncovers what was before it."""
+    """Return the same if expiry uncovers earlier entries."""
     from pyspark.sql.functions import expr
 
     entries = "array_sort(collect_list(struct(revision, created, expires, operation)))"

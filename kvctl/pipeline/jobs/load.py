@@ -1,4 +1,4 @@
-"""Load an export, or a table of one's own, into a bucket."""
+"""Load an export, or a table from elsewhere, into a bucket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What is loaded: an export that was found whole, or a table with its columns of keys and values."""
+    """Rows to load: an export that was verified, or a table with its columns of keys and values."""
 
     path: Path
     format: str
@@ -43,44 +43,44 @@ class Input:
 
     @property
     def history(self) -> bool:
-        """Whether it holds every entry of its keys."""
+        """Whether it has every entry of its keys."""
         return self.manifest is not None and self.manifest.history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How to load."""
+    """Settings of a load."""
 
     create: bool = False
-    """Make the bucket like the export's, or with a bucket's defaults for a table."""
+    """Create the bucket like the export's, or with a bucket's defaults for a table."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """What of the stream configuration is to be otherwise."""
+    """Changes to the stream configuration."""
     shorter_history: bool = False
-    """Allow a history that the bucket does not keep whole."""
+    """Allow a history that is longer than the bucket keeps."""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What became of the rows."""
+    """Result of a load."""
 
     bucket: str
     path: str
     created: bool
-    """Whether the bucket was made for it."""
+    """Whether the bucket was created by the load."""
     rows: int
     written: int
     unchanged: int
     rejected: int
     samples: tuple[tuple[str, str], ...]
-    """The first rejected rows: key and cause."""
+    """First rejected rows: key and cause."""
     seconds: float
 
 
 def open_export(path: Path, advance: Advance = lambda _: None) -> Input:
-    """An export, after all its files were compared with its manifest.
+    """Open an export, after all its files were compared with its manifest.
 
-    Raises NotFoundError, and ConflictError for one that is damaged: nothing was written.
+    Raises NotFoundError, and ConflictError for a damaged one: nothing was written.
     """
     manifest = export_files.read_manifest(path)
     export_files.require_whole(path, manifest, advance)
@@ -88,26 +88,26 @@ def open_export(path: Path, advance: Advance = lambda _: None) -> Input:
 
 
 def open_table(path: Path, *, key: str | None, value: str | None, format: str | None = None) -> Input:
-    """Somebody else's table: a file or a folder of files. Raises NotFoundError, UsageError."""
+    """Open a table from elsewhere: a file or a folder of files. Raises NotFoundError, UsageError."""
     if not path.exists():
         raise NotFoundError(f"`{path}` does not exist")
     if export_files.has_manifest(path):
-        raise UsageError("`--key` and `--value` are for tables; this is an export", hint="Leave them out")
+        raise UsageError("`--key` and `--value` cannot be used with an export", hint="Omit them")
     known = format or file_rows.format_of(path) or ""
     if known not in file_rows.EXTENSIONS.values():
         formats = ", ".join(dict.fromkeys(file_rows.EXTENSIONS.values()))
-        problem = f"`{format}` is not a format of tables" if format else f"The format of `{path}` is not known"
-        raise UsageError(problem, hint=f"`--format` is one of {formats}")
+        problem = f"`{format}` is not a table format" if format else f"Unknown format of `{path}`"
+        raise UsageError(problem, hint=f"Set `--format` to one of {formats}")
     named = (key or "key", value or "value")
     if named[0] == named[1]:
-        raise UsageError(f"`{named[0]}` cannot hold both key and value")
+        raise UsageError(f"Column `{named[0]}` cannot be both key and value")
     return Input(path=path, format=known, key=named[0], value=named[1])
 
 
 def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> Loaded:
-    """Write the rows into the bucket; run again after it was killed, it ends like one that was not.
+    """Write the rows into the bucket; run again after a kill, it produces the same result.
 
-    Raises BucketNotFound without `create`, BucketExists where the bucket is another one, HazardRefused.
+    Raises BucketNotFound without `create`, BucketExists if the bucket has another configuration, HazardRefused.
     """
     begun = time.monotonic()
     with engine.explaining():
@@ -119,7 +119,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
             if source.history:
                 rows = _in_order(engine, rows, target, entries)
             elif order.create and entries:
-                target = replace(target, if_different=True)  # what an interrupted load left
+                target = replace(target, if_different=True)  # left by an interrupted load
             engine.doing = "writing"
             told = write(rows, target)
     written, rejected = told["written"], told.get("rejected", 0)
@@ -132,7 +132,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
 
 
 async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
-    """Make the bucket if it is to be made, and look whether it takes the rows; how many entries it holds before."""
+    """Create the bucket if requested, and check that it accepts the rows; return its number of entries before."""
     async with worker_connection.connected(options) as client:
         created = False
         if order.create:
@@ -146,29 +146,29 @@ async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple
         try:
             target = await target_of(client.bucket(options.bucket), dry_run=order.dry_run)
         except BucketNotFound as error:
-            error.hint = f"{error.hint}; `--create` makes it"
+            error.hint = f"{error.hint}; `--create` creates it"
             raise
     depth = source.manifest.config.get("max_msgs_per_subject", 0) if source.manifest and source.history else 0
     if depth > target.history and not order.shorter_history:
         raise HazardRefused(
             SHORTER_HISTORY,
-            f"The export holds up to {depth} entries of a key, bucket `{options.bucket}` keeps {target.history}: "
+            f"The export has up to {depth} entries per key, but bucket `{options.bucket}` keeps {target.history}: "
             "the oldest would be lost",
-            hint=f"`kvctl bucket edit {options.bucket} --history {depth}` keeps them, "
+            hint=f"`kvctl bucket edit {options.bucket} --history {depth}` keeps them; "
             f"`--force {SHORTER_HISTORY}` loses them",
         )
     return created, int(target.info["state"]["messages"])
 
 
 def _wanted(source: Input, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The stream configuration of a bucket that is made for the rows."""
+    """Return the stream configuration of a bucket created for the rows."""
     if source.manifest is not None:
         return copied_config(dict(source.manifest.config), bucket, dict(changes))
     return {**BucketConfig(bucket).to_stream(), **changes}
 
 
 def rows_of(engine: Engine, source: Input) -> DataFrame:
-    """The rows as columns that the data source writes."""
+    """Return the rows as columns that the data source writes."""
     if source.manifest is None:
         return file_rows.read_table(engine.spark, source.path, source.format, source.key, source.value)
     rows = file_rows.read(engine.spark, source.path, source.manifest)
@@ -176,7 +176,7 @@ def rows_of(engine: Engine, source: Input) -> DataFrame:
 
 
 def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: int) -> DataFrame:
-    """A history as tasks that each have all of a key's entries, one after the other, without what is stored."""
+    """Return a history partitioned by key and in order, without the entries already stored."""
     if entries:
         columns = ("key", "value", "revision", "operation")
         there = contents.read(engine.spark, replace(target, mode="history", columns=columns))
@@ -185,7 +185,7 @@ def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: i
 
 
 def _checked(rows: DataFrame) -> dict[str, Any]:
-    """What a write would report, as far as it shows without the bucket: rows that no bucket takes."""
+    """Return the report of a write as far as known without the bucket: rows that no bucket accepts."""
     from kvctl.pipeline.write.arrow_rows import chunk_of
     from kvctl.pipeline.write.decision import WriteMode
     from kvctl.pipeline.write.write_summary import SHOWN
@@ -206,7 +206,7 @@ def _checked(rows: DataFrame) -> dict[str, Any]:
 
 
 def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
-    """Write the rows; what the data source reports."""
+    """Write the rows; return the data source's report."""
     report = Path(tempfile.gettempdir(), f"kvctl-load-{secrets.token_hex(8)}.json")
     options = given_as(replace(target, report=str(report)))
     try:
@@ -217,11 +217,11 @@ def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
 
             found = explained(error)
             if isinstance(found, NoServer):
-                found.hint = f"Bucket `{target.bucket}` may hold a part of the rows; the same again completes it"
+                found.hint = f"Bucket `{target.bucket}` may have some of the rows; run it again to complete it"
                 raise found from error
             if not isinstance(found, PartlyDone) or not report.exists():
                 raise
-        # Behind a Connect server it is on another machine; without an error all rows were taken.
+        # Behind a Connect server it is on another machine; without an error all rows were written.
         told: dict[str, Any] = json.loads(report.read_bytes()) if report.exists() else {"written": rows.count()}
         return told
     finally:

@@ -1,4 +1,4 @@
-"""Run a declared pipeline: read the sources, make the rows, write them."""
+"""Run a declared pipeline: read the sources, transform the rows, write them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a run would do."""
+    """Description of a run, without its effect."""
 
     sources: Mapping[str, str]
-    """By name, in words."""
+    """Source descriptions by name."""
     columns: Mapping[str, str]
-    """Of the rows that are written, each with its type."""
+    """Columns written, each with its type."""
     sink: str
     plan: str
     """Spark's own plan."""
@@ -38,19 +38,19 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run came to."""
+    """Result of a run."""
 
     sink: str
     written: int
     unchanged: int
     rejected: int
     samples: tuple[tuple[str, str], ...]
-    """The first rejected rows: key and cause."""
+    """First rejected rows: key and cause."""
     seconds: float
 
 
 async def check(declared: Declared, connection: Mapping[str, str], *, dry_run: bool = False) -> None:
-    """What can be found missing, or in the way, without Spark. Raises NotFoundError, ConflictError, NoServer."""
+    """Check without Spark for missing sources and existing targets. Raises NotFoundError, ConflictError, NoServer."""
     for place in (*declared.sources.values(), declared.sink):
         if isinstance(place, Bucket):
             async with worker_connection.connected(_options(place, connection)) as client:
@@ -62,7 +62,7 @@ async def check(declared: Declared, connection: Mapping[str, str], *, dry_run: b
 
 
 def plan(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Planned:
-    """What a run would do. Raises NotFoundError, UsageError for what Spark does not understand."""
+    """Plan a run without running it. Raises NotFoundError, UsageError for an invalid query."""
     with engine.explaining():
         rows = _rows(engine.spark, declared, connection)
         _check_rows(rows, declared.sink)
@@ -75,7 +75,7 @@ def plan(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> P
 
 
 def run(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Ran:
-    """Carry it out; `connection` is for buckets of which the file does not say where they are.
+    """Run the pipeline; `connection` applies to buckets for which the file has none.
 
     Raises NotFoundError, ConflictError for a folder that is not empty, UsageError, and as the data source.
     """
@@ -95,7 +95,7 @@ def run(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Ra
 
 
 def connection_of(bucket: Bucket, connection: Mapping[str, str]) -> Mapping[str, str]:
-    """How to reach a bucket of which the file says nothing."""
+    """Return the connection options for a bucket without its own."""
     return {} if {"context", "url"} & set(bucket.options) else connection
 
 
@@ -110,11 +110,14 @@ def _check_source(files: Files) -> None:
 
 def _check_sink(files: Files) -> None:
     if files.mode == "error" and files.path.exists():
-        raise ConflictError(f"`{files.path}` exists", hint="`mode: overwrite` or `append` in the sink, or another path")
+        raise ConflictError(
+            f"`{files.path}` already exists",
+            hint="Set `mode: overwrite` or `mode: append` in the sink, or use another path",
+        )
 
 
 def _check_rows(rows: DataFrame, sink: Bucket | Files) -> None:
-    """Raises UsageError for columns that the sink does not take."""
+    """Raises UsageError for columns that the sink does not accept."""
     from kvctl.pipeline.write.arrow_rows import check_columns
 
     if isinstance(sink, Files):
@@ -155,6 +158,6 @@ def _write_files(rows: DataFrame, sink: Files) -> int:
     except BaseException:
         if sink.mode == "error":
             with suppress(OSError):
-                sink.path.rmdir()  # Spark leaves the folder, empty; the next run would find it in its way
+                sink.path.rmdir()  # Spark leaves an empty folder, which would block the next run
         raise
     return int(observation.get["rows"])

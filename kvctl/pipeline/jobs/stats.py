@@ -1,4 +1,4 @@
-"""What a bucket is made of: keys, sizes, churn and age by prefix, the largest and the hottest keys."""
+"""Statistics of a bucket: keys, sizes, churn and age by prefix, the largest and the hottest keys."""
 
 from __future__ import annotations
 
@@ -36,61 +36,61 @@ class Group:
     """Some of the bucket's keys together; sizes in bytes, times as microseconds since the epoch."""
 
     prefix: str
-    """What their names begin with, up to a dot; empty for all keys."""
+    """Common prefix of their names, up to a dot; empty for all keys."""
     keys: int
-    """Those that live."""
+    """Existing keys."""
     tombstones: int
-    """Keys of which a marker is left."""
+    """Deleted keys that still have a marker."""
     entries: int
-    """History and markers included."""
+    """Entries, history and markers included."""
     bytes: int
-    """Of the latest values."""
+    """Bytes of the latest values."""
     held: int
-    """Of all values, history included."""
+    """Bytes of all values, history included."""
     changed_today: int
     """Keys that were written or deleted within a day."""
     oldest: int | None
-    """The last change of the key that was left alone for longest."""
+    """Last change of the key that was unchanged for longest."""
     median: int | None
     newest: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key that stands out."""
+    """Notable key."""
 
     key: str
     revision: int
     bytes: int
     entries: int
     a_day: float | None
-    """Writes a day, over the entries that the bucket holds; None where it holds but one."""
+    """Writes per day, over the entries that the bucket has; None if there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a bucket is made of as of one revision."""
+    """Statistics of a bucket as of one revision."""
 
     bucket: str
     cut: int
     history: int
-    """Entries that it keeps of a key."""
+    """Entries kept per key."""
     full: int
-    """Keys with as many entries as it keeps: what they held before is gone."""
+    """Keys with the maximum number of entries: older ones were evicted."""
     total: Group
     prefixes: tuple[Group, ...]
-    """The largest ones first."""
+    """Largest prefixes first."""
     more: int
-    """Prefixes beyond those."""
+    """Number of further prefixes."""
     largest: tuple[Key, ...]
     hottest: tuple[Key, ...]
     seconds: float
 
 
 def stats(engine: Engine, options: SourceOptions, *, tokens: int = 1, limit: int = 20) -> Stats:
-    """Read the bucket's history once; prefixes have so many tokens. Raises BucketNotFound, UsageError."""
+    """Read the bucket's history once; prefixes have `tokens` tokens. Raises BucketNotFound, UsageError."""
     if tokens < 1 or limit < 1:
-        raise UsageError(f"`{min(tokens, limit)}` is not a number from 1 on")
+        raise UsageError(f"`{min(tokens, limit)}` is not a positive number")
     begun = time.monotonic()
     with engine.explaining():
         info = worker_connection.run(contents.info_of(options))
@@ -113,7 +113,7 @@ def stats(engine: Engine, options: SourceOptions, *, tokens: int = 1, limit: int
 
 
 def _keys(entries: DataFrame, tokens: int) -> DataFrame:
-    """A row a key: its latest entry, and how many it has."""
+    """Return a row per key: its latest entry, and its number of entries."""
     from pyspark.sql.functions import expr
 
     aggregates = map(expr, _ENTRY)

@@ -1,4 +1,4 @@
-"""What a bucket is made of, as a picture: a bar for each prefix, as long as its values are large. [pure]"""
+"""Statistics of a bucket as a picture: a bar for each prefix, proportional to the size of its values. [pure]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WIDTH = 760
 _LEFT, _RIGHT, _ROW, _TOP, _BAR = 190, 210, 26, 92, 14
 _LONGEST = 24
-"""Characters of a prefix that are shown."""
+"""Maximum characters of a prefix shown."""
 _STYLE = """\
   text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px; fill: #57606a }
   .name { font-family: 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1f2328; text-anchor: end }
@@ -24,11 +24,11 @@ _STYLE = """\
 
 
 def picture(stats: Stats) -> str:
-    """SVG that stands by itself, on white; the darker part of a bar are the keys that changed within a day."""
+    """Return a self-contained SVG on white; the darker part of a bar are keys that changed within a day."""
     total, rows = stats.total, stats.prefixes
     height = _TOP + _ROW * max(len(rows), 1) + 18
     most = max((group.bytes for group in rows), default=0) or 1
-    kept = f"{total.entries} entries" + (f", up to {stats.history} of a key" if stats.history > 1 else "")
+    kept = f"{total.entries} entries" + (f", up to {stats.history} per key" if stats.history > 1 else "")
     said = f"{_keys(total)}, {total.tombstones} deleted, {kept}, {format_size(total.bytes)}"
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '

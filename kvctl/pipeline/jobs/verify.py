@@ -1,4 +1,4 @@
-"""Verify an export: its files against the manifest, and what they hold against a live bucket."""
+"""Verify an export: its files against the manifest, and its rows against a live bucket."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
 
 LISTED = 1000
-"""Differences that are listed; all are counted."""
+"""Maximum number of differences listed; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What became of the files."""
+    """Result of checking the files."""
 
     path: str
     manifest: Manifest
@@ -38,12 +38,12 @@ class Verified:
 
     @property
     def whole(self) -> bool:
-        """Whether every file is as it was written, and none is missing or new."""
+        """Whether every file is as written, and none is missing or extra."""
         return not self.damage
 
 
 class At(StrEnum):
-    """As of when the bucket was compared."""
+    """State of the bucket that was compared."""
 
     CUT = "cut"
     NOW = "now"
@@ -51,23 +51,23 @@ class At(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """In what a live bucket differs from an export."""
+    """Differences between a live bucket and an export."""
 
     bucket: str
     at: At
     revision: int
-    """The last one that was compared."""
+    """Last revision that was compared."""
     counts: dict[str, int]
-    """Of keys: `missing` in the bucket, `extra` in it, or `differs`."""
+    """Number of keys that are `missing` in the bucket, `extra` in it, or `differs`."""
     differences: list[KeyDifference]
-    """The first of them by key; the export's revision, and the bucket's."""
+    """First differences by key, with the export's revision and the bucket's."""
     seconds: float
 
 
 def verify(folder: Path, advance: Advance = lambda _: None) -> Verified:
     """Compare the files of an export with its manifest; needs no Spark.
 
-    Raises NotFoundError where there is no export, ConflictError where the manifest is damaged.
+    Raises NotFoundError without an export, ConflictError if the manifest is damaged.
     """
     begun = time.monotonic()
     manifest = export_files.read_manifest(folder)
@@ -76,9 +76,9 @@ def verify(folder: Path, advance: Advance = lambda _: None) -> Verified:
 
 
 def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOptions) -> Compared:
-    """Compare the rows with a bucket: as of the export's cut where it is the same one and still holds that, else now.
+    """Compare the rows with a bucket at the export's snapshot revision if the bucket still has it, or as it is now.
 
-    Of a copy of the bucket only what keys hold is compared, not at what revisions. Raises BucketNotFound.
+    Of a copy of the bucket only values are compared, not revisions. Raises BucketNotFound.
     """
     begun = time.monotonic()
     with engine.explaining():
@@ -97,7 +97,7 @@ def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOpt
 
 
 async def _standing(options: SourceOptions) -> tuple[int, str]:
-    """The bucket's last revision, and when its stream was created."""
+    """Return the bucket's last revision, and its stream's creation time."""
     async with worker_connection.connected(options) as client:
         binding = await client.bucket(options.bucket).locate(fresh=True)
         info = await streams.info(binding.api, binding.stream)
@@ -113,7 +113,7 @@ def _meant(error: Exception) -> Exception:
 def _differences(
     engine: Engine, folder: Path, manifest: Manifest, options: SourceOptions, at: At
 ) -> tuple[dict[str, int], list[KeyDifference]]:
-    """How many keys differ in each way, and the first of them."""
+    """Return the number of keys that differ in each way, and the first of them."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import expr
 
@@ -136,7 +136,7 @@ def _differences(
 
 
 def _latest(engine: Engine, exported: DataFrame, options: SourceOptions, manifest: Manifest, at: At) -> DataFrame:
-    """The keys of which export and bucket hold something else: whether each has them, and at which revision.
+    """Return the keys whose value differs: whether each side has them, and at which revision.
 
     Entries of a commit have no revision.
     """
@@ -152,7 +152,7 @@ def _latest(engine: Engine, exported: DataFrame, options: SourceOptions, manifes
 
 
 def _histories(engine: Engine, exported: DataFrame, options: SourceOptions, manifest: Manifest, at: At) -> DataFrame:
-    """The same by all entries of a key; at the cut without what later ones pushed out of the bucket."""
+    """Compare as `_latest`, but all entries of a key; at the cut without those evicted from the bucket since."""
     there = contents.read(engine.spark, replace(options, columns=("key", "value", "revision", "operation")))
     both = (
         histories(exported, "held")

@@ -1,4 +1,4 @@
-"""Rows to write: the columns they may have, and Arrow batches of them made into keys, values and headers."""
+"""Rows to write: their columns, and Arrow batches converted to keys, values and headers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ WRITTEN = {
     "headers": ("map<string,string>",),
     "ttl": ("double", "float", *_NUMBERS),
 }
-"""The columns that are heeded, and their types; text is written as UTF-8, a ttl is in seconds."""
+"""Columns that are used, and their types; text is written as UTF-8, a ttl is in seconds."""
 _SPECIAL = ("operation", "headers", "ttl")
 
 
 def check_columns(schema: StructType, mode: WriteMode) -> None:
-    """Raises UsageError for columns that there are none of, of other types, or missing.
+    """Raises UsageError for unknown, mistyped or missing columns.
 
-    What a reading gives beyond those that are heeded (created, bucket, origin; revision but to update) may be there.
+    Other columns of a read (created, bucket, origin; revision except in mode update) are ignored.
     """
     columns = [column for column in schema.fields if column.name != PROBLEM]
     names = [column.name for column in columns]
@@ -43,34 +43,34 @@ def check_columns(schema: StructType, mode: WriteMode) -> None:
         _check_column(column.name, column.dataType.simpleString())
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise UsageError(f"There are two columns `{twice}`")
+        raise UsageError(f"Column `{twice}` occurs twice")
     needed = ["key", *(["value"] if "operation" not in names else [])]
     needed += ["revision"] if mode is WriteMode.UPDATE else []
     for name in needed:
         if name not in names:
             near = get_close_matches(name, names, n=1)
             guess = f"Rename `{near[0]}`? " if near else ""
-            raise UsageError(f"There is no column `{name}`", hint=f"{guess}{_WANTED}")
+            raise UsageError(f"Column `{name}` is missing", hint=f"{guess}{_WANTED}")
 
 
 def _check_column(name: str, kind: str) -> None:
     if name not in TYPES:
         near = get_close_matches(name.lower(), TYPES, n=1, cutoff=0.4)
         guess = f"Did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"There is a column `{name}`, which a bucket does not have", hint=f"{guess}{_WANTED}")
+        raise UsageError(f"Unknown column `{name}`", hint=f"{guess}{_WANTED}")
     wanted = WRITTEN.get(name, (kind,))
     if kind not in wanted:
         raise UsageError(
-            f"Column `{name}` is of type {kind}, not {' or '.join(wanted[:2])}", hint=f"Cast it to {wanted[0]}"
+            f"Column `{name}` has type {kind}, not {' or '.join(wanted[:2])}", hint=f"Cast it to {wanted[0]}"
         )
 
 
-_WANTED = "Written are key, value and, where they are there, operation, headers, ttl; revision in mode update"
+_WANTED = "Columns are key, value and optionally operation, headers, ttl; in mode update also revision"
 
 
 @dataclass(slots=True)
 class Chunk:
-    """One Arrow batch: parallel lists, as the columns have them. Rows of a partition count from 0."""
+    """One Arrow batch as parallel lists. Rows of a partition count from 0."""
 
     batch: pa.RecordBatch | None
     """None for rows that come from elsewhere."""
@@ -78,38 +78,38 @@ class Chunk:
     keys: list[str]
     values: list[bytes]
     headers: list[bytes] | None
-    """Where some row has any: its header block, without an id."""
+    """Header block of each row without an id, if some row has one."""
     expected: list[int] | None
-    """The revisions that rows depend on."""
+    """Revisions that rows depend on."""
     bad: dict[int, str] = field(default_factory=dict)
-    """Rows of this batch that cannot be written, and why; counted within the batch."""
+    """Rows of this batch that cannot be written, with the reason; counted within the batch."""
     largest: int = 0
     """Bytes of the largest value."""
     floor: int = 0
-    """The last revision that was acknowledged before any of these rows was sent."""
+    """Last revision acknowledged before any of these rows was sent."""
 
     @property
     def end(self) -> int:
-        """The number of the row after the last."""
+        """Number of the row after the last."""
         return self.first + len(self.keys)
 
     def places(self) -> Iterator[int]:
-        """The rows that can be written, as counted within the batch."""
+        """Yield the rows that can be written, as counted within the batch."""
         return (at for at in range(len(self.keys)) if at not in self.bad)
 
     def header(self, at: int) -> bytes:
-        """The header block of a row, without an id; empty for none."""
+        """Return the header block of a row, without an id; empty for none."""
         return self.headers[at] if self.headers else b""
 
     def asked(self, at: int) -> Asked:
-        """The row as what has to be decided."""
+        """Return the row with the revision it depends on."""
         header = self.header(at)
         row = Row(self.first + at, self.keys[at], self.values[at], header, _operation_in(header))
         return Asked(row, self.expected[at] if self.expected else None)
 
 
 def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> Chunk:
-    """The rows of a batch, which begins with this row of the partition."""
+    """Convert a batch, which begins with this row of the partition."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     problems = columns[PROBLEM].to_pylist() if PROBLEM in columns else ()
     if problems:
@@ -127,7 +127,7 @@ def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> Chunk:
     elif mode is WriteMode.CREATE:
         for at in list(chunk.places()):
             if _operation_in(chunk.header(at)) is not Operation.PUT:
-                chunk.bad[at] = "Mode create takes no deletions"
+                chunk.bad[at] = "Mode create does not allow deletions"
     return chunk
 
 
@@ -162,7 +162,7 @@ def _check_keys(chunk: Chunk, keys: Sequence[str | None]) -> None:
 
 
 def _check_values(chunk: Chunk, columns: dict[str, Any]) -> None:
-    """A put needs a value; a deletion may do without."""
+    """Check the values: a put needs one, a deletion does not."""
     if "value" in columns and not columns["value"].null_count:
         return
     missing = columns["value"].is_null().to_pylist() if "value" in columns else [True] * len(chunk.keys)
@@ -194,7 +194,7 @@ def _add_expected(chunk: Chunk, revisions: list[int | None]) -> None:
     chunk.expected = [0 if revision is None else revision for revision in revisions]
     for at, revision in enumerate(revisions):
         if revision is None or revision < 0:
-            chunk.bad.setdefault(at, "The revision is null" if revision is None else f"There is no revision {revision}")
+            chunk.bad.setdefault(at, "The revision is null" if revision is None else f"Invalid revision {revision}")
 
 
 def _operation_in(header: bytes) -> Operation:

@@ -1,6 +1,6 @@
-"""Rows that cannot be written, kept in a folder: a Parquet file a task, with their columns and the cause.
+"""Rejected rows, stored in a folder: a Parquet file per task, with their columns and the cause.
 
-A task's file has a name of its own, the same on every attempt, and is there as a whole or not at all.
+A task's file has a unique name, the same on every attempt, and is written atomically.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CAUSE = "cause"
 
 
 class DeadLetters:
-    """The file of one task, begun with the first row; a context manager that leaves nothing of a task that failed."""
+    """File of one task, started with the first row; a context manager that leaves nothing if the task fails."""
 
     def __init__(self, folder: str, task: str) -> None:
         self.name: str | None = None
-        """The file's, once it is there."""
+        """Name of the file, once it exists."""
         self._folder = folder
         self._task = task
         self._files: fs.FileSystem
@@ -54,7 +54,7 @@ class DeadLetters:
             self.name = f"{self._task}.parquet" if kind is None else None
 
     def add(self, chunk: Chunk, causes: dict[int, str]) -> None:
-        """Keep these rows of a batch. Raises KvctlError where the folder cannot be written."""
+        """Add these rows of a batch. Raises KvctlError if the folder is not writable."""
         import pyarrow as pa
 
         assert chunk.batch is not None
@@ -80,7 +80,7 @@ class DeadLetters:
 
     @contextmanager
     def _replacing(self) -> Iterator[Any]:
-        """The file under a random name, which gets its own name when the block ends."""
+        """Open the file under a random name; it gets its own name when the block ends."""
         from pyarrow import fs
 
         if isinstance(self._files, fs.LocalFileSystem):
@@ -105,13 +105,13 @@ class DeadLetters:
         self._path = f"{self._root}/{self._task}.parquet"
 
     def _remove_former(self) -> None:
-        """No row failed: nor may those of a former attempt seem to have."""
+        """Remove the file of an earlier attempt if no row failed."""
         with suppress(OSError):
             self._open()
             self._files.delete_file(self._path)
 
     def _failed(self, error: OSError) -> KvctlError:
         return KvctlError(
-            f"The rows that cannot be written cannot be kept in `{self._folder}`: {error}",
-            hint="Option `deadLetter` is a folder that all executors can write",
+            f"Could not store rejected rows in `{self._folder}`: {error}",
+            hint="Set option `deadLetter` to a folder that all executors can write",
         )

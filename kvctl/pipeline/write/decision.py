@@ -1,15 +1,15 @@
-"""What to do about a row when it is not known whether it is stored: decided by what its key holds.
+"""Decide what to do with a row that may or may not be stored, from the entries of its key.
 
-So it is for rows of a task that Spark runs again, of a batch that it replays, and for writes without an answer. What is
-not decided to be there is written on condition of the revision that was seen: what comes after all makes that fail.
+This applies to rows of a task that Spark retries, of a batch that it replays, and to writes without an acknowledgement.
+A row that is not found is written on condition of the revision that was read, so a late arrival makes the write fail.
 
-Rows of a key are stored in their order. A row that cannot be found, where others wrote the key and its history is too
-short to show it, counts as written before theirs: nobody can tell that it was not. On condition it counts as refused.
+Rows of a key are stored in order. If others wrote the key and its history is too short to show a row, the row counts as
+written before theirs: nobody can tell that it was not. In a conditional mode it counts as refused.
 
-An earlier run of a job may have cut its rows into other partitions (`moved`). Then a row is known by its content, in
-whatever partition it was stored, as long as that leaves the rows of its key in the order that they have now. Equal rows
-of one key in several partitions count as one. Where a batch may well have several rows of a key (`lenient`), stored
-ones that are not among this task's are taken for another task's, not for the work of a plan that changes.
+An earlier run of a job may have split its rows into other partitions (`moved`). Then a row is identified by its
+content, in whatever partition it was stored, as long as the rows of its key keep their present order. Equal rows of one
+key in several partitions count as one. If a batch may have several rows of a key (`lenient`), stored rows that are not
+among this task's are taken for another task's, not for the result of a plan that changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kvctl.pipeline.write.row_ids import RowIds, digest_of
 
 
 class WriteMode(StrEnum):
-    """On what condition rows are written."""
+    """Condition on which rows are written."""
 
     PUT = "put"
     CREATE = "create"
@@ -37,18 +37,18 @@ class WriteMode(StrEnum):
 
 
 class Outcome(Enum):
-    """What becomes of a row."""
+    """Result for a row."""
 
     WRITE = auto()
     STORED = auto()
-    """It is there: by a former attempt, or without an answer."""
+    """Already stored: by an earlier attempt, or without an acknowledgement."""
     UNCHANGED = auto()
-    """The key has this value."""
+    """The key already has this value."""
     REFUSED = auto()
 
 
 class Decision(NamedTuple):
-    """The outcome; with the revision that a write expects the key at (0: none), or the cause of a refusal."""
+    """Outcome, with the revision that a write expects the key at (0: none), or the cause of a refusal."""
 
     outcome: Outcome
     revision: int = 0
@@ -56,7 +56,7 @@ class Decision(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A row, and the revision of its key on which it depends, if it does."""
+    """Row, and the revision of its key that it depends on, if any."""
 
     row: Row
     expected: int | None = None
@@ -64,17 +64,17 @@ class Asked(NamedTuple):
 
 _LATER = "A later row of the key was stored before it"
 ANOTHER = (
-    "A former attempt stored another row of the key: the plan gives other rows each time it is run "
-    "(write what `persist`, `checkpoint` or a sort holds fast), or another write has the same `writeId`"
+    "An earlier attempt stored a different row of the key: the query is not deterministic "
+    "(`persist`, `checkpoint` or sort it), or another write uses the same `writeId`"
 )
 
 
 _Numbered = Sequence[tuple[int, StoredMessage]]
-"""Messages, and which rows of the task they are."""
+"""Messages with the numbers of the task's rows."""
 
 
 class Decider:
-    """Decides about the rows of one task; `history` is how many entries of a key the bucket keeps."""
+    """Decides about the rows of one task; `history` is the number of entries that the bucket keeps per key."""
 
     def __init__(
         self, ids: RowIds, mode: WriteMode, history: int, *,
@@ -88,37 +88,37 @@ class Decider:
         self._lenient = lenient
         self._given: array[int] | None = None
         self._matched: set[int] = set()
-        """Revisions that were taken for rows at another place."""
+        """Revisions matched to rows at another place."""
         self._owed: dict[int, int] = {}
-        """Revisions that stand for rows of this attempt that are still to come, and the digests of these."""
+        """Revisions of rows of this attempt that are still to come, with their digests."""
 
     @property
     def owed(self) -> set[int]:
-        """Revisions that stand for rows of this attempt that did not come yet."""
+        """Return revisions of rows of this attempt that did not come yet."""
         return set(self._owed)
 
     def note(self, rows: Sequence[Row]) -> None:
-        """Remember what the rows of this attempt are, from the first one on: four bytes each."""
+        """Record the digests of this attempt's rows, from the first one on: four bytes each."""
         self._given = self._given or array("I")
         self._given.extend(digest_of(row.key, row.header, row.value) for row in rows)
 
     def mine(self, message: StoredMessage) -> bool:
-        """Whether some attempt at the job stored it."""
+        """Return whether some attempt of the job stored it."""
         return self._ids.place(message.header) is not None
 
     def certain(self, row: Row, last: StoredMessage) -> bool:
-        """Whether the key's last message is this very row."""
+        """Return whether the key's last message is this row."""
         return self._ids.number(last.header) == row.line and _digest(row, last) == _digest(row)
 
     def decide(
         self, asked: Asked, last: StoredMessage | None, since: Sequence[StoredMessage], *, absent: bool = False
     ) -> Decision:
-        """By the key's last message, and all it keeps that came since the first attempt may have begun.
+        """Decide from the key's last message, and all its messages since the first attempt may have begun.
 
-        Of an `absent` row it is known that it is not stored: the server refused it, or it was never sent.
+        An `absent` row is known not to be stored: the server refused it, or it was never sent.
         """
         row = asked.row
-        if self._owed:  # it has come, even where somebody has overwritten it since
+        if self._owed:  # it has come, even if it was overwritten since
             came = _digest(row)
             self._owed = {revision: digest for revision, digest in self._owed.items() if digest != came}
         if not since and not self._if_different:
@@ -144,7 +144,7 @@ class Decider:
     def _beside_others(
         self, asked: Asked, last: StoredMessage | None, mine: _Numbered, since: Sequence[StoredMessage], whole: bool
     ) -> Decision:
-        """The same for a row that was not found, where other tasks' rows of the key are as good as other writers'."""
+        """Decide about a row that was not found, when other tasks' rows of the key count as other writers'."""
         line = asked.row.line
         given = [(number, m) for number, m in mine if self._is_given(number, m, asked.row)]
         later = any(number > line and m.sequence not in self._matched for number, m in given)
@@ -154,7 +154,7 @@ class Decider:
         return self._on_condition(asked, last)
 
     def _found(self, row: Row, mine: _Numbered, since: Sequence[StoredMessage]) -> int:
-        """The revision of the row, at its place or, where the order is another than before, at any; 0 for none."""
+        """Return the revision of the row, at its place or, if partitions may have moved, at any; 0 for none."""
         floor = self._preceding(row, mine, since) if self._moved else 0
         same = [(number, m) for number, m in mine if m.sequence > floor and _digest(row, m) == _digest(row)]
         for number, message in same:
@@ -167,7 +167,7 @@ class Decider:
         return 0
 
     def _elsewhere(self, row: Row, since: Sequence[StoredMessage], floor: int) -> StoredMessage | None:
-        """The row as another partition's, where it may have been one."""
+        """Return the row as stored by another partition, if it may have been."""
         for message in since if self._moved else ():
             place = self._ids.place(message.header)
             if place is None or place[0] == self._ids.partition or message.sequence in self._matched:
@@ -177,36 +177,34 @@ class Decider:
         return None
 
     def _preceding(self, row: Row, mine: _Numbered, since: Sequence[StoredMessage]) -> int:
-        """The revision of the last row of the key that this attempt has before this one, as far as it is there."""
+        """Return the revision of this attempt's last row of the key before this one, if stored."""
         given = (m.sequence for number, m in mine if number < row.line and self._is_given(number, m, row))
         matched = (m.sequence for m in since if m.sequence in self._matched)
         return max([*given, *matched], default=0)
 
     def _found_by_value(self, row: Row, since: Sequence[StoredMessage]) -> int:
-        """The same for a row that had no room for an id."""
+        """Return the revision of a row that had no room for an id, matched by value."""
         if self._ids.fit(row):
             return 0
         return next((m.sequence for m in since if _digest(row, m) == _digest(row)), 0)
 
     def _accounted(self, row: Row, number: int, message: StoredMessage) -> bool:
-        """Whether the message is what this attempt, too, has in its place, or has been taken for a row of it."""
+        """Return whether the message is this attempt's row at its place, or was matched to a row of it."""
         return self._given is None or message.sequence in self._matched or self._is_given(number, message, row)
 
     def _is_given(self, number: int, message: StoredMessage, row: Row) -> bool:
-        """Whether this attempt has what the message holds as its row of this number, as far as it has come."""
+        """Return whether this attempt's row of this number is the message's, as far as it has come."""
         return self._given is not None and number < len(self._given) and self._given[number] == _digest(row, message)
 
     def _overtaken(self, revision: int) -> Decision:
         if self._mode is WriteMode.PUT:
             return Decision(Outcome.STORED, revision)
-        return Decision(
-            Outcome.REFUSED, cause=f"It is not known whether it was written: the key was at revision {revision} since"
-        )
+        return Decision(Outcome.REFUSED, cause=f"Unknown outcome: the key was at revision {revision} since")
 
     def _on_condition(self, asked: Asked, last: StoredMessage | None) -> Decision:
         revision = last.sequence if last else 0
         if self._mode is WriteMode.CREATE and last and operation_of(last.header)[0] is Operation.PUT:
-            return Decision(Outcome.REFUSED, cause=f"The key exists, at revision {revision}")
+            return Decision(Outcome.REFUSED, cause=f"The key exists at revision {revision}")
         if asked.expected is not None and asked.expected != revision:
             error = mismatch(asked.row.key, asked.expected, WrongRevision("", found=revision))
             return Decision(Outcome.REFUSED, cause=error.message)
@@ -214,7 +212,7 @@ class Decider:
 
 
 def _digest(row: Row, message: StoredMessage | None = None) -> int:
-    """The digest of the row, or of a message of its key."""
+    """Return the digest of the row, or of a message of its key."""
     if message is None:
         return digest_of(row.key, row.header, row.value)
     return digest_of(row.key, message.header, message.payload)

@@ -1,8 +1,8 @@
-"""What of a history is still to be written: a load that was killed, run again, writes what is missing.
+"""Find the part of a history still to be written: a load that was killed, run again, writes what is missing.
 
-Where a key's history in the bucket ends with the first entries of the one to be loaded, these are left out. So a whole
-load run again writes nothing, where the bucket holds that many entries of a key; where it holds fewer, the oldest are
-gone, all are written again, and the same ones are left.
+If a key's history in the bucket ends with the first entries of the one to load, these are skipped. So a complete load
+run again writes nothing if the bucket keeps that many entries per key; if it keeps fewer, the oldest are evicted, all
+are written again, and the same ones remain.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _OVERLAP = """
     array_max(filter(sequence(0, least(size(wanted), size(there))), n ->
         slice(contents(there), size(there) - n + 1, n) = slice(contents(wanted), 1, n)))
 """
-"""How many of the last entries that are there are the first ones that are wanted."""
+"""Number of the last existing entries that equal the first wanted ones."""
 _CONTENTS = "transform({0}, entry -> struct(entry.operation, entry.digest))"
 
 
 def missing(wanted: DataFrame, there: DataFrame) -> DataFrame:
-    """The entries of a history that a bucket, by its own history, lacks."""
+    """Return the entries of a history that a bucket, by its own history, lacks."""
     from pyspark.sql.functions import expr
 
     overlap = _OVERLAP.replace("contents(there)", _CONTENTS.format("there"))
@@ -34,7 +34,7 @@ def missing(wanted: DataFrame, there: DataFrame) -> DataFrame:
 
 
 def histories(rows: DataFrame, name: str) -> DataFrame:
-    """A row a key: its entries in their order, as revision, operation and a hash of the value."""
+    """Return a row per key: its entries in order, as revision, operation and a hash of the value."""
     from pyspark.sql.functions import expr
 
     entries = rows.selectExpr("key", _DIGEST)

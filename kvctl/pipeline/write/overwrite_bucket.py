@@ -1,9 +1,9 @@
-"""Overwriting a bucket: all rows are staged in a bucket beside it and counted, then its content is exchanged.
+"""Overwrite a bucket: all rows are staged in a bucket beside it and counted, then its content is exchanged.
 
-Tasks write into the stage, so that a job that fails leaves the bucket as it was. The exchange is one process on the
-driver: it writes what is staged, key by key, then deletes the keys that are not (markers; their history stays). It is
-not one moment: until it ends, a reader sees some keys new and some old. Killed half-way it has to be run again, which
-stages anew; the stage that was left over makes room for the next one, and a job that still writes into it fails.
+Tasks write into the stage, so that a job that fails leaves the bucket unchanged. The exchange is one process on the
+driver: it writes the staged rows, key by key, then deletes other keys (markers; their history stays). It is not atomic:
+until it ends, a reader sees some keys new and some old. Killed half-way it has to be run again, which stages all rows
+again; the leftover stage is replaced, and a job that still writes into it fails.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MARK = "kvctl.overwrites"
 TTL, STAGED_TTL = "Nats-TTL", "Kvctl-TTL"
 """A ttl does not run in the stage."""
 PASSES = 5
-"""Times that keys to delete are looked for, where connections are lost."""
+"""Number of passes to find keys to delete, if connections are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where rows wait: a bucket of a name of its own, in one life of it."""
+    """Staging bucket, identified by name and creation time."""
 
     bucket: str
     created: str
@@ -50,7 +50,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Exchanged:
-    """What an exchange did."""
+    """Result of an exchange."""
 
     counts: Counts
     removed: int = 0
@@ -59,12 +59,12 @@ class Exchanged:
 
 
 async def begin(client: kvctl.Client, bucket: str) -> Stage:
-    """Make the stage anew; what an earlier overwrite left is removed. Raises as a put, RefusedError, UsageError."""
+    """Create the stage; one left by an earlier overwrite is removed. Raises as a put, RefusedError, UsageError."""
     target = await target_of(client.bucket(bucket))
     name = bucket + SUFFIX
     if len(name) > MAX_BUCKET:
         raise UsageError(
-            f"The bucket's name is too long to be overwritten: there would be no bucket `{name}` beside it"
+            f"The bucket's name is too long to overwrite: the staging bucket `{name}` would exceed the limit"
         )
     await discard(client, bucket)
     info = await streams.create(client.api, _stage_of(target, bucket, name))
@@ -72,32 +72,33 @@ async def begin(client: kvctl.Client, bucket: str) -> Stage:
 
 
 async def discard(client: kvctl.Client, bucket: str, created: str | None = None) -> None:
-    """Remove the stage of a bucket, in one of its lives or whatever it is. Raises RefusedError for what is none."""
+    """Remove the stage of a bucket, of one stream instance or any. Raises RefusedError for another kind of bucket."""
     stream = STREAM_PREFIX + bucket + SUFFIX
     found = await streams.find(client.api, stream)
     if found is None or (created and found["created"] != created):
         return
     if (found["config"].get("metadata") or {}).get(MARK) != bucket:
         raise RefusedError(
-            f"Bucket `{bucket + SUFFIX}` is in the way: rows of an overwrite of `{bucket}` wait there",
-            hint="It was made by others; rename it, or write into another bucket",
+            f"Staging bucket `{bucket + SUFFIX}` already exists and was not created by kvctl",
+            hint="Rename it, or write to another bucket",
         )
     with suppress(StreamNotFound):
         await streams.delete(client.api, stream)
 
 
 async def opened(client: kvctl.Client, stage: Stage, bucket: str) -> Target:
-    """The stage to write into or read. Raises KvctlError when another overwrite has taken its place."""
+    """Open the stage to write into or read. Raises KvctlError if another overwrite has replaced it."""
     info = await streams.find(client.api, STREAM_PREFIX + stage.bucket)
     if info is None or info["created"] != stage.created:
         raise KvctlError(
-            f"Another overwrite of `{bucket}` has begun: this one ends", hint="One at a time can overwrite a bucket"
+            f"Another overwrite of `{bucket}` has started: this one ends",
+            hint="Run only one overwrite of a bucket at a time",
         )
     return await target_of(client.bucket(stage.bucket))
 
 
 def to_stage(chunk: Chunk, target: Target) -> Chunk:
-    """The chunk as it is staged: rows that the bucket itself would not take are bad, times to live stand still."""
+    """Return the chunk as staged: rows that the bucket itself would not accept are bad, ttls do not run."""
     if not chunk.headers:
         return chunk
     for at in list(chunk.places()):
@@ -113,9 +114,9 @@ def to_stage(chunk: Chunk, target: Target) -> Chunk:
 async def exchange(
     client: kvctl.Client, bucket: str, stage: Stage, written: int, ids: RowIds, *, if_different: bool = False
 ) -> Exchanged:
-    """Replace the bucket's content by what is staged, of which `written` rows were acknowledged.
+    """Replace the bucket's content by the staged rows, of which `written` were acknowledged.
 
-    Raises KvctlError, with the bucket as it was, where less is staged or does not fit; PartlyDone half-way.
+    Raises KvctlError, with the bucket unchanged, if rows are missing or do not fit; PartlyDone half-way.
     """
     staged, target = await opened(client, stage, bucket), await target_of(client.bucket(bucket))
     _check(staged, target, written)
@@ -131,15 +132,15 @@ async def exchange(
         removed = await _remove_others(client, stage, target, staged, before)
     except KvctlError as error:
         raise PartlyDone(
-            f"`{bucket}` is half overwritten, {publisher.counts.written} entries are written: {error.message}",
-            hint="The same write again completes it",
+            f"`{bucket}` is partly overwritten ({publisher.counts.written} entries written): {error.message}",
+            hint="Run the same write again to complete it",
         ) from None
     return Exchanged(counts, len(removed), tuple(removed[:SHOWN]))
 
 
 def unchanged(bucket: str) -> str:
-    """What an overwrite that fails before the exchange says first."""
-    return f"Bucket `{bucket}` is as it was"
+    """Return the beginning of the message when an overwrite fails before the exchange."""
+    return f"Bucket `{bucket}` is unchanged"
 
 
 def _stage_of(target: Target, bucket: str, name: str) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _stage_of(target: Target, bucket: str, name: str) -> dict[str, Any]:
     stage = BucketConfig(
         name, history=min(max(like.history, 1), 64), replicas=like.replicas, storage=like.storage,
         compress=like.compress, cluster=like.cluster, tags=like.tags, max_value_size=like.max_value_size,
-        description=f"Rows that are to replace the content of bucket {bucket}; left over where the job was killed",
+        description=f"Staged rows that will replace the content of bucket {bucket}; a leftover if the job was killed",
     ).to_stream()  # fmt: skip
     if stage.get("max_msg_size", -1) > 0:
         stage["max_msg_size"] += len(STAGED_TTL) - len(TTL)
@@ -159,12 +160,12 @@ def _check(staged: Target, target: Target, written: int) -> None:
     stage, state, config = staged.info["state"], target.info["state"], target.info["config"]
     bucket = target.binding.bucket
     if stage["last_seq"] < written:
-        raise KvctlError(f"{unchanged(bucket)}: {stage['last_seq']} of {written} rows are staged")
+        raise KvctlError(f"{unchanged(bucket)}: only {stage['last_seq']} of {written} rows are staged")
     most = config.get("max_bytes", -1)
     if 0 < most < stage["bytes"] + state["bytes"]:
         raise KvctlError(
-            f"{unchanged(bucket)}: what is staged, {stage['bytes']} bytes, has no room beside what is there",
-            hint=f"`kvctl bucket edit {bucket} --max-bytes {stage['bytes'] + state['bytes']}` makes it",
+            f"{unchanged(bucket)}: no room for the staged {stage['bytes']} bytes",
+            hint=f"`kvctl bucket edit {bucket} --max-bytes {stage['bytes'] + state['bytes']}` makes room",
         )
 
 
@@ -181,7 +182,7 @@ async def _staged_chunks(stage: Bucket) -> AsyncIterator[Chunk]:
 
 
 def _header(entry: Entry) -> bytes:
-    """What a staged entry is to be written with, but for its id."""
+    """Return the headers to write a staged entry with, except its id."""
     if not entry.header or (b"\r\nKvctl-Row: " in entry.header and entry.header.count(b"\r\n") == 3):
         return b""
     headers = own_headers(entry)
@@ -190,9 +191,9 @@ def _header(entry: Entry) -> bytes:
 
 
 async def _remove_others(client: kvctl.Client, stage: Stage, target: Target, staged: Target, before: int) -> list[str]:
-    """Delete the keys that live since before the exchange and are not staged; their names.
+    """Delete the keys that exist since before the exchange and are not staged; return their names.
 
-    What others write meanwhile stays. Raises KvctlError where another overwrite has begun.
+    Concurrent writes by others stay. Raises KvctlError if another overwrite has started.
     """
     bucket = client.bucket(target.binding.bucket)
     removed: list[str] = []
@@ -201,7 +202,7 @@ async def _remove_others(client: kvctl.Client, stage: Stage, target: Target, sta
         async for entries in listing.entry_batches(target.binding, [], values=False):
             old = [e for e in entries if e.revision <= before and not e.key.startswith(RESERVED)]
             missing = await _not_staged(staged, old)
-            await opened(client, stage, bucket.name)  # what is missing in another's stage says nothing
+            await opened(client, stage, bucket.name)  # missing keys in another's stage prove nothing
             await _remove(bucket, target, missing, removed, lost)
         if not lost:
             return removed
@@ -209,7 +210,7 @@ async def _remove_others(client: kvctl.Client, stage: Stage, target: Target, sta
 
 
 async def _not_staged(staged: Target, entries: Sequence[Entry]) -> list[Entry]:
-    """Those whose keys do not live in the stage; all that were staged have been written since, if they differed."""
+    """Return entries whose keys are not in the stage; all staged ones have been written since, if they differed."""
     current, missing = Current(staged.binding, staged.info), []
     for chunk in current.chunks([Row(at, entry.key, b"") for at, entry in enumerate(entries)]):
         last = await current.last(chunk)
@@ -229,7 +230,7 @@ async def _remove(
     def failed(_: Entry, error: KvctlError) -> None:
         if isinstance(error, AWAY):
             lost.append(error)
-        elif not isinstance(error, WrongRevision):  # else somebody has written it meanwhile
+        elif not isinstance(error, WrongRevision):  # else it was written concurrently
             raise error
 
     prefix = target.binding.write_prefix

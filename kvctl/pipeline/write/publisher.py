@@ -1,7 +1,7 @@
-"""One task's rows written into a bucket: thousands in flight, rows of a key in order, each with a known outcome.
+"""Write one task's rows into a bucket: thousands in flight, rows of a key in order, each with a known outcome.
 
-A first attempt sends rows without looking, and resolves those that get no answer. What may have been begun before, by
-an attempt that was killed, looks first at what each key holds.
+A first attempt sends rows without reading, and resolves those that are not acknowledged. If an earlier attempt, which
+was killed, may have stored rows, each key is read first.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from kvctl.pipeline.write.row_ids import RowIds
 
 WINDOW = 8_000
 LOOKS = 50
-"""Tenths of a second for which rows of a killed attempt are waited for, where others write all the time."""
+"""Tenths of a second to wait for rows of a killed attempt while others write concurrently."""
 REFUSED = 1_000
-"""Rows that a server refused, and that are looked at together."""
+"""Number of rows refused by a server that are resolved together."""
 LARGE, LONG = 1 << 15, 1000
-"""Bytes of a value and of a key up to which nobody minds."""
+"""Bytes of a value and of a key that never need checking."""
 _LOST = (RequestTimeout, ConnectionLost, JetStreamDisabled)
 _REFUSED = (WrongRevision, NoResponders)
 """Errors after which a row is known not to be stored."""
 
 Rejected = Callable[[Chunk, dict[int, str]], object]
-"""A batch, and those of its rows that are not written, with the cause of each."""
+"""Receives a batch, and its rows that are not written with their causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a task writes."""
+    """Settings of a task's writes."""
 
     ids: RowIds
     mode: WriteMode = WriteMode.PUT
@@ -65,18 +65,18 @@ class Plan:
     begun: bool = False
     """Whether an attempt may have stored some of the rows already."""
     since: int | None = None
-    """A revision before all that any attempt stored; None where it is not known."""
+    """Revision before all that any attempt stored; None if not known."""
     floor: int | None = None
     """Without `since`: a revision before all that attempts of this run stored."""
     moved: bool = False
-    """Whether rows may have been in other partitions at the other attempt."""
+    """Whether rows may have been in other partitions in the other attempt."""
     lenient: bool = False
-    """Whether other rows of a key that this attempt does not find among its own may be those of its other tasks."""
+    """Whether other rows of a key that this attempt lacks may be those of its other tasks."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What became of rows."""
+    """Numbers of rows by result."""
 
     written: int = 0
     unchanged: int = 0
@@ -84,7 +84,7 @@ class Counts:
 
 
 class Publisher:
-    """Writes one task's chunks; `rejected` is told of each chunk some of whose rows are not written."""
+    """Writes one task's chunks; `rejected` receives each chunk with rows that are not written."""
 
     def __init__(self, target: Target, plan: Plan, rejected: Rejected = lambda chunk, causes: None) -> None:
         self.counts = Counts()
@@ -100,14 +100,14 @@ class Publisher:
         self._looking = plan.begun or plan.if_different
         self._revision = plan.since or 0
         self._chunks: deque[Chunk] = deque()
-        """Those that have rows without an outcome."""
+        """Chunks with rows without an outcome."""
         self._lost: set[int] = set()
         self._refused: set[int] = set()
         self._fatal: KvctlError | None = None
         self._sending = 0
 
     async def run(self, chunks: AsyncIterator[Chunk]) -> Counts:
-        """Write all rows. Raises what keeps them from being written, OutcomeUnknown; rows before it are written."""
+        """Write all rows. Raises errors that prevent writing, OutcomeUnknown; rows before the error are written."""
         connection, bucket = self._target.binding.api.connection, self._target.binding.bucket
         try:
             if self._plan.begun:
@@ -118,13 +118,13 @@ class Publisher:
                 await self._settle()
                 self._retire()
             if self._decider.owed:
-                raise KvctlError(f"Rows of {len(self._decider.owed)} keys did not come again. {ANOTHER}")
+                raise KvctlError(f"A retry produced different rows for {len(self._decider.owed)} keys. {ANOTHER}")
         except StreamNotFound:
-            raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written into it") from None
+            raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written to it") from None
         return self.counts
 
     async def _wait_for_others(self) -> None:
-        """Wait for what a killed attempt has sent, longer where it is known that there was one."""
+        """Wait for rows that a killed attempt has sent, longer if there is known to be one."""
         if self._plan.since is None and self._plan.floor is None:
             await all_arrived(self._target.binding)
         else:
@@ -139,7 +139,7 @@ class Publisher:
             await self._publish(chunk)
         self._retire()
 
-    # -- rows that may have been stored before -------------------------------------------------------------
+    # -- rows that may already be stored -------- ------------------------------------------------------------
 
     async def _resolve(self, chunk: Chunk) -> None:
         asked = [chunk.asked(at) for at in range(len(chunk.keys))]
@@ -159,7 +159,7 @@ class Publisher:
         else:
             self._reject(row.line, decision.cause)
 
-    # -- rows that were not ----------------------------------------------------------------------------------
+    # -- new rows ---------- ---------------------------------------------------------------------------------
 
     async def _publish(self, chunk: Chunk) -> None:
         chunk.floor = self._revision
@@ -176,7 +176,7 @@ class Publisher:
                 left = True
 
     def _messages(self, chunk: Chunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
-        """Row numbers, subjects, values and header blocks."""
+        """Yield row numbers, subjects, values and header blocks."""
         prefix, ids = self._target.binding.write_prefix, self._plan.ids
         if self._plain(chunk):
             opening = ids.opening
@@ -195,7 +195,7 @@ class Publisher:
             yield row.line, (prefix + row.key).encode(), row.value, block
 
     def _plain(self, chunk: Chunk) -> bool:
-        """Whether all rows are written, and each as its key, its value and an id, which is done in half the time."""
+        """Return whether all rows are written as key, value and id only, which takes half the time."""
         ids = self._plan.ids
         if chunk.headers or chunk.bad or self._plan.mode is not WriteMode.PUT or ids.deduplicated:
             return False
@@ -220,7 +220,7 @@ class Publisher:
             self._fatal = self._fatal or self._named(number, error)
 
     async def _settle(self) -> None:
-        """Wait for every outcome; find out those that did not come, and why rows were refused."""
+        """Wait for every outcome; resolve missing ones, and the reasons why rows were refused."""
         await self._window.finish()
         while (self._lost or self._refused) and not self._fatal:
             number = min(self._lost | self._refused)
@@ -234,7 +234,7 @@ class Publisher:
     # -- both ------------------------------------------------------------------------------------------------
 
     def _check(self, chunk: Chunk) -> None:
-        """Leave out rows that this bucket cannot take."""
+        """Skip rows that this bucket cannot accept."""
         self.counts.rejected += len(chunk.bad)
         if chunk.headers or chunk.largest > LARGE or max(map(len, chunk.keys), default=0) > LONG:
             for at in list(chunk.places()):
@@ -253,7 +253,7 @@ class Publisher:
         return next(chunk for chunk in self._chunks if chunk.first <= number < chunk.end)
 
     def _retire(self) -> None:
-        """Let go of the chunks of which every row has an outcome."""
+        """Release the chunks whose rows all have an outcome."""
         oldest = self._window.oldest
         undone = min([*self._lost, *self._refused, *([] if oldest is None else [oldest])], default=None)
         while self._chunks and (undone is None or self._chunks[0].end <= undone):
@@ -262,7 +262,7 @@ class Publisher:
                 self._rejected(chunk, chunk.bad)
 
     def _named(self, number: int, error: KvctlError) -> KvctlError:
-        """The error that keeps rows from being written, with the key that met it."""
+        """Return the error that prevents writing, with the key that caused it."""
         if isinstance(error, ServerError):
             error = explained(error, self._target.binding)
         chunk = self._chunk_of(number)

@@ -1,4 +1,4 @@
-"""Rows of which it is not known whether they are stored: their keys are looked at, and what is missing is written."""
+"""Resolve rows that may or may not be stored: their keys are read, and missing rows are written."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kvctl.pipeline.write.row_ids import RowIds
 
 PAUSE = 0.1
 OF_THE_ROW = (10054, 10165, 10166)
-"""Errors of the server about one message: too large, or a ttl that it does not take."""
+"""Server errors about one message: too large, or an unsupported ttl."""
 
 Told = Callable[[Row, Decision], object]
-"""A row and what became of it: stored, unchanged or refused."""
+"""Receives a row and its result: stored, unchanged or refused."""
 
 
 class Resolver:
-    """Looks, decides and writes, a thousand keys at a time; rows of one key in their order."""
+    """Reads, decides and writes, a thousand keys at a time; rows of one key in order."""
 
     def __init__(self, current: Current, decider: Decider, ids: RowIds, history: int, told: Told) -> None:
         self._current = current
@@ -44,13 +44,13 @@ class Resolver:
         """Keys whose rows are known not to be stored."""
         self._cause: KvctlError | None = None
         self.began: int | None = None
-        """A revision before all that any attempt stored, as far as it was found."""
+        """Revision before all that any attempt stored, as far as found."""
 
     async def resolve(self, rows: Sequence[Asked], since: int | None, *, absent: bool = False) -> None:
-        """Settle the rows, in order. What any attempt stored is above `since`; None where that has to be found out.
+        """Settle the rows, in order. Rows stored by any attempt are above `since`; None if that has to be found out.
 
         Rows that were refused or never sent are known to be `absent`. Each ends in one call of `told`. Raises
-        OutcomeUnknown when the server stays away, and what keeps all rows from being written.
+        OutcomeUnknown when the server stays unreachable, and errors that prevent writing at all.
         """
         by_line = {asked.row.line: asked for asked in rows}
         for chunk in self._current.chunks([asked.row for asked in rows]):
@@ -74,7 +74,7 @@ class Resolver:
                 await asyncio.sleep(PAUSE)
 
     async def _look(self, since: int | None) -> list[tuple[Asked, int]]:
-        """Tell of what is decided; the others, with the revisions that they expect."""
+        """Report decided rows; return the others, with the revisions that they expect."""
         last = await self._current.last([asked.row for asked in self._left.values()])
         kept = await self._kept(last, since)
         if since is None:
@@ -82,7 +82,7 @@ class Resolver:
         missing = []
         for key, asked in list(self._left.items()):
             if key not in last:
-                continue  # nobody answered
+                continue  # no answer
             after = since if since is not None else self.began
             came = [m for m in kept.get(key, ()) if after is not None and m.sequence > after]
             decision = self._decider.decide(asked, last[key], came, absent=key in self._absent)
@@ -93,7 +93,7 @@ class Resolver:
         return missing
 
     async def _kept(self, last: dict[str, StoredMessage | None], since: int | None) -> dict[str, list[StoredMessage]]:
-        """All that the keys hold above the revision, oldest first; of most it is their last message, or nothing."""
+        """Return all messages of the keys above the revision, oldest first; usually the last one, or none."""
         kept = {key: [m] for key, m in last.items() if m is not None and m.sequence > (since or 0)}
         if self._history == 1:
             return kept
@@ -129,7 +129,7 @@ class Resolver:
                 self._absent.discard(row.key)
             elif isinstance(error, ServerError) and error.err_code in OF_THE_ROW:
                 self._tell(row, Decision(Outcome.REFUSED, cause=error.message))
-            elif not isinstance(error, WrongRevision):  # else something came meanwhile: it is looked at again
+            elif not isinstance(error, WrongRevision):  # else it was written concurrently and is read again
                 fatal.append(error)
 
         def done(row: Row, revision: int) -> None:
@@ -141,7 +141,7 @@ class Resolver:
                 block = self._ids.block(row)
                 checked = with_expected(block, revision)
                 if expected is None and 0 < self._ids.most < len(checked) + len(row.value):
-                    checked = block  # no room for the condition, which is not the row's own
+                    checked = block  # no room for the condition, which was added to the row
                 await window.send(row, prefix + row.key.encode(), row.value, checked)
         if fatal:
             raise fatal[0]
@@ -152,8 +152,8 @@ class Resolver:
 
     def _unknown(self) -> OutcomeUnknown:
         row = next(iter(self._left.values())).row
-        cause = self._cause.message if self._cause else "the key changes all the time"
+        cause = self._cause.message if self._cause else "the key is being written concurrently"
         return OutcomeUnknown(
-            f"It is not known whether {len(self._left)} rows from `{row.key}` on were stored: {cause}",
-            hint="The same write again goes on where this one was cut off, under the same `writeId` if it had one",
+            f"Could not confirm whether {len(self._left)} rows from `{row.key}` on were stored: {cause}",
+            hint="Run the same write again (with the same `writeId`, if any) to continue it",
         )

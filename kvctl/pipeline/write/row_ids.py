@@ -1,7 +1,7 @@
-"""Which row of which task a stored message is: an id in its header, the same on every attempt at the task.
+"""Ids that identify the row of a stored message: in a header, the same on every attempt of the task.
 
-A task that Spark runs again finds by it what the former attempt stored. It is a header of our own: servers keep each
-`Nats-Msg-Id` in memory for the bucket's duplicate window, 210 bytes a row, and take half as long again for a write.
+A task that Spark retries finds the rows that an earlier attempt stored by it. It is a header of our own: servers keep
+each `Nats-Msg-Id` in memory for the bucket's duplicate window, 210 bytes per row, and take 50 % longer for a write.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{8})(?:-|$)")
 
 
 def new_job() -> str:
-    """The name of a job that no other has."""
+    """Return a unique job name."""
     return _text(os.urandom(6))
 
 
 def job_of(identity: str) -> str:
-    """The name of the job that a user's text, or a batch of a query, identifies."""
+    """Return the name of the job that a user's text, or a batch of a query, identifies."""
     return _text(hashlib.sha256(identity.encode()).digest()[:6])
 
 
 @dataclass(frozen=True)
 class RowIds:
-    """The ids of one task's rows, which count from 0. With `deduplicated` servers compare them, too.
+    """Ids of one task's rows, which count from 0. With `deduplicated` servers compare them, too.
 
-    A message may have `most` bytes (0: any number): a value that leaves no room for an id is known by itself alone.
+    A message may have `most` bytes (0: any number): a value that leaves no room for an id is identified by itself.
     """
 
     job: str
@@ -48,35 +48,35 @@ class RowIds:
 
     @cached_property
     def size(self) -> int:
-        """The bytes of a header block that holds nothing but an id."""
+        """Bytes of a header block that has only an id."""
         return len(self.opening) + (17 if self.deduplicated else 8) + 4
 
     @cached_property
     def opening(self) -> bytes:
-        """What header blocks of the task's rows begin with, up to the row's number."""
+        """Common beginning of the header blocks of the task's rows, up to the row's number."""
         name = MESSAGE_ID if self.deduplicated else ROW_HEADER
         return b"NATS/1.0\r\n%b: %b" % (name, self._prefix)
 
     def fit(self, row: Row) -> bool:
-        """Whether there is room for an id beside what the row has."""
+        """Return whether there is room for an id beside the row's own headers."""
         return not self.most or self.size + len(row.header) + len(row.value) <= self.most
 
     def block(self, row: Row) -> bytes:
-        """The header block to write a row with: its id, and what else it has."""
+        """Return the header block to write a row with: its id, and its own headers."""
         if not self.fit(row):
             return row.header
         own = b"%b%08x" % (self.opening, row.line)
-        if self.deduplicated:  # servers shall not take another row for this one
+        if self.deduplicated:  # servers must not take another row for this one
             own += b"-%08x" % digest_of(row.key, row.header, row.value)
         return own + (row.header[8:] or b"\r\n\r\n")
 
     def number(self, header: bytes) -> int | None:
-        """The row of this task that a message with such a header is; None for others'."""
+        """Return the row of this task that a message with such a header is; None for others'."""
         found = self.place(header)
         return found[1] if found and found[0] == self.partition else None
 
     def place(self, header: bytes) -> tuple[int, int] | None:
-        """The partition and the row of this job that a message with such a header is; None for others'."""
+        """Return the partition and the row of this job that a message with such a header is; None for others'."""
         name = MESSAGE_ID if self.deduplicated else ROW_HEADER
         found = header_value(header, name) if header else None
         if found is None or not found.startswith(self._job):
@@ -94,7 +94,7 @@ class RowIds:
 
 
 def digest_of(key: str, header: bytes, value: bytes) -> int:
-    """What tells a row's content from another's: 32 bits of its key, operation and value."""
+    """Return 32 bits that identify a row's content: its key, operation and value."""
     named = f"{operation_of(header)[0]} {key}".encode(errors="surrogateescape")
     return crc32(value, crc32(named))
 

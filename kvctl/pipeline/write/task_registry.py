@@ -1,11 +1,11 @@
-"""Tasks and jobs of a write that were begun, noted on the server: Spark does not tell all of it.
+"""Registry of a write's started tasks and jobs, on the server: Spark does not report all of them.
 
-A note is a consumer on the bucket's stream, which delivers nothing. Two kinds are made:
+A note is a consumer on the bucket's stream, which delivers nothing. There are two kinds:
 
-    kvctl-write-JOB-PARTITION   by every attempt at a task: Spark may number attempts anew, where a part of a shuffle
-                                was lost. The second attempt meets the first one's. The driver removes it.
-    kvctl-began-JOB             once a job, before its first row: by which run, and after which revision. A later run of
-                                the same job, which may cut the rows into other partitions, looks at what came since.
+    kvctl-write-JOB-PARTITION   by every attempt at a task: Spark may restart numbering attempts when part of a shuffle
+                                was lost. The second attempt finds the first one's. The driver removes it.
+    kvctl-began-JOB             once per job, before its first row: its run and last revision. A later run of
+                                the same job, which may split rows into other partitions, checks what came since.
 
 The notes of a driver that was killed expire. A stream's last batch keeps its `kvctl-began-`: Spark may run it again.
 """
@@ -31,18 +31,18 @@ AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """How a job began."""
+    """Beginning of a job."""
 
     run: str
-    """The run of it that was the first."""
+    """First run of the job."""
     since: int
-    """A revision before all rows of the job."""
+    """Revision before all rows of the job."""
 
 
 async def claim(target: Target, job: str, partition: int) -> bool:
-    """Whether another attempt may have begun the task.
+    """Return whether another attempt may have started the task.
 
-    Without permission to make consumers, or room for them, it is not known: that is taken for a no.
+    Without permission to create consumers, or room for them, this is unknown, and False is returned.
     """
     try:
         await _note(target, _task(job, partition), TASK_LASTS, {ATTEMPT: new_job()})
@@ -54,9 +54,9 @@ async def claim(target: Target, job: str, partition: int) -> bool:
 
 
 async def begin(target: Target, job: str, run: str) -> Beginning | None:
-    """How the job began, noted now if it was not; None where the server does not let it be noted.
+    """Return the beginning of the job, recording it if new; None if the server does not allow that.
 
-    No row of the job may be sent before.
+    No row of the job may be sent before this call.
     """
     ours = Beginning(run, int(target.info["state"]["last_seq"]))
     try:
@@ -69,12 +69,12 @@ async def begin(target: Target, job: str, run: str) -> Beginning | None:
 
 
 async def release(target: Target, job: str, partitions: int) -> None:
-    """Remove what the tasks of a job have left, as far as there is anything."""
+    """Remove the notes of a job's tasks, if any."""
     await _remove(target, [_task(job, partition) for partition in range(partitions)])
 
 
 async def forget(target: Target, job: str) -> None:
-    """Remove the note of how a job began: it is not run again."""
+    """Remove the note of a job's beginning: it is not repeated."""
     await _remove(target, [_job(job)])
 
 

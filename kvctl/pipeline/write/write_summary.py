@@ -1,4 +1,4 @@
-"""What became of a write: told by each task, added up on the driver, and a failure where rows are lost."""
+"""Summary of a write: reported by each task, added up on the driver, with an error if rows are lost."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from kvctl.pipeline.write.arrow_rows import Chunk
 from kvctl.pipeline.write.publisher import Counts
 
 SHOWN = 5
-"""Rejected rows that are named."""
+"""Maximum number of rejected rows named."""
 LENGTH = 200
-"""Characters of a name or a cause: all tasks' messages are on the driver together."""
+"""Maximum characters of a name or a cause: the driver holds the messages of all tasks."""
 
 
 @dataclass(slots=True)
 class Written(WriterCommitMessage):
-    """What one task tells the driver; as small for a million rejected rows as for five."""
+    """One task's message to the driver; as small for a million rejected rows as for five."""
 
     job: str
     counts: Counts = field(default_factory=Counts)
     samples: list[tuple[str, str]] = field(default_factory=list)
-    """The first rejected rows: key, cause."""
+    """First rejected rows: key, cause."""
     dead_letter: str | None = None
-    """The file that has them all."""
+    """File with all rejected rows."""
 
     def take(self, chunk: Chunk, causes: dict[int, str]) -> None:
-        """Remember the first of these rejected rows of a batch."""
+        """Add the first of these rejected rows of a batch."""
         for at in sorted(causes)[: SHOWN - len(self.samples)]:
             self.samples.append((chunk.keys[at][:LENGTH], causes[at][:LENGTH]))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What became of all rows."""
+    """Result of a write."""
 
     bucket: str
     written: int = 0
     unchanged: int = 0
     rejected: int = 0
     removed: int = 0
-    """Keys that an overwrite deleted: they were there, and not among the rows."""
+    """Keys that an overwrite deleted, because they were not among the rows."""
     first_removed: tuple[str, ...] = ()
     """A few of them."""
     dead_letters: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Summary:
 
 
 def summary_of(bucket: str, messages: Sequence[WriterCommitMessage | None]) -> Summary:
-    """The tasks' messages as one."""
+    """Combine the tasks' messages."""
     told = [message for message in messages if isinstance(message, Written)]
     return Summary(
         bucket,
@@ -69,18 +69,18 @@ def summary_of(bucket: str, messages: Sequence[WriterCommitMessage | None]) -> S
 
 
 def conclude(summary: Summary, options: SourceOptions) -> None:
-    """Report what became of the rows. Raises PartlyDone where some were rejected and are kept nowhere, KvctlError."""
+    """Report the result. Raises PartlyDone if rows were rejected and not stored, KvctlError."""
     if options.report:
         _report(summary, options.report)
     if summary.rejected and not options.dead_letter:
         raise PartlyDone(
-            f"{summary.written} rows are written into `{summary.bucket}`, but {rejections(summary)}",
-            hint="Option `deadLetter` names a folder that keeps such rows, with their causes, for another try",
+            f"{summary.written} rows were written to `{summary.bucket}`, but {rejections(summary)}",
+            hint="Set option `deadLetter` to a folder that stores such rows and their causes",
         )
 
 
 def rejections(summary: Summary) -> str:
-    """How many rows cannot be written, and the first of them."""
+    """Return the number of rejected rows, and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in summary.samples)
     more = summary.rejected - len(summary.samples)
     what = "1 row cannot" if summary.rejected == 1 else f"{summary.rejected} rows cannot"
@@ -92,4 +92,4 @@ def _report(summary: Summary, path: str) -> None:
     try:
         atomic_file.replace(Path(path), json.dumps(document).encode(), mode=atomic_file.PUBLIC)
     except OSError as error:
-        raise KvctlError(f"The report `{path}` cannot be written: {error.strerror}") from None
+        raise KvctlError(f"Could not write the report `{path}`: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""One task of a write, on a worker: its batches taken as they come, checked, and published."""
+"""One task of a write, on a worker: its batches are taken as they come, checked, and published."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt at one task of a write."""
+    """Attempt at one task of a write."""
 
     job: str
     partition: int
     begun: bool
     """Whether another attempt may have stored some of its rows."""
     since: int | None = None
-    """A revision before all that any attempt stored; None where it is not known."""
+    """Revision before all that any attempt stored; None if not known."""
     replay: bool = False
-    """Whether an earlier run of the job may have, cut into other partitions perhaps."""
+    """Whether an earlier run of the job may have stored rows, perhaps in other partitions."""
     lenient: bool = False
-    """Whether such a run may have stored several rows of a key, other ones in each of its partitions."""
+    """Whether such a run may have stored several rows of a key, different ones in each of its partitions."""
     run: str | None = None
-    """The run of a job that notes its beginning; None for one that is run once, or noted it already."""
+    """Run of a job that records its beginning; None for one that is run once, or recorded it already."""
 
 
 async def write_rows(
     options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch], stage: Stage | None = None
 ) -> Written:
-    """Write all rows of a task. Raises what keeps them from being written; single rows are in what is told."""
+    """Write all rows of a task. Raises errors that prevent writing; errors of single rows are in the result."""
     mode = WriteMode(options.write_mode)
     told = Written(attempt.job)
     with ExitStack() as stack:
         rejected: list[Callable[[Chunk, dict[int, str]], None]] = [told.take]
         if options.dead_letter:
-            # Spark reads no file whose name begins with `_`, as a job's may.
+            # Spark does not read files whose names begin with `_`, as a job's may.
             task = f"rejected-{attempt.job}-{attempt.partition}"
             letters = stack.enter_context(DeadLetters(options.dead_letter, task))
             rejected.append(letters.add)
@@ -71,7 +71,7 @@ async def write_rows(
 
 
 async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_different: bool) -> Plan:
-    """How to write the task, by what is noted of other attempts at it and of earlier runs of its job."""
+    """Plan the write from the notes of other attempts and of earlier runs of its job."""
     claimed, beginning = await asyncio.gather(
         claim(target, attempt.job, attempt.partition), _beginning(target, attempt)
     )
@@ -94,25 +94,25 @@ async def _beginning(target: Target, attempt: Attempt) -> Beginning | None:
 
 
 def ids_of(job: str, partition: int, target: Target, *, deduplicated: bool = False) -> RowIds:
-    """The ids of a task's rows in a bucket."""
+    """Return the ids of a task's rows in a bucket."""
     most, limit = target.binding.api.connection.max_payload, target.info["config"].get("max_msg_size", -1)
     return RowIds(job, partition, deduplicated, min(most, limit) if limit > 0 else most)
 
 
 def attempted_before() -> bool:
-    """Whether Spark says that it has run this task before, or runs it elsewhere, too."""
+    """Return whether Spark reports an earlier or concurrent attempt of this task."""
     task = TaskContext.get()
     return task is not None and task.attemptNumber() > 0
 
 
 def partition() -> int:
-    """The number of the task's partition."""
+    """Return the number of the task's partition."""
     task = TaskContext.get()
     return task.partitionId() if task else 0
 
 
 async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIterator[Chunk]:
-    """Batches as they come: a thread waits for them, which may take long, and the connection stays alive."""
+    """Yield batches as they come: a thread waits for them, which may take long, and the connection stays alive."""
     loop, first = asyncio.get_running_loop(), 0
     with ThreadPoolExecutor(1, "rows") as waiting:
         while (batch := await loop.run_in_executor(waiting, next, batches, None)) is not None:

@@ -1,4 +1,4 @@
-"""Writers of the data source: what Spark plans on the driver, runs in tasks, and commits on the driver again."""
+"""Writers of the data source: planned on the driver, run in tasks, committed on the driver."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
 
 _first: dict[tuple[str, str], str] = {}
-"""The first batch that this worker has seen of a query's run: later ones of the run were never begun before."""
+"""First batch of each query run that this worker has seen: later ones of the run are new."""
 
 
 class KvWriter(DataSourceArrowWriter):
-    """A batch write. Made on the driver, which says what all attempts at all tasks have to agree on."""
+    """Batch write. Created on the driver, which decides what all attempts of all tasks share."""
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
-        """Raises UsageError for columns that cannot be written; and, asking the server, as a put would."""
+        """Raises UsageError for columns that cannot be written, and the errors of a put."""
         check_columns(schema, WriteMode(options.write_mode))
         if overwrite and options.write_mode != WriteMode.PUT:
-            raise UsageError(f"Mode overwrite goes with `writeMode` put, not {options.write_mode}")
+            raise UsageError(f"Mode overwrite requires `writeMode` put, not {options.write_mode}")
         self._options = options
         self._again = options.write_id is not None and not overwrite
-        """Whether an earlier job may have begun it: an overwrite always begins anew."""
+        """Whether an earlier job may have started it: an overwrite always starts over."""
         self._job = job_of(options.write_id or "") if self._again else new_job()
         self._since, self._stage = run(_prepare(options, overwrite, self._job if self._again else None))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task."""
+        """Run one task."""
         attempt = Attempt(
             job=self._job, partition=partition(), begun=attempted_before(), since=self._since, replay=self._again
         )  # fmt: skip
         return run(write_rows(self._options, attempt, iterator, self._stage))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done. Raises PartlyDone where rows could not be written."""
+        """Finish after all tasks. Raises PartlyDone if rows could not be written."""
         with crossing():
             summary = write_summary.summary_of(self._options.bucket, messages)
             if self._stage:
@@ -77,7 +77,7 @@ class KvWriter(DataSourceArrowWriter):
                 run(_release(self._options, self._job, 0, over=self._job))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed. What is written stays: others may write still, and to delete keys would undo nothing."""
+        """Handle a failed task. Written rows stay: others may still write, and deleting keys undoes nothing."""
         with suppress(KvctlError):
             if self._stage:
                 run(_discard(self._options, self._stage))
@@ -86,20 +86,20 @@ class KvWriter(DataSourceArrowWriter):
 
 
 class KvStreamWriter(DataSourceStreamArrowWriter):
-    """A stream write: each batch of a query is written once, however often Spark runs it."""
+    """Stream write: each batch of a query is written once, however often Spark runs it."""
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
         """Raises UsageError."""
         if overwrite:
             raise UsageError(
-                "Output mode complete would replace the bucket's content with each batch",
-                hint="Write in `foreachBatch`: mode append, and a `writeId` made of the batch's number",
+                "Output mode complete is not supported: it would replace the bucket's content with each batch",
+                hint="Write in `foreachBatch` with mode append and a `writeId` that contains the batch number",
             )
         check_columns(schema, WriteMode(options.write_mode))
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task of one batch."""
+        """Run one task of one batch."""
         task = TaskContext.get()
         assert task is not None
         query, batch = task.getLocalProperty(QUERY) or "", task.getLocalProperty(BATCH) or ""
@@ -107,34 +107,34 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
         job = _batch_job(job_of(self._options.write_id or query), batch)
         attempt = Attempt(
             job=job, partition=partition(), begun=attempted_before(),
-            # Only the first batch of a run may be one that an earlier run began.
+            # Only the first batch of a run may have been started by an earlier run.
             replay=_first.setdefault((query, this_run), batch) == batch, lenient=True, run=this_run,
         )  # fmt: skip
         return run(write_rows(self._options, attempt, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of a batch are done; said twice, nothing more happens. Raises PartlyDone."""
+        """Finish a batch after all tasks; idempotent. Raises PartlyDone."""
         with crossing():
             told = [message for message in messages if isinstance(message, Written)]
             if told:
-                # The note of this batch stays: killed before Spark notes that it is done, it comes again.
+                # The note of this batch stays: after a kill before Spark records it as done, it is repeated.
                 over = _batch_job(told[0].job.rpartition("-")[0], batchId - 1)
                 run(_release(self._options, told[0].job, len(messages), over=over))
             write_summary.conclude(write_summary.summary_of(self._options.bucket, messages), self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Some task failed: what is written stays, and the batch, when it is run again, adds what is missing."""
+        """Handle a failed task: written rows stay, and the batch, when repeated, adds the missing ones."""
 
 
 def _batch_job(query: str, batch: str | int) -> str:
-    """The job that a batch of a query is, of which the name as a job is given."""
+    """Return the job of a query's batch, by the name of the query's job."""
     return f"{query}-{batch}"
 
 
 async def _prepare(options: SourceOptions, overwrite: bool, again: str | None) -> tuple[int | None, Stage | None]:
-    """A revision before the first row of any run, and where to stage rows; what takes no writes is refused already.
+    """Return a revision before the first row of any run, and where to stage rows; check that writes are possible.
 
-    Of a job that may be run `again` the revision is None where it is not noted.
+    For a job that may be run `again` the revision is None if it is not recorded.
     """
     async with connected(options) as client:
         if overwrite:
@@ -148,7 +148,7 @@ async def _prepare(options: SourceOptions, overwrite: bool, again: str | None) -
 
 
 async def _release(options: SourceOptions, job: str, partitions: int, *, over: str | None = None) -> None:
-    """Remove the tasks' claims, and the note of a job that is not run again; where that fails they expire."""
+    """Remove the tasks' claims, and the note of a job that is not repeated; if that fails they expire."""
     with suppress(KvctlError):
         async with connected(options) as client:
             target = await target_of(client.bucket(options.bucket))
@@ -158,7 +158,7 @@ async def _release(options: SourceOptions, job: str, partitions: int, *, over: s
 
 
 async def _exchange(options: SourceOptions, stage: Stage, job: str, summary: Summary) -> Summary:
-    """Replace the bucket's content by what is staged. Raises KvctlError where it stays as it was, PartlyDone."""
+    """Replace the bucket's content by the staged rows. Raises KvctlError if it stays unchanged, PartlyDone."""
     async with connected(options) as client:
         if summary.rejected and not options.dead_letter:
             raise KvctlError(f"{overwrite_bucket.unchanged(options.bucket)}: {write_summary.rejections(summary)}")
@@ -168,7 +168,7 @@ async def _exchange(options: SourceOptions, stage: Stage, job: str, summary: Sum
         )
         await overwrite_bucket.discard(client, options.bucket, stage.created)
     counts = f"{done.counts.written} entries written, {done.removed} keys deleted"
-    print(f"nats-kv: bucket `{options.bucket}` is overwritten: {counts}", file=sys.stderr)
+    print(f"nats-kv: bucket `{options.bucket}` overwritten: {counts}", file=sys.stderr)
     return replace(
         summary, written=done.counts.written, unchanged=done.counts.unchanged,
         removed=done.removed, first_removed=done.first_removed,

@@ -1,1 +1,1 @@
-"""A branch: its head, its staging epochs, and the conditions on which it moves."""
+"""Branches: head, staging epochs, and the conditions under which a branch moves."""

@@ -1,4 +1,4 @@
-"""Branches and tags made and deleted."""
+"""Create and delete branches and tags."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from kvctl.versions.store.protocol import (
 
 
 class RefExists(ConflictError):
-    """A branch or tag has this name; `commit` is where it stands, `kind` what it is."""
+    """Branch or tag that already exists; `commit` is its commit, `kind` says which of the two it is."""
 
     def __init__(self, name: str, kind: str, commit: str) -> None:
-        super().__init__(f"{kind.capitalize()} `{name}` exists, at `{commit[:12]}`")
+        super().__init__(f"{kind.capitalize()} `{name}` already exists at `{commit[:12]}`")
         self.kind = kind
         self.commit = commit
 
 
 async def create_branch(store: Store, name: str, ref: str) -> str:
-    """A branch at a committed state; its commit. Raises RefExists, RefNotFound, UsageError."""
+    """Create a branch at a committed state; return its commit. Raises RefExists, RefNotFound, UsageError."""
     refs.check_new_name(name)
     return await _create(store, HEADS, name, ref)
 
 
 async def create_tag(store: Store, name: str, ref: str) -> str:
-    """A tag on a commit; its id. Raises as `create_branch`."""
+    """Create a tag on a commit; return its id. Raises as `create_branch`."""
     refs.check_new_name(name, "tag")
     return await _create(store, TAGS, name, ref)
 
 
 async def delete_branch(store: Store, name: str) -> None:
-    """Delete a branch with what is staged on it. Raises BranchNotFound, ConflictError when it is spent."""
+    """Delete a branch with its staged changes. Raises BranchNotFound, ConflictError after too many retries."""
     for _ in range(staging.TRIES):
-        stand = await sealed_epochs.few(store, name)
-        epochs = stand.held.staging.epochs
+        state = await sealed_epochs.foldable_state(store, name)
+        epochs = state.held.staging.epochs
         gone = [Change(partition, name.encode(), None) for partition in (HEADS, STAGING, GUARDS)]
         try:
-            await store.write([stand.as_staged], [*gone, *dropped_epochs.noted(epochs)])
+            await store.write([state.staging_unchanged], [*gone, *dropped_epochs.noted(epochs)])
         except PredicateFailed:
             await staging.pause()
         else:
@@ -68,11 +68,11 @@ async def delete_tag(store: Store, name: str) -> None:
         found = await store.get(TAGS, record_key(name))
         await store.write([Condition(TAGS, name.encode(), found.predicate)], [Change(TAGS, name.encode(), None)])
     except (EntryNotFound, PredicateFailed):
-        raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists those that do") from None
+        raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists tags") from None
 
 
 def branch_records(name: str, head: Head) -> list[Change]:
-    """What a branch is made of."""
+    """Return the records of a new branch."""
     return [
         Change(HEADS, name.encode(), head.encode()),
         Change(STAGING, name.encode(), Staging(staging.new_epoch()).encode()),
@@ -104,7 +104,7 @@ async def _written(store: Store, conditions: Sequence[Condition], changes: Seque
 
 
 async def _check_free(store: Store, name: str) -> None:
-    """Raises RefExists."""
+    """Check that no branch or tag has the name. Raises RefExists."""
     head, tag = await store.get_many([(HEADS, name.encode()), (TAGS, name.encode())])
     if head is not None:
         raise RefExists(name, "branch", Head.decode(head.value).commit)

@@ -1,4 +1,4 @@
-"""Staged writes on condition of what is read at the branch: on epoch, own key and committed state together."""
+"""Staged writes conditional on a key's state at the branch: on epoch, staged key and committed state together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvctl.versions import ref_reader
 from kvctl.versions.branch import branch_state, staging
 from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import encode_staged
-from kvctl.versions.ref_reader import Looked
+from kvctl.versions.ref_reader import KeyState
 from kvctl.versions.store.protocol import (
     Change,
     Condition,
@@ -22,23 +22,22 @@ from kvctl.versions.tree.objects import Objects
 
 
 class IdentityMismatch(ConflictError):
-    """A key is not what a write was conditioned on; `found` is its identity, None when it is not there."""
+    """Key that is not in the expected state; `found` is its identity, None if absent."""
 
     def __init__(self, branch: str, key: str, found: str | None) -> None:
-        state = "is not there" if found is None else f"has identity {found}"
+        state = "does not exist" if found is None else f"has identity {found}"
         super().__init__(f"`{key}` on `{branch}` {state}; nothing was written")
         self.found = found
 
 
 class StagedMismatch(ConflictError):
-    """A key is not staged as a write was conditioned on.
+    """Key whose staged value is not the expected one.
 
-    `staged` is the predicate of its staged value, None where it has none; `identity` that of its value, None where it
-    is not there.
+    `staged` is the predicate of its staged value, None if it has none; `identity` that of its value, None if absent.
     """
 
     def __init__(self, branch: str, key: str, staged: Predicate | None, identity: str | None) -> None:
-        super().__init__(f"`{key}` on `{branch}` was staged again, or is not staged; nothing was written")
+        super().__init__(f"`{key}` on `{branch}` was staged again or is not staged; nothing was written")
         self.staged = staged
         self.identity = identity
 
@@ -46,14 +45,14 @@ class StagedMismatch(ConflictError):
 async def write_if(
     store: Store, objects: Objects, branch: str, key: str, value: bytes | None, identity: str | None
 ) -> Predicate:
-    """Stage a value, None for a deletion, if the key has this identity, None for not being there.
+    """Stage a value, None for a deletion, if the key has this identity, None for an absent key.
 
-    Returns what holds until it is staged again. Raises IdentityMismatch, BranchNotFound, ConflictError when it is
-    spent.
+    Returns the predicate that holds until it is staged again. Raises IdentityMismatch, BranchNotFound, ConflictError
+    after too many retries.
     """
 
-    def check(looked: Looked) -> ConflictError | None:
-        found = _identity(looked)
+    def check(state: KeyState) -> ConflictError | None:
+        found = _identity(state)
         return None if found == identity else IdentityMismatch(branch, key, found)
 
     return await _write(store, objects, branch, key, value, check)
@@ -62,40 +61,40 @@ async def write_if(
 async def write_if_staged(
     store: Store, objects: Objects, branch: str, key: str, value: bytes | None, wanted: Callable[[Predicate], bool]
 ) -> Predicate:
-    """The same if the key's value is staged, and its predicate is the one wanted: as it was, not as one equal to it.
+    """Stage a value, None for a deletion, if the key's staged value has this predicate, not merely an equal value.
 
     Raises StagedMismatch, and as `write_if`.
     """
 
-    def check(looked: Looked) -> ConflictError | None:
-        staged = looked.newest.predicate if looked.newest and looked.value is not None else None
+    def check(state: KeyState) -> ConflictError | None:
+        staged = state.newest.predicate if state.newest and state.value is not None else None
         if staged is not None and wanted(staged):
             return None
-        return StagedMismatch(branch, key, staged, _identity(looked))
+        return StagedMismatch(branch, key, staged, _identity(state))
 
     return await _write(store, objects, branch, key, value, check)
 
 
 async def _write(
     store: Store, objects: Objects, branch: str, key: str, value: bytes | None,
-    check: Callable[[Looked], ConflictError | None],
+    check: Callable[[KeyState], ConflictError | None],
 ) -> Predicate:  # fmt: skip
-    """Stage a value while the key is as it was when `check` had no objection, else raise that.
+    """Stage a value if `check` does not object to the key's state, else raise its error.
 
-    Whatever changes committed content rewrites the staging record, so that this write is refused; and it touches the
-    branch's guard, so that what counts on no staged changes is.
+    Any change to the committed content rewrites the staging record, so that this write is refused; and this write
+    touches the branch's guard, so that operations that require no staged changes are refused.
     """
     name = key.encode()
     for _ in range(staging.TRIES):
-        looked = await ref_reader.look(store, objects, branch, key)
-        if (objection := check(looked)) is not None:
-            if await ref_reader.unmoved(store, branch, looked.held):
+        state = await ref_reader.read_key_state(store, objects, branch, key)
+        if (objection := check(state)) is not None:
+            if await ref_reader.unmoved(store, branch, state.held):
                 raise objection
-            continue  # what was read is not of one moment
-        epoch = looked.held.staging.epoch
+            continue  # the reads are not consistent
+        epoch = state.held.staging.epoch
         conditions = [
-            Condition(STAGING, branch.encode(), looked.held.predicate),
-            staging.own_condition(epoch, name, looked.own),
+            Condition(STAGING, branch.encode(), state.held.predicate),
+            staging.own_condition(epoch, name, state.own),
         ]
         change = Change(staging.partition_of(epoch), name, encode_staged(value))
         try:
@@ -105,5 +104,5 @@ async def _write(
     raise staging.busy(branch)
 
 
-def _identity(looked: Looked) -> str | None:
-    return None if looked.value is None else object_id(looked.value).hex()
+def _identity(state: KeyState) -> str | None:
+    return None if state.value is None else object_id(state.value).hex()

@@ -1,8 +1,8 @@
-"""Epochs that no branch knows any more: noted in the very write that lets go of them, and cleared afterwards.
+"""List of epochs that no branch uses any more: added in the very write that drops them, and cleared afterwards.
 
-What an interruption leaves is on the list, and a collection of garbage clears it. The list alone decides nothing: a
-server that is killed may bring back what was taken off it, and changes that were cleared. So what a branch knows stays
-whatever the list says, and what no branch knows is cleared though the list does not have it.
+Garbage collection clears what an interruption leaves on the list. The list alone decides nothing: a server that is
+killed may restore entries that were removed from it, and changes that were cleared. So epochs that a branch uses are
+kept whatever the list contains, and epochs that no branch uses are cleared even if the list lacks them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from kvctl.versions.store.protocol import (
 )
 
 DROPPED = b"dropped"
-"""The partition that lists them."""
+"""Partition of the list."""
 
 _EPOCHS = partition_of("")
 _TAKEN = b"taken"
-"""What is written of one before it is cleared, so that it is not given to a branch any more."""
+"""Value that marks an epoch before it is cleared, so that no branch gets it any more."""
 
 
 def noted(epochs: Iterable[str]) -> list[Change]:
-    """What to write together with the record that knows them no longer."""
+    """Return the changes to write together with the record that drops the epochs."""
     return [Change(DROPPED, epoch.encode(), b"") for epoch in epochs]
 
 
 async def reserve(store: Store, epoch: str) -> Condition | None:
-    """Put an epoch on the list that is written before a branch knows it; the condition that nobody clears it.
+    """Add an epoch to the list before a branch uses it; return the condition that nobody clears it.
 
-    None when somebody does already.
+    None if it is already being cleared.
     """
     await store.set(DROPPED, epoch.encode(), b"")
     try:
@@ -47,10 +47,10 @@ async def reserve(store: Store, epoch: str) -> Condition | None:
 
 
 async def clear_all(store: Store) -> int:
-    """Clear all epochs that no branch knows, nor comes to know meanwhile; how many."""
+    """Clear all epochs that no branch uses or comes to use concurrently; return their number."""
     orphans = await orphaned(store)
     taken = await _take(store)
-    known = await _known(store)  # a branch comes to know none that is taken
+    known = await _known(store)  # no branch gets an epoch marked as taken
     gone = [epoch for epoch in dict.fromkeys([*taken, *orphans]) if epoch not in known]
     await clear(store, gone)
     await off_list(store, [epoch for epoch in taken if epoch in known])
@@ -58,22 +58,22 @@ async def clear_all(store: Store) -> int:
 
 
 async def clear(store: Store, epochs: Sequence[str]) -> None:
-    """Remove their changes, and them from the list."""
+    """Remove the changes of epochs, and the epochs from the list."""
     for epoch in epochs:
         await store.clear(partition_of(epoch))
     await off_list(store, epochs)
 
 
 async def off_list(store: Store, epochs: Sequence[str]) -> None:
-    """Take epochs off the list."""
+    """Remove epochs from the list."""
     for epoch in epochs:
         await store.delete(DROPPED, epoch.encode(), traceless=True)
 
 
 async def orphaned(store: Store) -> list[str]:
-    """Epochs that have changes, and that neither a branch nor the list knows.
+    """Return the epochs that have changes, but are neither used by a branch nor listed.
 
-    The order of reading matters: what has changes was on the list or known to a branch before it had any.
+    The order of reading matters: an epoch is listed or used by a branch before it has changes.
     """
     epochs = [name.removeprefix(_EPOCHS).decode() for name in await store.partitions() if name.startswith(_EPOCHS)]
     listed_now = {*await listed(store)}
@@ -83,20 +83,20 @@ async def orphaned(store: Store) -> list[str]:
 
 
 async def uncollected(store: Store) -> list[str]:
-    """All that a collection would clear."""
+    """Return all epochs that garbage collection would clear."""
     orphans, on_list = await orphaned(store), await listed(store)
     known = await _known(store)
     return sorted({*orphans, *on_list} - known)
 
 
 async def has_changes(store: Store, epoch: str) -> bool:
-    """Whether anything is staged in an epoch."""
+    """Return whether an epoch has staged changes."""
     async with store.scan(partition_of(epoch), batch=1, values=False) as entries:
         return await anext(entries, None) is not None
 
 
 async def _take(store: Store) -> list[str]:
-    """Mark all epochs on the list, so that none is given to a branch any more; those that could be marked."""
+    """Mark all listed epochs as taken, so that no branch gets them any more; return those marked."""
     taken: list[str] = []
     async with store.scan(DROPPED, values=False) as entries:
         found = [(entry.key, entry.predicate) async for entry in entries]
@@ -110,13 +110,13 @@ async def _take(store: Store) -> list[str]:
 
 
 async def _known(store: Store) -> set[str]:
-    """All epochs of all branches."""
+    """Return all epochs of all branches."""
     async with store.scan(STAGING) as entries:
         return {epoch async for entry in entries for epoch in Staging.decode(entry.value).epochs}
 
 
 async def clear_later(store: Store, epochs: Sequence[str]) -> None:
-    """The same, where what matters is done: a failure leaves them to a collection of garbage."""
+    """Clear epochs as `clear`; ignore a failure, which leaves them to garbage collection."""
     try:
         await clear(store, epochs)
     except KvctlError:
@@ -124,6 +124,6 @@ async def clear_later(store: Store, epochs: Sequence[str]) -> None:
 
 
 async def listed(store: Store) -> list[str]:
-    """All that are on the list."""
+    """Return all epochs on the list."""
     async with store.scan(DROPPED, values=False) as entries:
         return [entry.key.decode() async for entry in entries]

@@ -1,4 +1,4 @@
-"""Staged changes dropped: all of a branch, or those of some keys."""
+"""Drop staged changes: all of a branch, or those of some keys."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import time
 from collections.abc import Callable
 
 from kvctl.versions.branch import dropped_epochs, staging
-from kvctl.versions.branch.branch_state import Stand
-from kvctl.versions.branch.sealed_epochs import few, fold
+from kvctl.versions.branch.branch_state import BranchState
+from kvctl.versions.branch.sealed_epochs import fold, foldable_state
 from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import DROPPED
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 
 TOGETHER = 500
-"""Changes that are dropped in one write, where they need not be sealed first."""
+"""Maximum number of changes dropped in one write, without sealing them first."""
 
 
 async def reset(store: Store, branch: str) -> None:
-    """Drop all that is staged. Raises BranchNotFound, ConflictError when it is spent."""
+    """Drop all staged changes. Raises BranchNotFound, ConflictError after too many retries."""
     for _ in range(staging.TRIES):
-        stand = await few(store, branch)
-        sealed = stand.held.staging.sealing(staging.new_epoch(), time.time())
+        state = await foldable_state(store, branch)
+        sealed = state.held.staging.sealing(staging.new_epoch(), time.time())
         epochs = sealed.sealed
         change = Change(STAGING, branch.encode(), sealed.without(epochs, DROPPED, time.time()).encode())
         try:
-            await store.write([stand.as_staged], [change, *dropped_epochs.noted(epochs)])
+            await store.write([state.staging_unchanged], [change, *dropped_epochs.noted(epochs)])
         except PredicateFailed:
             await staging.pause()
         else:
@@ -33,23 +33,23 @@ async def reset(store: Store, branch: str) -> None:
 
 
 async def reset_keys(store: Store, branch: str, start: bytes, selected: Callable[[bytes], bool]) -> int:
-    """Drop the staged changes of keys, which begin at `start` and end with the first that is not selected.
+    """Drop the staged changes of keys, from `start` to the first key that is not selected.
 
-    Returns how many keys. All go at once. Raises as `reset`.
+    Returns the number of keys. All are dropped atomically. Raises as `reset`.
     """
     for _ in range(staging.TRIES):
-        stand = await few(store, branch)
-        held = stand.held.staging
+        state = await foldable_state(store, branch)
+        held = state.held.staging
         found = {epoch: await _selected(store, epoch, start, selected) for epoch in held.epochs}
         if not (keys := set().union(*found.values())):
             return 0
         if len(found[held.epoch]) == len(keys) <= TOGETHER and not any(found[epoch] for epoch in held.sealed):
-            done = await _delete(store, stand, keys)
+            done = await _delete(store, state, keys)
         elif found[held.epoch]:
             await staging.seal(store, branch)
             continue
         else:
-            done = await fold(store, stand, lambda key: not selected(key))
+            done = await fold(store, state, lambda key: not selected(key))
         if done:
             return len(keys)
         await staging.pause()
@@ -66,13 +66,13 @@ async def _selected(store: Store, epoch: str, start: bytes, selected: Callable[[
     return found
 
 
-async def _delete(store: Store, stand: Stand, keys: set[bytes]) -> bool:
-    """Delete keys of the epoch that writes go to; the staging record is rewritten, as what the branch holds changes."""
-    held = stand.held.staging
+async def _delete(store: Store, state: BranchState, keys: set[bytes]) -> bool:
+    """Delete keys of the current epoch; the staging record is rewritten, as the branch's content changes."""
+    held = state.held.staging
     changes = [Change(staging.partition_of(held.epoch), key, None) for key in sorted(keys)]
     try:
         await store.write(
-            [stand.as_staged], [*changes, Change(STAGING, stand.branch.encode(), held.encode())]
+            [state.staging_unchanged], [*changes, Change(STAGING, state.branch.encode(), held.encode())]
         )  # fmt: skip
     except PredicateFailed:
         return False

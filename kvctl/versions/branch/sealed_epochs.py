@@ -1,9 +1,9 @@
-"""Sealed epochs made one: reads look into few, however many commits failed; and what a reset drops is left out.
+"""Fold sealed epochs into one: reads then look into few, however many commits failed; also drops changes on reset.
 
-A commit that is being made starts anew when the epochs it takes are made one. So they have some time first, and twice
-that after each fold that no commit came after: however long a commit takes, it is done before one of them. But where
-CROWD of them stand, left by as many commits that failed, they are made one without waiting: a write has room for a
-thousand messages, and lets go of each epoch by one.
+A commit in progress starts over when the epochs it takes are folded. So they get some time first, and twice that after
+each fold that no commit followed: however long a commit takes, it finishes before one of them. But if CROWD of them
+have piled up, left by as many failed commits, they are folded without waiting: a write has room for a thousand
+messages, and drops each epoch by one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from kvctl.versions.branch import branch_state, dropped_epochs, staging
-from kvctl.versions.branch.branch_state import Stand
+from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.dropped_epochs import DROPPED
 from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import DROPPED as NOWHERE
@@ -20,15 +20,15 @@ from kvctl.versions.model import Staging, encode_staged
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 
 MOST = 4
-"""Sealed epochs that a commit lets stand beside the one it seals."""
+"""Maximum number of sealed epochs that a commit leaves beside the one it seals."""
 GRACE = 1.0
-"""Seconds that sealed epochs have before they are made one for the first time."""
+"""Seconds that sealed epochs have before the first fold."""
 DOUBLINGS = 10
-"""How often that time doubles at the most, to a quarter of an hour."""
+"""Maximum number of doublings of that time, to a quarter of an hour."""
 CROWD = 200
-"""Sealed epochs that are too many to wait."""
+"""Number of sealed epochs that are folded without waiting."""
 TOGETHER = 400
-"""Epochs that one write lets go of."""
+"""Number of epochs that one write drops."""
 
 
 def _all(_: bytes) -> bool:
@@ -36,31 +36,31 @@ def _all(_: bytes) -> bool:
 
 
 def due(held: Staging) -> bool:
-    """Whether sealed epochs are too many, and most likely left by commits that failed."""
+    """Return whether sealed epochs are too many, and most likely left by failed commits."""
     if len(held.sealed) >= CROWD:
         return True
     return len(held.sealed) >= MOST and time.time() - held.since >= GRACE * 2 ** min(held.folds, DOUBLINGS)
 
 
-async def few(store: Store, branch: str) -> Stand:
-    """The stand of a branch whose epochs one write can let go of: where they are more, the oldest are made one.
+async def foldable_state(store: Store, branch: str) -> BranchState:
+    """Return the state of a branch with few enough epochs for one write: if there are more, the oldest are folded.
 
-    Raises BranchNotFound, ConflictError when it is spent.
+    Raises BranchNotFound, ConflictError after too many retries.
     """
     for _ in range(staging.TRIES):
-        stand = await branch_state.stand(store, branch)
-        if len(stand.held.staging.sealed) < TOGETHER:
-            return stand
-        await fold(store, stand)
+        state = await branch_state.read(store, branch)
+        if len(state.held.staging.sealed) < TOGETHER:
+            return state
+        await fold(store, state)
     raise staging.busy(branch)
 
 
-async def fold(store: Store, stand: Stand, keep: Callable[[bytes], bool] = _all) -> bool:
-    """Replace the sealed epochs, the oldest TOGETHER, by one with the keys to keep; False when the branch moved.
+async def fold(store: Store, state: BranchState, keep: Callable[[bytes], bool] = _all) -> bool:
+    """Replace the oldest TOGETHER sealed epochs by one with the keys to keep; return False if the branch moved.
 
-    The new one is on the list of those dropped until the branch knows it: an interruption leaves it there.
+    The new one is on the list of dropped epochs until the branch uses it: an interruption leaves it there.
     """
-    held = stand.held.staging
+    held = state.held.staging
     old = held.sealed[:TOGETHER]
     kept = {key: value for key, value in (await staging.listed(store, old)).items() if keep(key)}
     epoch = staging.new_epoch()
@@ -70,11 +70,11 @@ async def fold(store: Store, stand: Stand, keep: Callable[[bytes], bool] = _all)
     await store.set_many(staging.partition_of(epoch), {key: encode_staged(value) for key, value in kept.items()})
     now = time.time()
     after = held.folded(old, epoch, now) if kept else held.without(old, NOWHERE, now)
-    changes = [Change(STAGING, stand.branch.encode(), after.encode()), *dropped_epochs.noted(old)]
+    changes = [Change(STAGING, state.branch.encode(), after.encode()), *dropped_epochs.noted(old)]
     if kept:
         changes.append(Change(DROPPED, epoch.encode(), None, traceless=True))
     try:
-        await store.write([stand.as_staged, own], changes)
+        await store.write([state.staging_unchanged, own], changes)
     except PredicateFailed:
         await dropped_epochs.clear_later(store, [epoch])
         return False

@@ -1,4 +1,4 @@
-"""Revisions of staged entries: the sequences under which the repository's stream holds them."""
+"""Revisions of staged entries: their sequences in the repository's stream."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from kvctl.versions.store.protocol import Predicate
 from kvctl.versions.store.store_subjects import revision_of
 
 AT_ONCE = 1000
-"""Keys that are looked up in one request."""
+"""Number of keys looked up in one request."""
 
 
 def of_writes(made: Mapping[str, Predicate]) -> dict[str, int]:
-    """The revisions that writes were acknowledged with, whatever others have staged or committed since."""
+    """Return the revisions that writes were acknowledged with, whatever others have staged or committed since."""
     return {key: revision for key, predicate in made.items() if (revision := revision_of(predicate)) is not None}
 
 
 async def of_entries(repository: Repository, ref: str, entries: Iterable[VersionedEntry | None]) -> dict[str, int]:
-    """The revisions of those that were staged when they were read, and that still are with the same value."""
+    """Return the revisions of entries that were staged when read, and still are with the same value."""
     return await at_ref(repository, ref, {one.key: one.value for one in entries if one is not None and one.staged})
 
 
 async def at_ref(repository: Repository, ref: str, values: Mapping[str, bytes | None]) -> dict[str, int]:
-    """As `of_values`, at any ref: where it is no branch, nothing is staged. Raises RefNotFound."""
+    """Return as `of_values`, at any ref: unless it is a branch, nothing is staged. Raises RefNotFound."""
     branch = (await refs.resolve(repository.store, ref)).branch if values else None
     return {} if branch is None else await of_values(repository, branch, values)
 
 
 async def of_values(repository: Repository, branch: str, values: Mapping[str, bytes | None]) -> dict[str, int]:
-    """The revisions of keys that are staged with these values, None for a deletion.
+    """Return the revisions of keys that are staged with these values, None for a deletion.
 
-    Without those that are not staged so, or not any more. Raises BranchNotFound.
+    Leaves out keys that are not staged with that value. Raises BranchNotFound.
     """
     found: dict[str, int] = {}
     left = list(values)

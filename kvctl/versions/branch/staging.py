@@ -1,4 +1,4 @@
-"""Staged changes of a branch: written into its epoch, which a commit seals, so that no later write enters it."""
+"""Staged changes of a branch: written into its epoch, which a commit seals so that no later write enters it."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from kvctl.versions.store.protocol import (
 )
 
 STAGING = b"staging"
-"""The partition that says which epochs a branch has."""
+"""Partition of the staging records, one per branch."""
 TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A staging record as it was read."""
+class StagingRecord:
+    """Staging record as it was read."""
 
     staging: Staging
     predicate: Predicate
 
 
 def new_epoch() -> str:
-    """A name that no epoch ever had."""
+    """Return a new unique epoch name."""
     return secrets.token_hex(8)
 
 
 def partition_of(epoch: str) -> bytes:
-    """Where the changes of an epoch are."""
+    """Return the partition of an epoch's changes."""
     return b"epoch/" + epoch.encode()
 
 
-async def read(store: Store, branch: str) -> Held:
-    """The staging record of a branch. Raises BranchNotFound."""
+async def read(store: Store, branch: str) -> StagingRecord:
+    """Read the staging record of a branch. Raises BranchNotFound."""
     try:
         found = await store.get(STAGING, record_key(branch))
     except EntryNotFound:
         raise BranchNotFound(branch) from None
-    return Held(Staging.decode(found.value), found.predicate)
+    return StagingRecord(Staging.decode(found.value), found.predicate)
 
 
 async def listed(
     store: Store, epochs: Sequence[str], take: Callable[[bytes], bytes | None] = decode_staged
 ) -> dict[bytes, bytes | None]:
-    """The changes of some epochs, oldest first: the newest of each key, as `take` makes it of the record."""
+    """Return the newest change of each key in some epochs (oldest first), as `take` returns it."""
     found: dict[bytes, bytes | None] = {}
     for epoch in epochs:
         async with store.scan(partition_of(epoch)) as entries:
@@ -66,8 +66,8 @@ async def listed(
     return found
 
 
-async def seal(store: Store, branch: str) -> Held:
-    """Close the epoch that writes go to, and open another. Raises BranchNotFound, ConflictError when it is spent."""
+async def seal(store: Store, branch: str) -> StagingRecord:
+    """Close the current epoch, and open another. Raises BranchNotFound, ConflictError after too many retries."""
     for _ in range(TRIES):
         held = await read(store, branch)
         after = held.staging.sealing(new_epoch(), time.time())
@@ -81,15 +81,15 @@ async def seal(store: Store, branch: str) -> Held:
 
 
 def own_condition(epoch: str, key: bytes, found: Found | None) -> Condition:
-    """That nobody stages the key meanwhile."""
+    """Return the condition that the key is not staged in between."""
     return Condition(partition_of(epoch), key, ABSENT if found is None else found.predicate)
 
 
 async def pause() -> None:
-    """Before the next try, for a while that differs between those that try."""
+    """Wait a random time before the next try."""
     await asyncio.sleep(random.uniform(0, 0.01))
 
 
 def busy(branch: str) -> ConflictError:
-    """The error when all tries are spent."""
-    return ConflictError(f"Branch `{branch}` is changed too often by others", hint="Try again")
+    """Return the error for too many retries."""
+    return ConflictError(f"Branch `{branch}` has too many concurrent changes", hint="Try again")

@@ -1,4 +1,4 @@
-"""Staging changes: written into a branch's epoch, which is known until the store refuses a write with it."""
+"""Write staged changes into a branch's epoch, which is cached until the store refuses a write with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """Where a branch's writes go, and the condition that they still do."""
+    """Epoch that a branch's writes go to, and the condition that they still do."""
 
     partition: bytes
     fence: Condition
@@ -41,19 +41,19 @@ class Writer:
 
     @property
     def largest(self) -> int:
-        """Bytes that a value may have."""
+        """Maximum bytes of a value."""
         return self._store.largest - len(encode_staged(b""))
 
     def check(self, value: bytes | None) -> None:
-        """Raises UsageError for a value that is too large."""
+        """Check a value. Raises UsageError if it is too large."""
         if value is not None and len(value) >= self._store.largest:
-            raise UsageError(f"The value is {len(value):,} bytes, {self.largest:,} are the most")
+            raise UsageError(f"The value has {len(value):,} bytes; the maximum is {self.largest:,}")
 
     async def put(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> list[Predicate]:
-        """Stage changes of distinct keys together, whatever is there; None deletes.
+        """Stage changes of distinct keys atomically and unconditionally; None deletes.
 
-        Returns for each what holds until its key is staged again. Raises BranchNotFound, ConflictError when it is
-        spent, UsageError.
+        Returns for each change the predicate that holds until its key is staged again. Raises BranchNotFound,
+        UsageError, ConflictError after too many retries.
         """
         for _, value in changes:
             self.check(value)
@@ -65,9 +65,9 @@ class Writer:
         return await self._staged(branch, write)
 
     async def put_each(self, branch: str, changes: Mapping[bytes, bytes | None]) -> None:
-        """Stage any number of changes, in no order and not together, sooner than `put` does. Raises as `put`.
+        """Stage any number of changes, unordered and not atomic, faster than `put`. Raises as `put`.
 
-        What was staged before a commit came in between stays in it: staged once more, it would replace what others have
+        Changes staged before a concurrent commit stay in it: staged once more, they would replace what others have
         staged since.
         """
         for value in changes.values():
@@ -98,7 +98,7 @@ class Writer:
         raise staging.busy(branch)
 
     async def _epoch_after(self, branch: str, refused: _Epoch | None) -> _Epoch:
-        """An epoch that is not the one refused; of many tasks that were, one asks. Raises BranchNotFound."""
+        """Return an epoch other than the one refused; of many refused tasks, one asks. Raises BranchNotFound."""
         async with self._reading[branch]:
             known = self._epochs.get(branch)
             if known is None or known is refused:

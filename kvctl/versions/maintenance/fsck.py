@@ -1,4 +1,4 @@
-"""Looks at what a repository refers to, and at what nothing refers to: cheap, and without an effect."""
+"""Check a repository for broken references and unreferenced data: cheap and read-only."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.objects import OBJECTS
 
 LOOKED_AT = 1000
-"""Commits, from branches and tags on."""
+"""Maximum number of commits checked, from branches and tags on."""
 MOST_RECORDS = 100_000
-"""Records whose subjects are listed to find what no branch knows: one page of the server's."""
+"""Maximum number of records whose subjects are listed to find orphans: one page of the server's."""
 
 
 class Kind(StrEnum):
-    """What can be wrong."""
+    """Kind of problem."""
 
     MISSING_COMMIT = "missing-commit"
-    """A branch, a tag or a commit leads to a commit that is not there."""
+    """A branch, a tag or a commit refers to a missing commit."""
     MISSING_OBJECT = "missing-object"
-    """The tree of a commit is not there."""
+    """The tree of a commit is missing."""
     MISSING_STAGING = "missing-staging"
-    """A branch has no record of what is staged: it is neither read nor written."""
+    """A branch has no staging record: it can be neither read nor written."""
     ORPHANED_EPOCHS = "orphaned-epochs"
-    """Staged changes that no branch knows, recorded or dropped ones included."""
+    """Staged changes that no branch uses, recorded or dropped ones included."""
     LOST_KEYS = "lost-keys"
-    """A commit holds none of its parent's keys, see `lost_keys`."""
+    """A commit has none of its parent's keys, see `lost_keys`."""
     INTERRUPTED_COLLECTION = "interrupted-collection"
-    """A collection of garbage was interrupted, or is under way."""
+    """A garbage collection was interrupted or is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing that is wrong, and what shows it."""
+    """One problem and its evidence."""
 
     kind: Kind
     evidence: str
     branch: str = ""
     commit: str = ""
-    """The branch and the commit that a remedy needs to name."""
+    """Branch and commit that a remedy needs to name."""
 
 
 async def inspect(found: Found, repository: Repository) -> list[Flaw]:
-    """What is wrong with a repository. Raises what reading raises."""
+    """Return the problems of a repository. Raises what reading raises."""
     store = repository.store
     branches = await repository.branches()
     leads = {f"Branch `{name}`": commit for name, commit in branches.items()}
@@ -62,14 +62,14 @@ async def inspect(found: Found, repository: Repository) -> list[Flaw]:
     flaws += [_lost(loss) for loss in await lost_keys.losses(store, repository.objects, branches)]
     if found.info["state"].get("num_subjects", 0) <= MOST_RECORDS and (epochs := await _orphaned(store)):
         what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
-        flaws.append(Flaw(Kind.ORPHANED_EPOCHS, f"{len(epochs)} {what} known to no branch any more"))
+        flaws.append(Flaw(Kind.ORPHANED_EPOCHS, f"{len(epochs)} {what} not used by any branch"))
     if (await branch_state.collections(store)).collection.deleting:
-        flaws.append(Flaw(Kind.INTERRUPTED_COLLECTION, "A collection of garbage was interrupted, or is under way"))
+        flaws.append(Flaw(Kind.INTERRUPTED_COLLECTION, "A garbage collection was interrupted or is running"))
     return flaws
 
 
 async def _broken(store: Store, leads: dict[str, str]) -> AsyncIterator[Flaw]:
-    """What references lead to nothing, the nearest to branches and tags first."""
+    """Return the references to missing commits, nearest to branches and tags first."""
     looked: set[str] = set()
     while leads and len(looked) < LOOKED_AT:
         looked.update(leads.values())
@@ -77,11 +77,11 @@ async def _broken(store: Store, leads: dict[str, str]) -> AsyncIterator[Flaw]:
         commits = [Commit.decode(value) for value in {item.value for item in there if item is not None}]
         for (who, commit), item in zip(leads.items(), there, strict=True):
             if item is None:
-                yield Flaw(Kind.MISSING_COMMIT, f"{who} leads to commit `{commit}`, which is gone")
+                yield Flaw(Kind.MISSING_COMMIT, f"{who} refers to commit `{commit}`, which is missing")
         roots = await store.get_many([(OBJECTS, bytes.fromhex(commit.root)) for commit in commits], lasting=True)
         for commit_found, root in zip(commits, roots, strict=True):
             if root is None:
-                text = f"Commit `{commit_found.id}` needs object `{commit_found.root}`, which is gone"
+                text = f"Commit `{commit_found.id}` needs object `{commit_found.root}`, which is missing"
                 yield Flaw(Kind.MISSING_OBJECT, text)
         leads = {
             f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked
@@ -90,8 +90,8 @@ async def _broken(store: Store, leads: dict[str, str]) -> AsyncIterator[Flaw]:
 
 def _lost(loss: Loss) -> Flaw:
     text = (
-        f"Commit `{loss.commit}` on branch `{loss.branch}` holds no key of its parent `{loss.parent}`: "
-        "an earlier kvctl may have lost them"
+        f"Commit `{loss.commit}` on branch `{loss.branch}` has no key of its parent `{loss.parent}`: "
+        "an earlier version of kvctl may have lost them"
     )
     return Flaw(Kind.LOST_KEYS, text, loss.branch, loss.parent)
 
@@ -99,13 +99,13 @@ def _lost(loss: Loss) -> Flaw:
 async def _without_staging(store: Store, branches: Sequence[str]) -> list[Flaw]:
     held = await store.get_many([(STAGING, name.encode()) for name in branches])
     return [
-        Flaw(Kind.MISSING_STAGING, f"Branch `{name}` has no record of what is staged on it")
+        Flaw(Kind.MISSING_STAGING, f"Branch `{name}` has no staging record")
         for name, item in zip(branches, held, strict=True) if item is None
     ]  # fmt: skip
 
 
 async def _orphaned(store: Store) -> list[str]:
-    """Epochs that have changes, and that a collection clears."""
+    """Return the epochs with changes that garbage collection would clear."""
     return [
         epoch for epoch in await dropped_epochs.uncollected(store) if await dropped_epochs.has_changes(store, epoch)
     ]

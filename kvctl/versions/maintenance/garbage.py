@@ -1,8 +1,8 @@
-"""Collection of garbage: objects and commits that no branch and no tag leads to, and epochs that commits have consumed.
+"""Garbage collection: objects and commits that no branch or tag reaches, and epochs that commits have consumed.
 
-What may go is listed first, with predicates; then the record of collections is advanced, so that whoever looked at
-objects before writes them again; only then is looked for what is reachable. What was written since the listing survives
-on its predicate. Links made meanwhile to commits that may be unreachable change the record, and it is looked again.
+Candidates are listed first, with predicates; then the collection record is advanced, so that others write objects that
+they saw before once more; only then reachable objects are searched. Objects written since the listing survive by their
+predicate. A concurrent link to a commit that may be unreachable changes the record, and the search is repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from kvctl.errors import ConflictError
 from kvctl.versions.branch import branch_state, dropped_epochs, staging
-from kvctl.versions.branch.branch_state import COLLECTION, Collection, CollectionHeld
+from kvctl.versions.branch.branch_state import COLLECTION, Collection, CollectionRecord
 from kvctl.versions.model import Commit, Head, apart_id, inline_value
 from kvctl.versions.refs import COMMITS, HEADS, TAGS
 from kvctl.versions.store.protocol import (
@@ -28,17 +28,17 @@ from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
 from kvctl.versions.tree.tree import Reading
 
 TOGETHER = 400
-"""Deletions of one write."""
+"""Number of deletions in one write."""
 READ = 500
-"""Objects, or commits, that are read at once."""
+"""Number of objects or commits read together."""
 
 Candidates = dict[bytes, Predicate]
-"""Keys of one partition, each with the predicate that it had when it was listed."""
+"""Keys of one partition, each with its predicate when listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was removed, or with a dry run would be."""
+    """Numbers of removed items; with a dry run, of those that would be removed."""
 
     objects: int = 0
     commits: int = 0
@@ -47,7 +47,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """All that is there, before it is looked what is reachable."""
+    """All existing objects and commits, before the reachable ones are searched."""
 
     objects: Candidates
     commits: Candidates
@@ -55,7 +55,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """What branches and tags lead to."""
+    """Objects and commits that branches and tags reach."""
 
     objects: set[bytes]
     commits: set[bytes]
@@ -65,11 +65,11 @@ T = TypeVar("T")
 
 
 class _Ended(Exception):
-    """The record of collections was changed while this one deleted."""
+    """The collection record was changed while this collection deleted."""
 
 
 async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> Collected:
-    """Remove what nothing refers to. Raises Broken, where something refers to what is gone; ConflictError."""
+    """Remove unreachable objects and commits. Raises Broken if a reachable one is missing; ConflictError."""
     if dry_run:
         return await _look(store, objects)
     epochs = await dropped_epochs.clear_all(store)
@@ -108,7 +108,7 @@ async def _listing(store: Store) -> _Listed:
 
 
 async def _advance(store: Store) -> int:
-    """Say that a collection looks for what is reachable from now on; its number."""
+    """Record that a collection now searches reachable objects; return its number."""
     for _ in range(staging.TRIES):
         held = await branch_state.collections(store)
         number = held.collection.begun + 1
@@ -121,8 +121,8 @@ async def _advance(store: Store) -> int:
     raise branch_state.crowded()
 
 
-async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionHeld, _Reached]:
-    """What is reachable, and the record that says that this collection deletes; no link was made in between."""
+async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionRecord, _Reached]:
+    """Return the reachable objects, and the record that this collection deletes; no link was added in between."""
     for _ in range(staging.TRIES):
         held = await _own(store, begun)
         reached = await _reach(store, objects)
@@ -132,22 +132,22 @@ async def _begin(store: Store, objects: Objects, begun: int) -> tuple[Collection
             await staging.pause()
             continue
         held = await _own(store, begun)
-        if held.collection.deleting:  # nobody has made a link since
+        if held.collection.deleting:  # no link was added since
             return held, reached
     raise branch_state.crowded()
 
 
-async def _own(store: Store, begun: int) -> CollectionHeld:
+async def _own(store: Store, begun: int) -> CollectionRecord:
     held = await branch_state.collections(store)
     if held.collection.begun != begun:
-        raise ConflictError("Another collection began meanwhile", hint="It removes what this one would have")
+        raise ConflictError("Another garbage collection has started", hint="It removes the same objects and commits")
     return held
 
 
 async def _doomed(
     store: Store, listed: _Listed, reached: _Reached
 ) -> list[tuple[bytes, list[tuple[bytes, Predicate]]]]:
-    """Commits, the youngest first, so that one which is still there is whole; then objects."""
+    """Return the commits to delete, youngest first so that remaining ones are complete; then objects."""
     commits = [(key, at) for key, at in listed.commits.items() if key not in reached.commits]
     ages: dict[bytes, int] = {}
     for some in _runs(commits, READ):
@@ -159,14 +159,16 @@ async def _doomed(
     return [(COMMITS, commits), (OBJECTS, [one for one in listed.objects.items() if one[0] not in reached.objects])]
 
 
-async def _delete(store: Store, held: CollectionHeld, partition: bytes, some: Sequence[tuple[bytes, Predicate]]) -> int:
-    """Delete those that are as they were listed, and return how many. Raises _Ended."""
+async def _delete(
+    store: Store, held: CollectionRecord, partition: bytes, some: Sequence[tuple[bytes, Predicate]]
+) -> int:
+    """Delete entries that are as listed, and return their number. Raises _Ended."""
     left = list(some)
     for _ in range(staging.TRIES):
         if not left:
             return 0
         conditions = [Condition(partition, key, at) for key, at in left]
-        # An object that a crash brings back is collected again; a commit could be linked to, and lack its objects.
+        # An object that a crash restores is collected again; a restored commit could be linked to and lack its objects.
         gone = [Change(partition, key, None, traceless=partition == OBJECTS) for key, _ in left]
         try:
             await store.write([*conditions, held.unchanged], gone)
@@ -180,15 +182,15 @@ async def _delete(store: Store, held: CollectionHeld, partition: bytes, some: Se
     raise _Ended
 
 
-async def _end(store: Store, held: CollectionHeld) -> None:
+async def _end(store: Store, held: CollectionRecord) -> None:
     try:
         await store.set_if(COLLECTION, COLLECTION, Collection(held.collection.begun).encode(), held.predicate)
     except PredicateFailed:
-        return  # somebody who links did so
+        return  # a linking operation ended it
 
 
 async def _reach(store: Store, objects: Objects) -> _Reached:
-    """What branches and tags lead to. Raises Broken."""
+    """Return what branches and tags reach. Raises Broken."""
     starts: set[bytes] = set()
     async with store.scan(HEADS) as entries:
         starts |= {bytes.fromhex(Head.decode(entry.value).commit) async for entry in entries}
@@ -198,19 +200,19 @@ async def _reach(store: Store, objects: Objects) -> _Reached:
     trees: set[bytes] = set()
     async for identity, commit in _ancestors(store, starts):
         commits.add(identity)
-        await objects.carry(_of_tree(bytes.fromhex(commit.root), trees))
+        await objects.run(_of_tree(bytes.fromhex(commit.root), trees))
     return _Reached(trees, commits)
 
 
 async def _ancestors(store: Store, starts: Iterable[bytes]) -> AsyncIterator[tuple[bytes, Commit]]:
-    """Commits and all that they come from, in no order. Raises Broken."""
+    """Yield commits and all their ancestors, unordered. Raises Broken."""
     waiting = list(starts)
     seen = set(waiting)
     while waiting:
         some, waiting = waiting[:READ], waiting[READ:]
         for identity, found in zip(some, await store.get_many([(COMMITS, one) for one in some]), strict=True):
             if found is None:
-                raise Broken(f"Commit `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it")
+                raise Broken(f"Commit `{identity.hex()}` is missing", hint="`kvctl doctor` shows what refers to it")
             commit = Commit.decode(found.value)
             parents = [one for parent in commit.parents if (one := bytes.fromhex(parent)) not in seen]
             seen.update(parents)
@@ -219,7 +221,7 @@ async def _ancestors(store: Store, starts: Iterable[bytes]) -> AsyncIterator[tup
 
 
 def _of_tree(root: bytes, seen: set[bytes]) -> Reading[None]:
-    """Add the objects of a tree to those seen, values that are kept apart included; what was seen is not read."""
+    """Add the objects of a tree to those seen, separately stored values included; seen ones are not read again."""
     waiting = [] if root in seen else [root]
     seen.add(root)
     while waiting:

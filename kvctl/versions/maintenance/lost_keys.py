@@ -1,8 +1,8 @@
-"""Commits that lost every key of their parent, as kvctl 0.1 made them until November 2026.
+"""Commits that lost every key of their parent, as kvctl 0.1 created them until November 2026.
 
-Its update of a tree dropped the old root when all changes fell behind or in front of it and it came out unchanged. Such
-a commit holds no key within its parent's range, and its parent's root is a chunk that is full: others may stand beside
-it. A commit that replaces everything by keys of another range can look the same, which is why the evidence says `may`.
+Its tree update dropped the old root when all changes fell before or after it and it came out unchanged. Such a commit
+has no key within its parent's range, and its parent's root is a full chunk, which may have siblings. A commit that
+replaces everything by keys of another range can look the same, so the evidence says `may`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kvctl.versions.tree.objects import Broken, Objects
 from kvctl.versions.tree.tree import EMPTY_ROOT, Reading, get
 
 COMMITS_READ = 1000
-"""Commits of a repository that are looked at, the newest of each branch first."""
+"""Maximum number of commits checked per repository, the newest of each branch first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A commit in a branch's history without any key of its parent, which the branch still lacks."""
+    """Commit in a branch's history without any key of its parent, which the branch still lacks."""
 
     branch: str
     commit: str
@@ -32,7 +32,7 @@ class Loss:
 
 
 async def losses(store: Store, objects: Objects, branches: Mapping[str, str]) -> list[Loss]:
-    """The losses in the history of branches, given with the ids of their commits. Raises what reading raises."""
+    """Return the losses in the history of branches, given with their commit ids. Raises what reading raises."""
     found: list[Loss] = []
     lossy: dict[str, bool] = {}
     for branch, head in branches.items():
@@ -51,7 +51,7 @@ async def losses(store: Store, objects: Objects, branches: Mapping[str, str]) ->
 
 
 async def _history(store: Store, head: str, limit: int) -> dict[str, Commit]:
-    """The newest commits of a branch, up to one that is missing, which is a finding of its own."""
+    """Return the newest commits of a branch, up to a missing one, which is a separate finding."""
     commits: dict[str, Commit] = {}
     with suppress(refs.RefNotFound):
         async for identity, commit in refs.ancestors(store, head):
@@ -62,9 +62,9 @@ async def _history(store: Store, head: str, limit: int) -> dict[str, Commit]:
 
 
 async def _answer(objects: Objects, reading: Reading[bool], *, default: bool) -> bool:
-    """The answer, or the default where objects are missing, which is a finding of its own."""
+    """Return the answer, or the default if objects are missing, which is a separate finding."""
     try:
-        return await objects.carry(reading)
+        return await objects.run(reading)
     except Broken:
         return default
 
@@ -74,7 +74,7 @@ def _root(commit: Commit) -> bytes:
 
 
 def _lost_all(before: bytes, after: bytes) -> Reading[bool]:
-    """Whether an update from one tree to another may have dropped the old root. [pure]"""
+    """Return whether an update from one tree to another may have dropped the old root. [pure]"""
     if before in (after, EMPTY_ROOT):
         return False
     data = yield {before}
@@ -87,12 +87,12 @@ def _lost_all(before: bytes, after: bytes) -> Reading[bool]:
 
 
 def _full(root: Chunk) -> bool:
-    """Whether a chunk ends where it does because it is full, not because nothing follows."""
+    """Return whether a chunk ends because it is full, not because nothing follows."""
     return Chunker(root.level).add(root.keys, root.values) == [root]
 
 
 def _ends(root: bytes) -> Reading[tuple[bytes, bytes]]:
-    """The first and the last key of a tree that has some."""
+    """Return the first and the last key of a tree that is not empty."""
     found: list[bytes] = []
     for end in (0, -1):
         chunk = Chunk.decode((yield {root})[root])
@@ -104,7 +104,7 @@ def _ends(root: bytes) -> Reading[tuple[bytes, bytes]]:
 
 
 def _first_from(root: bytes, start: bytes) -> Reading[bytes | None]:
-    """The first key of a tree from a key on."""
+    """Return the first key of a tree from a key on."""
     chunk = Chunk.decode((yield {root})[root])
     while chunk.level:
         child = next(_from(chunk.keys, chunk.values, start), None)
@@ -119,7 +119,7 @@ def _from(keys: Iterable[bytes], wanted: Iterable[bytes], start: bytes) -> Itera
 
 
 def _has_ends(head: bytes, lost: bytes) -> Reading[bool]:
-    """Whether a tree holds the first and the last key of another again."""
+    """Return whether a tree has the first and the last key of another again."""
     ends = yield from _ends(lost)
     found = yield from get(head, ends)
     return len(found) == len({*ends})

@@ -1,7 +1,7 @@
-"""Writes of many tasks carried out together: one batch in flight, which takes what came up meanwhile.
+"""Group commit: writes of many tasks in one batch; while it is in flight, the next one collects.
 
-A batch costs the same however little it holds: on one replica its syncs, on several a round among them, in which the
-leader refuses any other write that is checked against the same keys.
+A batch costs the same however little it holds: on one replica its syncs, on several also a round of consensus, during
+which the leader refuses any other write that is checked against the same keys.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kvctl.versions.store.protocol import Change, Predicate, PredicateFailed
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 8 << 20
-"""Bytes that writes of several tasks come to in one batch; what one task writes at once is not cut."""
+"""Maximum bytes of several tasks' writes in one batch; a single task's write is never split."""
 
 
 Revisions = Mapping[str, int]
-"""Of the keys that were changed."""
+"""Revisions of the changed keys."""
 
 
 @dataclass(slots=True)
-class Wish:
-    """One task's write: all of it or nothing. Keys are partition and key as tokens."""
+class PendingWrite:
+    """One task's atomic write. Keys are partition and key as subject tokens."""
 
     conditions: Sequence[tuple[str, Predicate]]
     changes: Mapping[str, bytes | None]
@@ -36,82 +36,84 @@ class Wish:
 
     @property
     def messages(self) -> int:
-        """How many messages it takes at the most."""
+        """Return the maximum number of messages it takes."""
         return len(self.changes) + len(self.conditions)
 
     @property
     def size(self) -> int:
-        """Bytes of its values."""
+        """Return the bytes of its values."""
         return sum(len(value) for value in self.changes.values() if value)
 
 
-class Failing(KvctlError):
+class UnmetConditions(KvctlError):
     """Conditions of a batch do not hold; nothing was written."""
 
     def __init__(self, keys: Set[str]) -> None:
         super().__init__("A condition does not hold")
         self.keys = keys
-        """Whose; empty where that is not known."""
+        """Keys of the failing conditions; empty if not known."""
 
 
-class Grouping:
-    """Carries wishes out by `store`, which takes several as one batch and raises Failing or what failed."""
+class GroupCommit:
+    """Groups writes into batches; `store` writes one batch, and raises UnmetConditions or the error of the write."""
 
-    def __init__(self, store: Callable[[Sequence[Wish]], Awaitable[Revisions]]) -> None:
+    def __init__(self, store: Callable[[Sequence[PendingWrite]], Awaitable[Revisions]]) -> None:
         self._store = store
-        self._waiting: deque[Wish] = deque()
+        self._waiting: deque[PendingWrite] = deque()
         self._worker: asyncio.Task[None] | None = None
 
-    async def write(self, wish: Wish) -> Revisions:
-        """Carry it out. Raises PredicateFailed, and what `store` raises."""
-        self._waiting.append(wish)
+    async def write(self, pending: PendingWrite) -> Revisions:
+        """Write with the next batch that has room. Raises PredicateFailed, and what `store` raises."""
+        self._waiting.append(pending)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        return await wish.done
+        return await pending.done
 
     async def _work(self) -> None:
         while self._waiting:
-            group = self._together()
+            group = self._next_batch()
             try:
                 revisions = await self._store(group)
-            except Failing as error:
-                self._sort_out(group, error.keys)
+            except UnmetConditions as error:
+                self._retry_others(group, error.keys)
             except BaseException as error:
-                _end(group, error)
+                _fail(group, error)
                 if not isinstance(error, Exception):
-                    _end(self._waiting, error)
+                    _fail(self._waiting, error)
                     raise
             else:
-                _fulfil(group, revisions)
+                _complete(group, revisions)
 
-    def _together(self) -> list[Wish]:
-        """The wishes that have waited longest, as far as they fit into one batch and do not touch each other."""
-        group: list[Wish] = []
-        held: dict[str, Predicate] = {}
+    def _next_batch(self) -> list[PendingWrite]:
+        """Return the writes that have waited longest, as far as they fit into one batch and are independent."""
+        group: list[PendingWrite] = []
+        checked: dict[str, Predicate] = {}
         changed: dict[str, bytes | None] = {}
         messages = size = 0
         while self._waiting:
-            wish = self._waiting[0]
-            if wish.done.done():  # whoever wanted it was cancelled
+            pending = self._waiting[0]
+            if pending.done.done():  # its task was cancelled
                 self._waiting.popleft()
                 continue
-            messages, size = messages + wish.messages, size + wish.size
-            if group and (messages > MOST_MESSAGES or size > MOST_BYTES or _touches(wish, held, changed)):
+            messages, size = messages + pending.messages, size + pending.size
+            if group and (messages > MOST_MESSAGES or size > MOST_BYTES or _conflicts(pending, checked, changed)):
                 break
             group.append(self._waiting.popleft())
-            held.update(wish.conditions)
-            changed.update(wish.changes)
+            checked.update(pending.conditions)
+            changed.update(pending.changes)
         return group
 
-    def _sort_out(self, group: Sequence[Wish], failing: Set[str]) -> None:
-        """End those that can never be carried out, and let the others try again."""
-        lost = [wish for wish in group if not failing or any(key in failing for key, _ in wish.conditions)] or group
-        _end(lost, PredicateFailed("A condition does not hold"))
-        self._waiting.extendleft(wish for wish in reversed(group) if not wish.done.done())
+    def _retry_others(self, group: Sequence[PendingWrite], failing: Set[str]) -> None:
+        """Fail the writes whose conditions cannot hold, and retry the others."""
+        lost = [
+            pending for pending in group if not failing or any(key in failing for key, _ in pending.conditions)
+        ] or group
+        _fail(lost, PredicateFailed("A condition does not hold"))
+        self._waiting.extendleft(pending for pending in reversed(group) if not pending.done.done())
 
 
 def in_batches(changes: Sequence[Change], most: int = MOST_MESSAGES) -> Iterator[Sequence[Change]]:
-    """One task's changes in parts that a batch takes, `most` in each."""
+    """Split one task's changes into batches of at most `most`."""
     start = size = 0
     for at, change in enumerate(changes):
         size += len(change.value or b"")
@@ -122,23 +124,23 @@ def in_batches(changes: Sequence[Change], most: int = MOST_MESSAGES) -> Iterator
         yield changes[start:]
 
 
-def _touches(wish: Wish, held: Mapping[str, Predicate], changed: Mapping[str, bytes | None]) -> bool:
-    """Whether it changes or asks about what the others change, or asks otherwise about what they ask about.
+def _conflicts(pending: PendingWrite, checked: Mapping[str, Predicate], changed: Mapping[str, bytes | None]) -> bool:
+    """Return whether a write depends on others: it changes or checks their keys, or checks the same keys differently.
 
-    The same change of a key that nobody asks about is made once for all of them.
+    Equal changes of a key that nobody checks are made once for all of them.
     """
-    if any(key in held or changed.get(key, value) != value for key, value in wish.changes.items()):
+    if any(key in checked or changed.get(key, value) != value for key, value in pending.changes.items()):
         return True
-    return any(key in changed or held.get(key, predicate) != predicate for key, predicate in wish.conditions)
+    return any(key in changed or checked.get(key, predicate) != predicate for key, predicate in pending.conditions)
 
 
-def _fulfil(wishes: Sequence[Wish], revisions: Revisions) -> None:
-    for wish in wishes:
-        if not wish.done.done():
-            wish.done.set_result(revisions)
+def _complete(writes: Sequence[PendingWrite], revisions: Revisions) -> None:
+    for pending in writes:
+        if not pending.done.done():
+            pending.done.set_result(revisions)
 
 
-def _end(wishes: Sequence[Wish] | deque[Wish], error: BaseException) -> None:
-    for wish in wishes:
-        if not wish.done.done():
-            wish.done.set_exception(error)
+def _fail(writes: Sequence[PendingWrite] | deque[PendingWrite], error: BaseException) -> None:
+    for pending in writes:
+        if not pending.done.done():
+            pending.done.set_exception(error)

@@ -1,7 +1,7 @@
 """Store on JetStream: a key is a subject, its predicate the sequence of its last message.
 
-Partition and key are a token each, so that neither two partitions nor two keys can meet. Reads are as new as the
-leader: others may lag behind a write that succeeded.
+Partition and key are one token each, so that no two partitions or keys collide. Reads are as new as the leader's: other
+replicas may lag behind a successful write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.versions.store import store_reads
-from kvctl.versions.store.group_commit import Wish, in_batches
+from kvctl.versions.store.group_commit import PendingWrite, in_batches
 from kvctl.versions.store.ordered_scan import BucketEntries
 from kvctl.versions.store.protocol import (
     ABSENT,
@@ -33,23 +33,23 @@ from kvctl.versions.store.protocol import (
     check_value,
     check_write,
 )
-from kvctl.versions.store.store_errors import said_of_the_repository
+from kvctl.versions.store.store_errors import map_store_errors
 from kvctl.versions.store.store_subjects import (
-    head,
-    insisted,
+    expected_revision,
+    is_read_token,
     partition_of_head,
-    place_of,
+    partition_prefix,
     predicate_of,
-    was_read,
+    subject_token,
 )
 from kvctl.versions.store.store_writes import MARKER_TTL, BucketWriting
 
 HEADERS = 1024
-"""Bytes that the headers of a message may come to: conditions on the longest names, and its place in a batch."""
+"""Maximum bytes of a message's headers: conditions on the longest names, and its place in a batch."""
 
 
 class BucketStore:
-    """The keys of a bucket whose stream takes atomic batches and ttls of messages, one revision a key."""
+    """Keys of a bucket whose stream allows atomic batches and message ttls, with one revision per key."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
@@ -68,7 +68,7 @@ class BucketStore:
         place = self._place(partition, key)
         entry = await self.bucket.last_entry(place, leader=True)
         if not _lives(entry):
-            raise EntryNotFound("There is no such key")
+            raise EntryNotFound("The key does not exist")
         assert entry is not None
         return Found(entry.value, self.predicate(place, entry.revision))
 
@@ -85,30 +85,30 @@ class BucketStore:
         """See `Store.scan`."""
         self.check_open()
         check_partition(partition)
-        return BucketEntries(self, head(bytes(partition)), bytes(partition), bytes(start), batch, values)
+        return BucketEntries(self, partition_prefix(bytes(partition)), bytes(partition), bytes(start), batch, values)
 
     # -- writing -------------------------------------------------------------------------------------------
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """See `Store.set`."""
         place, value = self._place(partition, key), check_value(value, self.largest)
-        with self._said():
+        with self._mapped_errors():
             await self.bucket.put(place, value)
 
     async def set_many(
         self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
     ) -> None:
-        """See `Store.set_many`: a window of messages, but with a fence on several replicas a batch after the other."""
+        """See `Store.set_many`: pipelined messages; with a fence on several replicas, one batch after the other."""
         self.check_open()
         check_partition(partition)
         self.bucket.check_writable(None)
         for key, value in values.items():
             check_place(partition, key)
             check_value(value, self.largest)
-        with self._said():
+        with self._mapped_errors():
             if fence is None:
                 await self._writing.write_each(partition, values)
-            elif was_read(fence.predicate) and await self._writing.sole():
+            elif is_read_token(fence.predicate) and await self._writing.sole():
                 await self._writing.write_each_fenced(partition, values, self._wanted(fence))
             else:
                 await self._write_in_batches(fence, [Change(partition, *item) for item in values.items()])
@@ -126,19 +126,21 @@ class BucketStore:
         """See `Store.set_if`."""
         place, value = self._place(partition, key), check_value(value, self.largest)
         try:
-            with self._said():
+            with self._mapped_errors():
                 if predicate == ABSENT:
                     await self.bucket.create(place, value)
                 elif predicate == EXISTS:
                     await self.bucket.commit(Transaction().expect(place, exists=True).put(place, value))
                 else:
-                    await self.bucket.update(place, value, insisted(self.bucket.binding.stream, place, predicate))
+                    await self.bucket.update(
+                        place, value, expected_revision(self.bucket.binding.stream, place, predicate)
+                    )
         except (KeyExists, WrongRevision, ConditionsFailed):
             raise PredicateFailed("The condition does not hold") from None
 
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """See `Store.delete`."""
-        with suppress(KeyNotFound), self._said():
+        with suppress(KeyNotFound), self._mapped_errors():
             await self.bucket.purge(self._place(partition, key), ttl=MARKER_TTL if traceless else None)
 
     async def clear(self, partition: bytes) -> None:
@@ -147,7 +149,9 @@ class BucketStore:
         check_partition(partition)
         self.bucket.check_writable(None)
         binding = self.bucket.binding
-        await streams.purge(binding.api, binding.stream, filter=binding.subject(f"{head(bytes(partition))}*"))
+        await streams.purge(
+            binding.api, binding.stream, filter=binding.subject(f"{partition_prefix(bytes(partition))}*")
+        )
 
     async def partitions(self) -> list[bytes]:
         """See `Store.partitions`."""
@@ -162,16 +166,19 @@ class BucketStore:
         self.check_open()
         self.bucket.check_writable(None)
         check_write(conditions, changes, self.largest)
-        wish = Wish(
+        pending = PendingWrite(
             [self._wanted(item) for item in conditions],
-            {place_of(item.partition, item.key): None if item.value is None else bytes(item.value) for item in changes},
-            {place_of(item.partition, item.key) for item in changes if item.traceless},
+            {
+                subject_token(item.partition, item.key): None if item.value is None else bytes(item.value)
+                for item in changes
+            },
+            {subject_token(item.partition, item.key) for item in changes if item.traceless},
         )
-        with self._said():
-            revisions = await self._writing.write(wish)
+        with self._mapped_errors():
+            revisions = await self._writing.write(pending)
         return [
             ABSENT if value is None else self.predicate(place, revisions[place])
-            for place, value in wish.changes.items()
+            for place, value in pending.changes.items()
         ]  # fmt: skip
 
     async def close(self) -> None:
@@ -181,28 +188,28 @@ class BucketStore:
     # -- inside --------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raises StoreClosed."""
+        """Check that the store is open. Raises StoreClosed."""
         if self._closed:
             raise StoreClosed("The store was closed")
 
     def predicate(self, place: str, revision: int) -> Predicate:
-        """That the last revision of a place is this one."""
+        """Return the predicate that this is the last revision of a place."""
         return predicate_of(self.bucket.binding.stream, place, revision)
 
-    def _said(self) -> AbstractContextManager[None]:
-        """What goes wrong with a write is said of the repository."""
-        return said_of_the_repository(self.bucket.binding)
+    def _mapped_errors(self) -> AbstractContextManager[None]:
+        """Map errors of a write to messages for repository users."""
+        return map_store_errors(self.bucket.binding)
 
     def _place(self, partition: bytes, key: bytes) -> str:
         self.check_open()
         check_place(partition, key)
-        return place_of(partition, key)
+        return subject_token(partition, key)
 
     def _wanted(self, condition: Condition) -> tuple[str, Predicate]:
-        """The condition of a place. Raises PredicateFailed for one that was read of another key or store."""
-        place = place_of(condition.partition, condition.key)
-        if was_read(condition.predicate):
-            insisted(self.bucket.binding.stream, place, condition.predicate)
+        """Return the condition of a place. Raises PredicateFailed for a predicate of another key or store."""
+        place = subject_token(condition.partition, condition.key)
+        if is_read_token(condition.predicate):
+            expected_revision(self.bucket.binding.stream, place, condition.predicate)
         return place, condition.predicate
 
 

@@ -1,4 +1,4 @@
-"""Store in memory: for tests, and for what need not outlive the process. [pure]"""
+"""Store in memory: for tests, and for data that need not outlive the process. [pure]"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kvctl.versions.store.protocol import (
 
 
 class MemoryStore:
-    """Sorted keys and a dictionary for each partition. Nothing waits, so every operation is atomic."""
+    """Sorted keys and a dictionary per partition. Nothing awaits, so every operation is atomic."""
 
     def __init__(self, *, largest: int = 1 << 20) -> None:
         self.largest = largest
@@ -42,7 +42,7 @@ class MemoryStore:
         check_place(partition, key)
         held = self._values.get(partition, {}).get(key)
         if held is None:
-            raise EntryNotFound("There is no such key")
+            raise EntryNotFound("The key does not exist")
         return Found(held[0], self._predicate(partition, key, held[1]))
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
@@ -116,7 +116,7 @@ class MemoryStore:
         self._closed = True
 
     def after(self, partition: bytes, key: bytes, *, inclusive: bool, values: bool) -> StoreEntry | None:
-        """The first entry after a key, or with `inclusive` at it. Raises StoreClosed."""
+        """Return the first entry after a key, or with `inclusive` at it. Raises StoreClosed."""
         self._check_open()
         keys = self._keys.get(partition, [])
         at = bisect_left(keys, key)
@@ -158,7 +158,7 @@ class MemoryStore:
 
 
 class MemoryEntries:
-    """See `Entries`: each step looks for the next key, so that keys may come and go between."""
+    """See `Entries`: each step looks up the next key, so that keys may come and go in between."""
 
     def __init__(self, store: MemoryStore, partition: bytes, start: bytes, values: bool) -> None:
         self._store = store
@@ -196,4 +196,4 @@ class MemoryEntries:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed("The reading was closed")
+            raise StoreClosed("The scan was closed")

@@ -1,4 +1,4 @@
-"""A scan of a store on JetStream. No server sorts: what there is is listed at the first step, and sorted here."""
+"""Ordered scan of a store on JetStream. Servers do not sort: keys are listed at the first step, and sorted here."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from kvctl.versions.store.jetstream_store import BucketStore
 
 BATCH = 1000
-"""Entries that are fetched at once, unless said otherwise."""
+"""Default number of entries fetched together."""
 HELD = 32 << 20
-"""Bytes of values that a listing keeps; where they are more, they are fetched as the entries are read."""
+"""Maximum bytes of values that a listing keeps; beyond that, values are fetched as the entries are read."""
 
 FETCHED = 8 << 20
-"""Bytes of values that are fetched at once."""
+"""Bytes of values fetched together."""
 FIRST = 16
-"""Values that are fetched first, before it is known how large they are."""
+"""Number of values fetched first, before their size is known."""
 
 Listed = dict[bytes, tuple[int, bytes | None]]
-"""Revisions by the tokens of keys, with the values where they came along."""
+"""Revisions by the tokens of keys, with the values if they were read, too."""
 
 
 class BucketEntries:
-    """See `Entries`. Holds some 200 bytes a key, and values as far as they are few."""
+    """See `Entries`. Holds about 200 bytes per key, and the values if they are few."""
 
     def __init__(self, store: BucketStore, head: str, partition: bytes, start: bytes, batch: int, values: bool) -> None:
         self._store = store
         self._head = head
-        """What the partition's keys begin with."""
+        """Prefix of the partition's keys."""
         self._partition = partition
         self._start = start
         self._batch = batch or BATCH
@@ -49,7 +49,7 @@ class BucketEntries:
         self._ahead: list[StoreEntry] = []
         """Entries that were fetched, the next one last."""
         self._pace = FIRST
-        """How many values to fetch at once: as many as come to FETCHED bytes, as the last were."""
+        """Number of values to fetch together, such that they add up to FETCHED bytes if they are like the last ones."""
         self._closed = False
 
     def __aiter__(self) -> Self:
@@ -99,7 +99,7 @@ class BucketEntries:
         }
 
     async def _list_many(self) -> Listed:
-        """With the values while they are few."""
+        """List the keys, with the values if they are few."""
         listed: Listed = {}
         if not self._values or not await self._take(listed, values=True):
             listed.clear()
@@ -107,7 +107,7 @@ class BucketEntries:
         return listed
 
     async def _take(self, listed: Listed, *, values: bool) -> bool:
-        """List all keys; False, and some are missing, where there are too many values to hold."""
+        """List all keys; return False, with some missing, if there are too many values to hold."""
         binding = self._store.bucket.binding
         subject = binding.subject(f"{self._head}*")
         cut = len(binding.prefix) + len(self._head)
@@ -126,7 +126,7 @@ class BucketEntries:
         return True
 
     async def _fetch(self, listed: Listed) -> None:
-        await asyncio.sleep(0)  # what is at hand already must not keep others waiting
+        await asyncio.sleep(0)  # yield, even if nothing has to be fetched
         left_out = self._values and listed[self._keys[self._next]][1] is None
         some = self._keys[self._next : self._next + (min(self._batch, self._pace) if left_out else self._batch)]
         self._next += len(some)
@@ -148,7 +148,7 @@ class BucketEntries:
     def _entries(
         self, keys: Sequence[bytes], places: Sequence[str], known: dict[str, tuple[int, bytes]]
     ) -> list[StoreEntry]:
-        """The entries that live still, the first one last."""
+        """Return the entries that still exist, the first one last."""
         partition, predicate, bare = self._partition, self._store.predicate, not self._values
         return [
             StoreEntry(partition, untoken(key), b"" if bare else one[1], predicate(place, one[0]))
@@ -158,5 +158,5 @@ class BucketEntries:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed("The reading was closed")
+            raise StoreClosed("The scan was closed")
         self._store.check_open()

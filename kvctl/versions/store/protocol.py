@@ -1,10 +1,10 @@
-"""The narrow waist: six operations on partitions of sorted keys, as lakeFS's design has them, and two of ours. [pure]
+"""Store protocol: six operations on partitions of sorted keys, as in lakeFS's design, and some of our own. [pure]
 
-Ours are an atomic write of several keys on conditions, and that the entries of a scan bring their predicates, if wanted
-without their values.
+Our own are bulk operations, an atomic conditional write of several keys, and predicates on the entries of a scan, which
+may leave out the values.
 
-Partitions and keys are any bytes but none; a value may be empty. A read that follows a successful write sees it, or a
-later one. A scan of one partition never touches another.
+Partitions and keys are any bytes but not empty; a value may be empty. A read that follows a successful write returns
+its value or a later one. A scan of one partition never touches another.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 
 
 class MissingArgument(UsageError):
-    """A partition, a key or a value was not given."""
+    """Partition, key or value that was not given."""
 
 
 class EntryNotFound(NotFoundError):
-    """The partition has no such key."""
+    """Key that the partition does not have."""
 
 
 class PredicateFailed(ConflictError):
@@ -34,7 +34,7 @@ class PredicateFailed(ConflictError):
 
 
 class StoreClosed(KvctlError):
-    """The store, or the reading of entries, was closed."""
+    """The store, or a scan, was closed."""
 
 
 Place = tuple[bytes, bytes]
@@ -43,24 +43,24 @@ Place = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """What a write may be conditioned on: ABSENT, EXISTS, or what a read gave out, which only its store understands.
+    """Condition on a key: ABSENT, EXISTS, or an opaque token returned by a read of the same store.
 
-    One that was read holds for that key of that store, and only until the key is written again, also with the same
-    value: where lakeFS compares values, a key that went there and back is another one here.
+    A token holds for that key of that store, and only until the key is written again, even with the same value: lakeFS
+    compares values instead.
     """
 
     token: Any
 
 
 ABSENT = Predicate("absent")
-"""There is no such key."""
+"""The key does not exist."""
 EXISTS = Predicate("exists")
-"""There is one, whatever its value."""
+"""The key exists, whatever its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value as it was read, and the predicate that holds until it is written again."""
+    """Value as read, and the predicate that holds until it is written again."""
 
     value: bytes
     predicate: Predicate
@@ -79,7 +79,7 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """That a predicate holds of a key."""
+    """Predicate that a key must satisfy."""
 
     partition: bytes
     key: bytes
@@ -88,124 +88,124 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value for a key; None deletes it."""
+    """Value for a key; None deletes it."""
 
     partition: bytes
     key: bytes
     value: bytes | None
     traceless: bool = False
-    """Whether a deletion may be undone after a while, by a crash of a server: only for what does no harm then."""
+    """Whether a server crash may undo the deletion after a while: only for harmless deletions."""
 
 
 class Entries(Protocol):
-    """The entries of a scan, in the order of their keys' bytes; use it as an asynchronous iterator and context.
+    """Entries of a scan, in the order of their keys' bytes: an asynchronous iterator and context manager.
 
-    What is written while it is read may be missed or seen; a key that stays as it is is seen once.
+    Concurrent writes may be missed or seen; an unchanged key is seen exactly once.
     """
 
     def __aiter__(self) -> Self: ...
 
     async def __anext__(self) -> StoreEntry:
-        """The next entry. Raises StopAsyncIteration; StoreClosed after `close`."""
+        """Return the next entry. Raises StopAsyncIteration; StoreClosed after `close`."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
     async def seek(self, key: bytes) -> None:
-        """Go on, or back, to the first entry whose key is this one or after it. Raises StoreClosed."""
+        """Move on, or back, to the first entry whose key is this one or after it. Raises StoreClosed."""
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
 
 class Store(Protocol):
-    """lakeFS's Store."""
+    """lakeFS's Store, extended."""
 
     @property
     def largest(self) -> int:
-        """Bytes that a value may have; more is a UsageError before anything is written."""
+        """Maximum bytes of a value; a larger one raises UsageError before anything is written."""
 
     async def get(self, partition: bytes, key: bytes) -> Found:
-        """The value of a key. Raises EntryNotFound, MissingArgument, StoreClosed."""
+        """Return the value of a key. Raises EntryNotFound, MissingArgument, StoreClosed."""
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        """Write a key, whatever is there. Raises MissingArgument, StoreClosed, OutcomeUnknown."""
+        """Write a key unconditionally. Raises MissingArgument, StoreClosed, OutcomeUnknown."""
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
-        """Write a key if the predicate holds of it. Raises PredicateFailed, and as `set`."""
+        """Write a key if the predicate holds for it. Raises PredicateFailed, and as `set`."""
 
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
-        """Delete a key (`traceless` as in Change); one that is not there is no error. Raises as `set`."""
+        """Delete a key (`traceless` as in Change); an absent one is not an error. Raises as `set`."""
 
     def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> Entries:
-        """The entries of a partition from the first key not before `start`; `batch`, a hint, are fetched at once.
+        """Return the entries of a partition from `start` on; `batch` hints how many to fetch together.
 
         Without `values` they are left empty, which is cheaper.
         """
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
-        """Ours: carry out all changes if all conditions hold, else nothing. No key may be changed twice.
+        """Apply all changes if all conditions hold, else none. No key may be changed twice. (Ours.)
 
-        Returns for each change what holds until its key is written again: ABSENT after a deletion. Raises
+        Returns for each change the predicate that holds until its key is written again: ABSENT after a deletion. Raises
         PredicateFailed, UsageError, and as `set`.
         """
 
     async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
-        """Ours: the values of several keys, each as `get` gives it, None for those that are not there.
+        """Return the values of several keys as `get`, None for absent ones. (Ours.)
 
-        They are not of one moment: between any two of them others may write. `lasting` says that these keys are
-        written with one value only, whenever they are, and so may be read from wherever there is one. Raises
-        MissingArgument, StoreClosed.
+        They are not read consistently: others may write between any two of them. `lasting` promises that these keys are
+        only ever written with one value, and so may be read from any replica that has it. Raises MissingArgument,
+        StoreClosed.
         """
 
     async def set_many(
         self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
     ) -> None:
-        """Ours: write many keys in no order, and not as a whole, each only while the fence holds.
+        """Write many keys, unordered and not atomic, each only while the fence holds. (Ours.)
 
-        Raises PredicateFailed, which names those written, and as `set`: some keys may be written then.
+        Raises PredicateFailed with the keys written, and as `set`: some keys may be written then.
         """
 
     async def clear(self, partition: bytes) -> None:
-        """Ours: delete all keys of a partition, those that are written meanwhile or not. Raises as `set`.
+        """Delete all keys of a partition; keys written concurrently may stay. Raises as `set`. (Ours.)
 
-        A crash of a server may undo it.
+        A server crash may undo it.
         """
 
     async def partitions(self) -> list[bytes]:
-        """Ours: all partitions that hold something, and perhaps some whose keys were all deleted; sorted."""
+        """Return all partitions that have keys, and perhaps some whose keys were all deleted; sorted. (Ours.)"""
 
     async def close(self) -> None:
-        """Use it no more: every operation afterwards raises StoreClosed."""
+        """Close the store: every later operation raises StoreClosed."""
 
 
 def check_place(partition: bytes, key: bytes) -> None:
-    """Raises MissingArgument for an empty partition or key."""
+    """Check a partition and a key. Raises MissingArgument if one is empty."""
     check_partition(partition)
     if not key:
         raise MissingArgument("The key is missing")
 
 
 def check_partition(partition: bytes) -> None:
-    """Raises MissingArgument for an empty partition."""
+    """Check a partition. Raises MissingArgument if it is empty."""
     if not partition:
         raise MissingArgument("The partition is missing")
 
 
 def check_value(value: bytes | None, largest: int) -> bytes:
-    """The value. Raises MissingArgument for None (an empty value is one), UsageError for one that is too large."""
+    """Return the value. Raises MissingArgument for None (but not for an empty value), UsageError if it is too large."""
     if value is None:
         raise MissingArgument("The value is missing")
     if len(value) > largest:
-        raise UsageError(f"The value is {len(value):,} bytes, {largest:,} are the most")
+        raise UsageError(f"The value has {len(value):,} bytes; the maximum is {largest:,}")
     return bytes(value)
 
 
 def check_write(conditions: Sequence[Condition], changes: Sequence[Change], largest: int) -> None:
-    """Raises MissingArgument for missing places and changes, UsageError for a key changed twice, a value too large."""
+    """Check a write. Raises MissingArgument, and UsageError for a key changed twice or a value too large."""
     if not changes:
-        raise MissingArgument("There is nothing to write")
+        raise MissingArgument("Nothing to write")
     for condition in conditions:
         check_place(condition.partition, condition.key)
     for change in changes:

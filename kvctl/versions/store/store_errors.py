@@ -1,4 +1,4 @@
-"""What a server refuses or leaves open, said of the repository: the places of its records mean nothing to anybody."""
+"""Rewrite bucket errors of writes for users of a repository, whose subjects mean nothing to them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ FULL = 10077
 
 
 @contextmanager
-def said_of_the_repository(binding: Binding) -> Iterator[None]:
-    """Raises what a write raised, with what helps here in place of what helps with a bucket."""
+def map_store_errors(binding: Binding) -> Iterator[None]:
+    """Map errors of a bucket write to messages and hints for repository users."""
     try:
         yield
     except OutcomeUnknown as error:
         raise OutcomeUnknown(
-            f"It is not known whether the write to repository `{binding.bucket}` was stored: {_cause(error)}",
-            hint="`kvctl repo log` and `kvctl repo status` show what is there now",
+            f"Could not confirm that the write to repository `{binding.bucket}` was stored: {_cause(error)}",
+            hint="`kvctl repo log` and `kvctl repo status` show the current state",
         ) from None
     except PermissionDenied as error:
         if error.subject is not None and error.subject.startswith(binding.write_prefix):
-            error.hint = f"Ask for the permission to publish to `{binding.write_prefix}>`: its subjects come and go"
+            error.hint = f"Ask for permission to publish to `{binding.write_prefix}>`: its subjects vary"
         raise
     except ServerError as error:
         if error.err_code == FULL:
             edit = f"kvctl stream edit {binding.stream} --set max_bytes=BYTES --force foreign-kind"
-            error.hint = f"The repository is full: `{edit}` gives it room, which `kvctl repo gc` needs, too"
+            error.hint = f"The repository is full: `{edit}` raises the limit; `kvctl repo gc` needs free space, too"
         raise
 
 

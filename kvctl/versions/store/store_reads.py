@@ -1,4 +1,4 @@
-"""Reads of a store on JetStream: the last messages of keys, and of whole partitions, never older than a write was."""
+"""Reads of a store on JetStream: the last messages of keys and of partitions, never older than a finished write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Stored = tuple[int, bytes]
 """Revision and value."""
 
 FEW = 16
-"""Keys that are asked for one by one; more go by the thousand."""
+"""Maximum number of keys read one by one; more are read a thousand at a time."""
 MANY = 1000
 _ELSEWISE = (
     NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
@@ -35,7 +35,7 @@ _ELSEWISE = (
 
 
 async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
-    """What lives of these keys, as the leader has it."""
+    """Return the existing ones of these keys, as the leader has them."""
     found: dict[str, Stored] = {}
     left = list(dict.fromkeys(keys))
     if len(left) > FEW:
@@ -53,7 +53,7 @@ async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
 
 
 async def lasting(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
-    """What there is of keys that are written with one value only: from any replica; where that has none, the leader."""
+    """Return the existing ones of keys that are only written with one value: from any replica, else from the leader."""
     found: dict[str, Stored] = {}
     if bucket.binding.direct:
         try:
@@ -65,9 +65,9 @@ async def lasting(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
 
 
 async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
-    """The last messages of all keys that begin with these tokens, of one moment; None where they are too many.
+    """Return the last messages of all keys with a prefix, consistently; None if they are too many.
 
-    The leader tells the last of them, which the replica that answers must have.
+    The leader reports the last of them, which the answering replica must have.
     """
     binding = bucket.binding
     subject = binding.subject(f"{head}*")
@@ -82,7 +82,7 @@ async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
 
 
 async def _at_once(binding: Binding, subjects: Sequence[str], reached: int) -> list[StoredMessage] | None:
-    """The last messages of subjects in one answer; None where that cannot be had, or is older than asked for."""
+    """Return the last messages of subjects in one answer; None if that is impossible, or older than required."""
     page = await _first_page(binding, subjects)
     if page is None or page.pending or (page.up_to_sequence or 0) < reached:
         return None
@@ -102,7 +102,7 @@ async def _first_page(binding: Binding, subjects: Sequence[str]) -> Page | None:
 
 
 async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> dict[str, Stored]:
-    """A request a key, all in flight."""
+    """Read one key per request, all in flight."""
     binding = bucket.binding
     if not keys:
         return {}
@@ -113,7 +113,7 @@ async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> d
     answers = await last_of_each(binding.api, binding.stream, subjects, leader=leader)
     found = _living(binding, [message for message in answers.values() if message is not None])
     for key in [key for key, subject in zip(keys, subjects, strict=True) if subject not in answers] if leader else ():
-        entry = await bucket.last_entry(key, leader=True)  # nobody answered: the long way, that waits
+        entry = await bucket.last_entry(key, leader=True)  # no answer: read with retries
         if entry is not None and not is_tombstone(entry.header):
             found[key] = (entry.revision, entry.value)
     return found

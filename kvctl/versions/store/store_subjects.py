@@ -1,4 +1,4 @@
-"""Where a store on JetStream keeps a key, and what its predicates stand for. [pure]"""
+"""Subjects of keys in a store on JetStream, and the meaning of their predicates. [pure]"""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from kvctl.versions.store.protocol import (
 
 
 @lru_cache(maxsize=1024)
-def head(partition: bytes) -> str:
-    """What the places of a partition's keys begin with."""
+def partition_prefix(partition: bytes) -> str:
+    """Return the common prefix of the places of a partition's keys."""
     return f"p{token(partition).decode()}."
 
 
 def partition_of_head(text: str) -> bytes:
-    """The partition whose places begin with this token."""
+    """Return the partition whose places begin with this token."""
     return untoken(text[1:].encode())
 
 
-def place_of(partition: bytes, key: bytes) -> str:
-    """Partition and key as tokens: the end of a subject."""
-    return head(bytes(partition)) + token(key).decode()
+def subject_token(partition: bytes, key: bytes) -> str:
+    """Return partition and key as tokens: the end of a subject."""
+    return partition_prefix(bytes(partition)) + token(key).decode()
 
 
 def predicate_of(stream: str, place: str, revision: int) -> Predicate:
-    """That the last revision of a place is this one."""
+    """Return the predicate that this is the last revision of a place."""
     return Predicate((stream, place, revision))
 
 
-def was_read(predicate: Predicate) -> bool:
-    """Whether it is neither ABSENT nor EXISTS."""
+def is_read_token(predicate: Predicate) -> bool:
+    """Return whether a predicate was returned by a read: neither ABSENT nor EXISTS."""
     return predicate is not ABSENT and predicate is not EXISTS and predicate not in (ABSENT, EXISTS)
 
 
-def insisted(stream: str, place: str, predicate: Predicate) -> int:
-    """The revision that a predicate insists on. Raises PredicateFailed for one of another key or store."""
+def expected_revision(stream: str, place: str, predicate: Predicate) -> int:
+    """Return the revision that a predicate requires. Raises PredicateFailed for one of another key or store."""
     held = getattr(predicate, "token", None)
     if isinstance(held, tuple) and held[:2] == (stream, place):
         return int(held[2])
-    raise PredicateFailed("The condition is of another key or store")
+    raise PredicateFailed("The condition belongs to another key or store")
 
 
 def revision_of(predicate: Predicate) -> int | None:
-    """The revision that a predicate stands for which a store on JetStream gave out; None for any other."""
+    """Return the revision in a predicate of a store on JetStream; None for any other."""
     held = predicate.token
     return int(held[2]) if isinstance(held, tuple) else None

@@ -1,4 +1,4 @@
-"""Writes of a store on JetStream: single messages where those are quicker, else batches that many tasks share."""
+"""Writes of a store on JetStream: single messages where those are faster, else batches shared by many tasks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from kvctl.kv.write import conditional_write, outcome
 from kvctl.kv.write import identity as identities
 from kvctl.versions.fenced_writes import FencedWrites
 from kvctl.versions.store.group_commit import (
-    Failing,
-    Grouping,
+    GroupCommit,
+    PendingWrite,
     Revisions,
-    Wish,
+    UnmetConditions,
 )
 from kvctl.versions.store.protocol import (
     ABSENT,
@@ -34,48 +34,48 @@ from kvctl.versions.store.protocol import (
     Predicate,
     PredicateFailed,
 )
-from kvctl.versions.store.store_subjects import insisted, place_of, was_read
+from kvctl.versions.store.store_subjects import expected_revision, is_read_token, subject_token
 
 MARKER_TTL = timedelta(hours=1)
-"""How long a traceless deletion leaves a trace.
+"""Time to live of the marker of a traceless deletion.
 
 Once its marker has expired, a server that is killed may bring the value back (nats-server issue 8505).
 """
 MOST_AT_ONCE = 32 << 20
-"""Bytes of one write: servers drop batches that they cannot take in fast enough."""
+"""Maximum bytes of one write: servers drop batches that they cannot accept fast enough."""
 MARKERS = 8
-"""Deletions of keys under a write that needs them absent, after which it fails."""
+"""Retries of a write that requires keys absent, each after concurrent deletions left new markers."""
 
 
 class BucketWriting:
-    """One session's writes, by places."""
+    """One session's writes, by subject token."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._grouping = Grouping(self._carry_out)
+        self._group_commit = GroupCommit(self._write_batch)
         self._last = 0
-        """The highest revision that single messages were acknowledged."""
+        """Highest revision acknowledged for single messages."""
         self._fence: tuple[str, int, bytes] = ("", 0, b"")
-        """The header of the last fenced message, and what of."""
+        """Header of the last fenced message, and its fence."""
 
-    async def write(self, wish: Wish) -> Revisions:
-        """The revisions; see `Store.write`. Raises UsageError for what is too much for a batch."""
-        if wish.size > MOST_AT_ONCE:
-            size = f"{wish.size:,} bytes, {MOST_AT_ONCE:,} are the most"
-            raise UsageError(f"What is to be written together is {size}", hint="Split it")
-        if _is_fenced(wish) and await self.sole():
-            return await self._publish(wish)
-        return await self._grouping.write(wish)
+    async def write(self, pending: PendingWrite) -> Revisions:
+        """Write and return the revisions; see `Store.write`. Raises UsageError if it is too large for a batch."""
+        if pending.size > MOST_AT_ONCE:
+            size = f"{pending.size:,} bytes; the maximum is {MOST_AT_ONCE:,}"
+            raise UsageError(f"An atomic write has {size}", hint="Split it")
+        if _is_fenced(pending) and await self.sole():
+            return await self._publish(pending)
+        return await self._group_commit.write(pending)
 
     async def sole(self) -> bool:
-        """Whether there is one replica: there, checked writes of the same keys may be in flight together."""
+        """Return whether the stream has one replica: it allows concurrent conditional writes of the same keys."""
         info = self._bucket.binding.info or (await self._bucket.locate()).info
         return info is not None and info["config"].get("num_replicas", 1) == 1
 
     async def write_each(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        """Write many values, thousands in flight, whatever is there. Raises as `Store.set_many`.
+        """Write many values unconditionally, thousands in flight. Raises as `Store.set_many`.
 
-        After a cut they are sent again, so only for what nobody else gives another value.
+        After a lost connection they are sent again, so only for keys that nobody else gives another value.
         """
         binding, errors = self._bucket.binding, list[KvctlError]()
 
@@ -83,33 +83,33 @@ class BucketWriting:
             errors.append(error)
 
         prefix = binding.write_prefix
-        messages = ((None, (prefix + place_of(partition, key)).encode(), values[key], b"") for key in values)
+        messages = ((None, (prefix + subject_token(partition, key)).encode(), values[key], b"") for key in values)
         async with PublishWindow(binding.api.connection, lambda *_: None, failed, resend=True) as window:
             await window.send_all(messages, lambda: errors)
         for error in errors:
             if isinstance(error, outcome.OPEN):
-                raise OutcomeUnknown(f"It is not known whether all keys were written: {error.message}")
+                raise OutcomeUnknown(f"Could not confirm that all keys were written: {error.message}")
             raise conditional_write.explained(error, binding) if isinstance(error, ServerError) else error
 
     async def write_each_fenced(
         self, partition: bytes, values: Mapping[bytes, bytes], fence: tuple[str, Predicate]
     ) -> None:
-        """Write many values, each while a place is as it was read, where there is one replica. Raises the same."""
-        revision = insisted(self._bucket.binding.stream, *fence)
+        """Write many values, each while a place is as read, with one replica. Raises as `Store.set_many`."""
+        revision = expected_revision(self._bucket.binding.stream, *fence)
         await FencedWrites(self._bucket, partition, values, (fence[0], revision)).run()
 
     def _fence_of(self, place: str, predicate: Predicate) -> bytes:
-        """The header of a message on condition of another key."""
+        """Return the header of a message conditional on another key."""
         binding = self._bucket.binding
-        revision = insisted(binding.stream, place, predicate)
+        revision = expected_revision(binding.stream, place, predicate)
         if self._fence[:2] != (place, revision):
             self._fence = place, revision, conditional_write.fence(binding.subject(place), revision)
         return self._fence[2]
 
-    async def _publish(self, wish: Wish) -> Revisions:
-        """One value on condition of another key as it was read: one message, where a batch costs several syncs."""
-        ((other, predicate),) = wish.conditions
-        ((place, value),) = wish.changes.items()
+    async def _publish(self, pending: PendingWrite) -> Revisions:
+        """Write one value conditional on another key as read: one message, where a batch costs several syncs."""
+        ((other, predicate),) = pending.conditions
+        ((place, value),) = pending.changes.items()
         assert value is not None
         binding, identity = self._bucket.binding, identities.new()
         header = identities.stamped(self._fence_of(other, predicate), identity)
@@ -134,11 +134,11 @@ class BucketWriting:
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
 
-    async def _carry_out(self, group: Sequence[Wish]) -> Revisions:
-        """Several tasks' writes as one batch. Raises Failing, PredicateFailed, and what a commit raises."""
+    async def _write_batch(self, group: Sequence[PendingWrite]) -> Revisions:
+        """Write several tasks' changes in one batch. Raises UnmetConditions, PredicateFailed, and as a commit."""
         if len(group) == 1 and _is_fenced(group[0]):
             return await self._publish(group[0])
-        absent = {place: 0 for wish in group for place, predicate in wish.conditions if predicate == ABSENT}
+        absent = {place: 0 for pending in group for place, predicate in pending.conditions if predicate == ABSENT}
         for _ in range(MARKERS):
             try:
                 transaction = self._transaction(group, absent)
@@ -147,24 +147,24 @@ class BucketWriting:
             except ConditionsFailed as error:
                 gone = {item.key: _last_of(item) for item in error.failures if item.key in absent and not _lives(item)}
                 if len(gone) < len(error.failures) or not gone:
-                    raise Failing({item.key for item in error.failures} - gone.keys()) from None
+                    raise UnmetConditions({item.key for item in error.failures} - gone.keys()) from None
                 absent |= gone
             except WrongRevision:
                 break
-        raise Failing(set())
+        raise UnmetConditions(set())
 
-    def _transaction(self, group: Sequence[Wish], absent: Mapping[str, int]) -> Transaction:
-        """`absent` are keys that must not be there, with the revisions of markers that deletions left."""
+    def _transaction(self, group: Sequence[PendingWrite], absent: Mapping[str, int]) -> Transaction:
+        """Create the transaction; `absent` are keys that must not exist, with the revisions of their delete markers."""
         transaction = Transaction()
-        for place, predicate in dict.fromkeys(asked for wish in group for asked in wish.conditions):
+        for place, predicate in dict.fromkeys(asked for pending in group for asked in pending.conditions):
             if predicate == EXISTS:
                 transaction.expect(place, exists=True)
             elif predicate == ABSENT:
                 transaction.expect(place, revision=absent[place])
             else:
-                transaction.expect(place, revision=insisted(self._bucket.binding.stream, place, predicate))
-        lasting = {place for wish in group for place in wish.changes.keys() - wish.traceless}
-        for place, value in {place: value for wish in group for place, value in wish.changes.items()}.items():
+                transaction.expect(place, revision=expected_revision(self._bucket.binding.stream, place, predicate))
+        lasting = {place for pending in group for place in pending.changes.keys() - pending.traceless}
+        for place, value in {place: value for pending in group for place, value in pending.changes.items()}.items():
             if value is None:
                 transaction.purge(place, ttl=None if place in lasting else MARKER_TTL)
             else:
@@ -172,13 +172,13 @@ class BucketWriting:
         return transaction
 
 
-def _is_fenced(wish: Wish) -> bool:
-    """Whether it is one value on condition of another key as it was read."""
-    if len(wish.conditions) != 1 or len(wish.changes) != 1:
+def _is_fenced(pending: PendingWrite) -> bool:
+    """Return whether it is one value conditional on another key as read."""
+    if len(pending.conditions) != 1 or len(pending.changes) != 1:
         return False
-    ((other, predicate),) = wish.conditions
-    ((place, value),) = wish.changes.items()
-    return value is not None and place != other and was_read(predicate)
+    ((other, predicate),) = pending.conditions
+    ((place, value),) = pending.changes.items()
+    return value is not None and place != other and is_read_token(predicate)
 
 
 def _lives(failure: Failure) -> bool:
@@ -186,5 +186,5 @@ def _lives(failure: Failure) -> bool:
 
 
 def _last_of(failure: Failure) -> int:
-    """The revision of what a failing condition found: of a marker that a deletion left, or 0 for nothing at all."""
+    """Return the revision that a failing condition found: of a delete marker, or 0 for none."""
     return failure.found.revision if failure.found else 0

@@ -1,4 +1,4 @@
-"""Load rows onto a branch: they are staged, many together, as a commit finds them."""
+"""Load rows onto a branch as staged changes, in batches."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.repository import Repository
 
 TOGETHER = 10_000
-"""Rows of distinct keys that are staged at once."""
+"""Number of rows of distinct keys staged together."""
 TOGETHER_BYTES = 16 << 20
 AT_ONCE = 200
-"""Conditional writes under way at the same time, which go together."""
+"""Number of conditional writes in flight, which share batches."""
 
 
 async def load(repository: Repository, branch: str, source: LoadInput, options: LoadOptions) -> Loaded:
-    """Stage the rows of an input; those that no repository can hold are told of and counted.
+    """Stage the rows of an input; rows that no repository can hold are reported and counted.
 
-    A key that is there, staged or committed, is left alone with CREATE_ONLY, and with IF_DIFFERENT where it has the
-    value already. Raises BranchNotFound, ConflictError when it is spent, UsageError (with `strict` for a bad row, too),
-    HazardRefused, and what the server refuses.
+    With CREATE_ONLY, existing keys (staged or committed) are left unchanged; with IF_DIFFERENT, those with the same
+    value. Raises BranchNotFound, ConflictError after too many retries, UsageError (with `strict` for a bad row, too),
+    HazardRefused, and server errors.
     """
     if source.dump is not None and source.dump.history and not options.shorter_history:
         raise HazardRefused(
             SHORTER_HISTORY,
-            "The dump holds what keys held before, too; staged on a branch, only the last of it stays",
-            hint=f"`--force {SHORTER_HISTORY}` stages that",
+            "The dump has several revisions of some keys; staged on a branch, only the last one stays",
+            hint=f"`--force {SHORTER_HISTORY}` stages it anyway",
         )
     if options.strict:
         checking = _Loading(repository, branch, replace(options, mode=Mode.PUT, dry_run=True))
         async for batch in read(source):
             await checking.take(batch)
         if count := checking.loaded.rejected:
-            raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} bad: nothing was written")
+            raise UsageError(f"Found {count} bad row{'s' if count > 1 else ''}: nothing was written")
     loading = _Loading(repository, branch, options)
     async for batch in read(source):
         await loading.take(batch)
@@ -75,7 +75,7 @@ class _Loading:
     def _acceptable(self, row: Row) -> bool:
         reason = None
         if row.header and row.operation is Operation.PUT:
-            reason = "An entry of a repository is key and value: it takes no ttl and no headers"
+            reason = "Repository entries cannot have a ttl or headers"
         else:
             try:
                 self._repository.check(row.key, row.value)
@@ -90,7 +90,7 @@ class _Loading:
         self._options.rejected(BadRow(line, reason))
 
     async def _create(self, rows: Sequence[Row]) -> None:
-        """Each on condition that there still is no such key; who came first is left alone."""
+        """Stage each row on condition that the key still does not exist; existing keys are left unchanged."""
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def one(row: Row) -> None:
@@ -104,7 +104,7 @@ class _Loading:
         await asyncio.gather(*(one(row) for row in rows))
 
     async def _wanted(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """The rows that the mode writes."""
+        """Return the rows that the mode writes."""
         if self._options.mode is Mode.PUT:
             return rows
         there = await self._repository.get(self._branch, *(row.key for row in rows))
@@ -115,12 +115,12 @@ class _Loading:
 
 
 def _value(row: Row) -> bytes | None:
-    """What is staged; None deletes."""
+    """Return the value to stage; None deletes."""
     return row.value if row.operation is Operation.PUT else None
 
 
 def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows in their order, each part with every key at most once."""
+    """Split rows, in order, into parts with each key at most once."""
     part: list[Row] = []
     keys: set[str] = set()
     size = 0

@@ -1,4 +1,4 @@
-"""Live buckets: read as they are at one revision, however busy their writers, and recorded as a commit."""
+"""Consistent snapshot of a live bucket at one revision, despite concurrent writers, and recorded as a commit."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from kvctl.versions.model import Commit
 from kvctl.versions.repository import Repository
 
 PATIENCE = 60.0
-"""Seconds after what was there at the start, for which the end of what is written meanwhile is looked for."""
+"""Seconds to catch up with concurrent writes, after the keys present at the start were read."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Live(Generic[T]):
-    """The keys of a bucket at one revision."""
+    """Keys of a bucket at one revision."""
 
     revision: int = 0
-    """At which the bucket was so; 0 when nothing was ever written."""
+    """Revision of the snapshot; 0 if nothing was ever written."""
     keys: dict[str, tuple[int, T]] = field(default_factory=dict)
-    """Of those that live: the revision, and what is kept of the value."""
+    """Existing keys: the revision, and the part of the value that is kept."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Revisions of markers."""
     foreign: set[str] = field(default_factory=set)
-    """Keys that live and that ADR-8 does not allow: no repository has room for them."""
+    """Existing keys that ADR-8 does not allow: no repository has room for them."""
     adorned: set[str] = field(default_factory=set)
-    """Keys that live and have a ttl or headers of their own, for which a repository has no room either."""
+    """Existing keys with a ttl or headers of their own, for which a repository has no room either."""
 
     def take(self, entry: Entry, keep: Callable[[bytes], T]) -> None:
-        """Go on to the next entry."""
+        """Add the next entry."""
         self.revision = entry.revision
         for known in (self.foreign, self.adorned):
             known.discard(entry.key)
@@ -57,10 +57,10 @@ class Live(Generic[T]):
 
 
 async def read(bucket: Bucket, keep: Callable[[bytes], T]) -> Live[T]:
-    """The bucket that takes the writes, with what `keep` makes of each value, as of the end of what is written.
+    """Read the bucket's leader up to the current end, with what `keep` returns for each value.
 
-    What overwrites a key before its turn comes later in the same reading: when nothing is left to come, every key is
-    as it was at the last revision read. Holds all keys. Raises BucketNotFound, ConflictError when writers are quicker.
+    A key overwritten before its turn comes later in the same reading: when nothing is left, every key is as of the last
+    revision read. Holds all keys. Raises BucketNotFound, ConflictError if writers are faster.
     """
     live: Live[T] = Live()
     await bucket.locate()
@@ -74,11 +74,11 @@ async def record(
     repository: Repository, branch: str, bucket: Bucket, message: str, *, meta: Mapping[str, str] | None = None,
     allow_empty: bool = False,
 ) -> tuple[Commit, Live[bytes]]:  # fmt: skip
-    """Commit what the bucket holds, and nothing else; bucket and revision are noted with the commit.
+    """Commit the bucket's content, and nothing else; bucket and revision are recorded with the commit.
 
     Raises BucketNotFound, and as `read` and `Repository.record`.
     """
-    await commits.clean(repository.store, repository.objects, branch)  # said before a large bucket is read
+    await commits.read_clean(repository.store, repository.objects, branch)  # raised before a large bucket is read
     live = await read(bucket, bytes)
     origin = {"bucket": bucket.name, "revision": str(live.revision)}
     content = {key: value for key, (_, value) in live.keys.items()}
@@ -87,17 +87,17 @@ async def record(
 
 
 async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
-    """Entries up to one after which, when it was sent, there was none."""
+    """Yield entries up to one after which, when it was sent, there was none."""
     deadline, left = None, 0
     async with aclosing(watcher.batches()) as batches:
         while True:
             try:
                 async with asyncio.timeout(deadline and max(deadline - time.monotonic(), 0)):
-                    batch = await anext(batches)  # of a watcher that never ends by itself
+                    batch = await anext(batches)  # the watcher never ends by itself
             except TimeoutError:
                 raise ConflictError(
-                    f"Bucket `{bucket}` is written faster than it can be read: there is no moment to record",
-                    hint="Run it nearer to the server, or when less is written",
+                    f"Bucket `{bucket}` has no consistent snapshot: it is written faster than it can be read",
+                    hint="Run it closer to the server or when fewer writes happen",
                 ) from None
             for entry in batch:
                 yield entry
@@ -111,7 +111,7 @@ async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
 
 
 def is_legal(key: str) -> bool:
-    """Whether ADR-8 allows the key, so that a commit has room for it."""
+    """Return whether ADR-8 allows the key, so that a commit has room for it."""
     try:
         check_key(key)
     except UsageError:

@@ -1,4 +1,4 @@
-"""A live bucket made equal to a commit: what differs is written on condition that it is still as it was read."""
+"""Make a live bucket equal to a commit: differing keys are written on condition that they are still as read."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from kvctl.versions.transfer.bucket_snapshot import Live
 from kvctl.versions.tree.chunks import object_id
 
 TOGETHER_BYTES = 16 << 20
-"""What one batch may hold."""
+"""Maximum bytes of one batch."""
 
 _OPEN = (WrongRevision, RequestTimeout, ConnectionLost, NoResponders)
-"""Errors after which the key tells what became of the write."""
+"""Errors after which the key itself shows the result of the write."""
 
 Advance = Callable[[int], None]
-"""Told of keys done."""
+"""Callback that receives the number of further keys done."""
 
 
 class Kind(StrEnum):
-    """How a key of the bucket has to change."""
+    """Kind of change to a key of the bucket."""
 
     ADDED = "added"
     CHANGED = "changed"
@@ -60,29 +60,29 @@ class Step:
     key: str
     value: bytes
     revision: int
-    """Of the key's last entry when it was read, deletions included; 0 for none. It is the condition."""
+    """Revision of the key's last entry when read, deletions included; 0 for none. It is the condition of the write."""
 
     @property
     def header(self) -> bytes:
-        """The header block of its message."""
+        """Return the header block of its message."""
         return write_headers(operation="DEL" if self.kind is Kind.REMOVED else None, expected=self.revision)
 
     def is_done_in(self, entry: Entry | None) -> bool:
-        """Whether a key whose last entry this is, None for none, is as the step leaves it."""
+        """Return whether the key is in the state that the step produces; `entry` is its last entry, if any."""
         lives = entry is not None and entry.operation is Operation.PUT
         return not lives if self.kind is Kind.REMOVED else entry is not None and lives and entry.value == self.value
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """What has to be done to make a bucket equal to a commit."""
+class CheckoutPlan:
+    """Changes that make a bucket equal to a commit."""
 
     commit: str
     bucket: str
     revision: int
-    """At which the bucket was read."""
+    """Revision at which the bucket was read."""
     steps: Sequence[Step]
-    """By key."""
+    """Changes, by key."""
     unchanged: int
     foreign: Sequence[str]
     """Keys of the bucket that no commit can hold; they stay."""
@@ -91,26 +91,26 @@ class Rollout:
 
 
 @dataclass(slots=True)
-class RolledOut:
-    """What was done."""
+class CheckoutResult:
+    """Result of a checkout."""
 
     done: int = 0
     changed_meanwhile: list[str] = field(default_factory=list)
-    """Keys that others changed after they were read; they were left as they are."""
+    """Keys that others changed after they were read; they were left unchanged."""
     done_by_others: list[str] = field(default_factory=list)
-    """Keys that others made as the commit holds them after they were read."""
+    """Keys to which others wrote the commit's value after they were read."""
     at_once: bool = False
-    """Whether all was one atomic batch: done whole or not at all."""
+    """Whether all changes were one atomic batch."""
     written_by_others: list[str] = field(default_factory=list)
-    """Other keys that were written after the bucket was read and before the last change: it is not as the commit."""
+    """Other keys written after the bucket was read and before the last change: it differs from the commit."""
     revisions: set[int] = field(default_factory=set)
-    """Of the changes."""
+    """Revisions of the changes."""
 
 
-async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: bool = False) -> Rollout:
+async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: bool = False) -> CheckoutPlan:
     """Compare a commit with a live bucket. Raises RefNotFound, BucketNotFound, ReadOnly, HazardRefused.
 
-    With `dry_run` the bucket may be open for reading only.
+    With `dry_run` the bucket may be read-only.
     """
     commit = await refs.committed(repository.store, ref)
     found = await bucket_snapshot.read(bucket, object_id)
@@ -126,21 +126,21 @@ async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: boo
                 steps.append(step)
     steps += (Step(Kind.REMOVED, key, b"", found.keys[key][0]) for key in left)
     touched = {step.key for step in steps}
-    return Rollout(
+    return CheckoutPlan(
         commit, bucket.name, found.revision, sorted(steps, key=lambda step: step.key.encode()),
         unchanged=len(found.keys) - sum(step.kind is not Kind.ADDED for step in steps),
         foreign=sorted(found.foreign), adorned=sorted(found.adorned & touched),
     )  # fmt: skip
 
 
-async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lambda _: None) -> RolledOut:
-    """Do it; up to 1,000 changes at once where the bucket takes atomic batches, else each by itself.
+async def apply(rollout: CheckoutPlan, bucket: Bucket, *, advance: Advance = lambda _: None) -> CheckoutResult:
+    """Apply a plan; up to 1,000 changes atomically if the bucket allows atomic batches, else each by itself.
 
-    Whatever breaks off, planning and carrying out again completes. Raises PartlyDone, and as `Bucket.put` when nothing
-    was done.
+    After a failure, planning and applying again completes it. Raises PartlyDone, and as `Bucket.put` if nothing was
+    done.
     """
     if not rollout.steps:
-        return RolledOut()
+        return CheckoutResult()
     if await _takes_batches(bucket) and _fits(rollout.steps):
         done = await _at_once(rollout, bucket, advance)
     else:
@@ -149,8 +149,8 @@ async def carry_out(rollout: Rollout, bucket: Bucket, *, advance: Advance = lamb
     return done
 
 
-async def _written_by_others(rollout: Rollout, done: RolledOut, bucket: Bucket) -> list[str]:
-    """Keys whose entries stand between what was read and the last change, and are not changes; those of ADR-8."""
+async def _written_by_others(rollout: CheckoutPlan, done: CheckoutResult, bucket: Bucket) -> list[str]:
+    """Return keys legal by ADR-8 that were written between the read and the last change, other than by the changes."""
     last = max(done.revisions, default=0)
     if last - rollout.revision <= len(done.revisions):
         return []
@@ -187,7 +187,7 @@ def _fits(steps: Sequence[Step]) -> bool:
     return len(steps) <= LIMIT and sum(len(step.value) for step in steps) <= TOGETHER_BYTES
 
 
-async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> RolledOut:
+async def _at_once(rollout: CheckoutPlan, bucket: Bucket, advance: Advance) -> CheckoutResult:
     transaction = Transaction()
     for step in rollout.steps:
         if step.kind is Kind.REMOVED:
@@ -197,15 +197,15 @@ async def _at_once(rollout: Rollout, bucket: Bucket, advance: Advance) -> Rolled
     try:
         revisions = await bucket.commit(transaction)
     except ConditionsFailed as error:
-        return RolledOut(0, sorted({failure.key for failure in error.failures}), at_once=True)
+        return CheckoutResult(0, sorted({failure.key for failure in error.failures}), at_once=True)
     advance(len(rollout.steps))
-    return RolledOut(len(rollout.steps), at_once=True, revisions=set(revisions))
+    return CheckoutResult(len(rollout.steps), at_once=True, revisions=set(revisions))
 
 
 class _Each:
-    """Changes key by key, thousands in flight; what stays open is found by its identity.
+    """Writes the changes key by key, thousands in flight; unresolved ones are found by their identity.
 
-    Each change is on condition of its key's revision, so that of those sent again one is stored at most.
+    Each change is conditional on its key's revision, so that of those sent again at most one is stored.
     """
 
     def __init__(self, bucket: Bucket, binding: Binding, advance: Advance) -> None:
@@ -216,11 +216,11 @@ class _Each:
         self._connection = binding.api.connection
         self._ids = Series(most_bytes(self._connection.max_payload, config))
         self._epoch = self._connection.epoch
-        self._result = RolledOut()
+        self._result = CheckoutResult()
         self._open: list[tuple[int, Step, KvctlError]] = []
         self._fatal: KvctlError | None = None
 
-    async def run(self, steps: Sequence[Step]) -> RolledOut:
+    async def run(self, steps: Sequence[Step]) -> CheckoutResult:
         async with PublishWindow(self._connection, self._done, self._failed, resend=True) as window:
             await window.send_all(self._messages(steps), lambda: self._fatal)
         if self._open and self._fatal is None:
@@ -249,7 +249,7 @@ class _Each:
             self._fatal = self._fatal or error
 
     async def _settle(self) -> None:
-        """Look at the keys whose writes were refused or got no answer."""
+        """Read the keys whose writes were refused or not acknowledged."""
         try:
             found = await bulk_get.get_many(self._bucket, [step.key for _, step, _ in self._open], leader=True)
             for number, step, cause in self._open:
@@ -271,9 +271,9 @@ class _Each:
             self._result.changed_meanwhile.append(step.key)
 
     async def _under_others(self, number: int, step: Step, cause: KvctlError) -> int:
-        """The revision of a change that others have written over; 0 where it was not stored, as far as can be seen."""
+        """Return the revision of a change that others have overwritten; 0 if it apparently was not stored."""
         if isinstance(cause, WrongRevision) and self._connection.epoch == self._epoch:
-            return 0  # the answer to the only message
+            return 0  # the response to the only message
         identity = identity_of(self._ids.block(number, step.header, step.value))
         write = outcome.Write(self._binding, step.key, identity, step.revision)
         try:
@@ -285,6 +285,6 @@ class _Each:
         if not self._result.done:
             return error
         return PartlyDone(
-            f"{self._result.done} of {total} keys are done, then: {error.message}",
-            hint="Running it again completes it",
+            f"Stopped after {self._result.done} of {total} keys: {error.message}",
+            hint="Run it again to complete it",
         )

@@ -1,4 +1,4 @@
-"""A whole content recorded as one commit: its tree is built, and what the branch does not have yet is written."""
+"""Record complete content as one commit: its tree is built, and objects that the branch lacks are written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from kvctl.errors import UsageError
 from kvctl.versions import commits
 from kvctl.versions.branch import staging
-from kvctl.versions.commits import Note
+from kvctl.versions.commits import CommitInfo
 from kvctl.versions.model import Commit, apart_id, inline_value, leaf_value
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import Chunk
@@ -16,25 +16,25 @@ from kvctl.versions.tree.tree import Objects as Made
 from kvctl.versions.tree.tree import Reading, Tree, build
 
 Content = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
-"""Keys and values; where it is no mapping, sorted by the bytes of the keys, none twice."""
+"""Keys and values; if it is not a mapping, sorted by the bytes of the keys without duplicates."""
 
 SHOWN = 80
-"""Characters of a key that a message has."""
+"""Maximum characters of a key in a message."""
 
 
 async def record(
-    store: Store, objects: Objects, branch: str, content: Content, note: Note, check: Callable[[str, bytes], None]
+    store: Store, objects: Objects, branch: str, content: Content, info: CommitInfo, check: Callable[[str, bytes], None]
 ) -> Commit:
     """Commit this content, and nothing else, onto a branch; `check` raises for what no branch can hold.
 
-    Raises NothingToCommit, Staged, UsageError, BranchNotFound, ConflictError when it is spent.
+    Raises NothingToCommit, Staged, UsageError, BranchNotFound, ConflictError after too many retries.
     """
     large: Made = {}
     tree = build(_pairs(content, large, check))
     for _ in range(staging.TRIES):
-        stand = await commits.clean(store, objects, branch)
-        known = await objects.carry(_above_leaves(bytes.fromhex(stand.head.root)))
-        made = await commits.move_to(store, objects, stand, note, tree.root, _new(tree, large, known))
+        state = await commits.read_clean(store, objects, branch)
+        known = await objects.run(_above_leaves(bytes.fromhex(state.head.root)))
+        made = await commits.move_to(store, objects, state, info, tree.root, _new(tree, large, known))
         if made is not None:
             return made
         await staging.pause()
@@ -42,13 +42,13 @@ async def record(
 
 
 def _pairs(content: Content, large: Made, check: Callable[[str, bytes], None]) -> Iterator[tuple[bytes, bytes]]:
-    """Entries as they stand in leaves; the objects of large values are added to `large`. Raises UsageError."""
+    """Yield entries as leaves store them; the objects of large values are added to `large`. Raises UsageError."""
     before = b""
     for key, value in sorted(content.items()) if isinstance(content, Mapping) else content:
         _check(key, value, check)
         name = key.encode()
         if name <= before:
-            raise UsageError(f"`{key}` comes after `{before.decode()}`: what is recorded is sorted, no key twice")
+            raise UsageError(f"`{key}` follows `{before.decode()}`: keys must be sorted and unique")
         before = name
         stored, apart = leaf_value(value)
         large.update(apart)
@@ -56,7 +56,7 @@ def _pairs(content: Content, large: Made, check: Callable[[str, bytes], None]) -
 
 
 def _new(tree: Tree, large: Made, known: set[bytes]) -> Made:
-    """The objects that are not in the tree whose ids are known; what its leaves keep apart is there, too."""
+    """Return the objects not in the tree whose ids are known; the large values of its leaves exist, too."""
     found = {identity: data for identity, data in tree.objects.items() if identity not in known}
     for data in list(found.values()):
         chunk = Chunk.decode(data)
@@ -66,7 +66,7 @@ def _new(tree: Tree, large: Made, known: set[bytes]) -> Made:
 
 
 def _above_leaves(root: bytes) -> Reading[set[bytes]]:
-    """The ids of a tree's chunks, of which leaves are not read."""
+    """Return the ids of a tree's chunks without reading leaves."""
     known, waiting = {root}, {root}
     while waiting:
         data = yield waiting
@@ -78,7 +78,7 @@ def _above_leaves(root: bytes) -> Reading[set[bytes]]:
 
 
 def _check(key: str, value: bytes, check: Callable[[str, bytes], None]) -> None:
-    """Raises UsageError that says of which key."""
+    """Check a key and its value. Raises UsageError that names the key."""
     try:
         check(key, value)
     except UsageError as error:

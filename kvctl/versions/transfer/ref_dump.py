@@ -20,9 +20,9 @@ async def dump(
     repository: Repository, name: str, config: dict[str, Any], ref: str, file: BinaryIO, filters: Sequence[str] = (), *,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Dumped:  # fmt: skip
-    """Write the keys at a ref, at a branch with what is staged, into an empty file; the cut is a commit's id.
+    """Write the keys at a ref, for a branch with its staged changes, into an empty file; the cut is a commit's id.
 
-    `staged` in the header says how many keys are staged beside that commit. Raises RefNotFound, UsageError, OSError.
+    `staged` in the header is the number of keys staged on top of that commit. Raises RefNotFound, UsageError, OSError.
     """
     state = await ref_reader.state(repository.store, await refs.resolve(repository.store, ref))
     commit = state.head.commit

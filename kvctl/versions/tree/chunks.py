@@ -1,7 +1,7 @@
-"""Sorted entries as content-addressed chunks: the same entries are the same bytes, and so the same id. [pure]
+"""Sorted entries as content-addressed chunks: the same entries are the same bytes, and so have the same id. [pure]
 
-A chunk ends where the hash of a key says so, so that a change moves few of its neighbours' borders. It holds a minimum
-before it may end, and ends at the latest when it has grown to a cap.
+A chunk ends where the hash of a key decides, so that a change moves few of its neighbours' borders. It holds a minimum
+number of entries before it may end, and ends at the latest when it reaches a maximum size.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from zlib import crc32
 from kvctl.errors import KvctlError
 
 ID_SIZE = 20
-"""Bytes of an id: a cut SHA-256."""
+"""Bytes of an id: a truncated SHA-256."""
 LEAF_MINIMUM, LEAF_MEAN = 32, 32
-"""Entries before a leaf may end, and how many more until it does: about 8 KB of values of 100 B."""
+"""Minimum entries of a leaf, and the mean number after that: about 8 KB with values of 100 B."""
 INDEX_MINIMUM, INDEX_MEAN = 2, 128
 CAP = 64 * 1024
 """Bytes after which a chunk ends; the entry that reaches it still belongs to it."""
@@ -29,26 +29,26 @@ Pair = tuple[bytes, bytes]
 
 _HEAD = struct.Struct(">2sBBI")
 _MAGIC, _VERSION = b"kc", 1
-# Odd, one a level. The checksum alone is not random on numbered keys.
+# One odd factor per level. The checksum alone is not random on numbered keys.
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 _MASK = (1 << 64) - 1
 _AT_ONCE = 512
-"""Pairs that are looked at together."""
+"""Number of pairs processed together."""
 
 
 class BadRecord(KvctlError, ValueError):
-    """A record or an object that is there, and that cannot be understood."""
+    """Record or object that exists but cannot be decoded."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"A record of the repository cannot be understood: {why}",
-            hint="Something else has written or damaged it; `kvctl doctor` looks at all of them",
+            f"Could not decode a record of the repository: {why}",
+            hint="Another program has written or damaged it; `kvctl doctor` checks all of them",
         )
 
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """Raises BadRecord where a record's bytes are not what they should be."""
+    """Map decoding errors of a record's bytes to BadRecord."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
@@ -57,7 +57,7 @@ def understood() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of entries: a leaf (level 0), or an index of chunks one level below. Keys and values stand side by side."""
+    """Run of entries: a leaf (level 0), or an index of chunks one level below. Keys and values are parallel lists."""
 
     level: int
     keys: list[bytes]
@@ -65,17 +65,17 @@ class Chunk:
 
     @classmethod
     def of(cls, level: int, pairs: Iterable[Pair]) -> Chunk:
-        """The chunk of these pairs."""
+        """Create the chunk of these pairs."""
         found = list(pairs)
         return cls(level, [key for key, _ in found], [value for _, value in found])
 
     @property
     def pairs(self) -> list[Pair]:
-        """Its entries."""
+        """Return its entries."""
         return list(zip(self.keys, self.values, strict=True))
 
     def encode(self) -> bytes:
-        """The chunk's bytes: a head, the lengths, keys, values."""
+        """Return the chunk's bytes: header, lengths, keys, values."""
         count = len(self.keys)
         return b"".join((
             _HEAD.pack(_MAGIC, _VERSION, self.level, count),
@@ -87,14 +87,14 @@ class Chunk:
 
     @classmethod
     def decode(cls, data: bytes) -> Chunk:
-        """The chunk of these bytes. Raises BadRecord."""
+        """Decode the chunk of these bytes. Raises BadRecord."""
         try:
             magic, version, level, count = _HEAD.unpack_from(data)
             if (magic, version) != (_MAGIC, _VERSION):
-                raise BadRecord("its bytes are no chunk of this version")
+                raise BadRecord("not a chunk of this version")
             sizes = struct.unpack_from(f">{count}H{count}I", data, _HEAD.size)
         except struct.error:
-            raise BadRecord("its bytes are no chunk") from None
+            raise BadRecord("not a chunk") from None
         ends = list(accumulate(sizes, initial=_HEAD.size + 6 * count))
         if ends[-1] != len(data):
             raise BadRecord("the lengths in a chunk do not add up")
@@ -103,16 +103,16 @@ class Chunk:
 
 
 EMPTY = Chunk(0, [], [])
-"""The tree without entries."""
+"""Tree without entries."""
 
 
 def object_id(data: bytes) -> bytes:
-    """The id of a chunk's bytes, or of a value that is kept apart."""
+    """Return the id of a chunk's bytes, or of a value stored separately."""
     return sha256(data).digest()[:ID_SIZE]
 
 
 class Chunker:
-    """Cuts a sorted run of pairs of one level into chunks."""
+    """Splits a sorted run of pairs of one level into chunks."""
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -129,7 +129,7 @@ class Chunker:
         return bool(self._keys)
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Chunk]:
-        """The chunks that end with these pairs, which come after those before."""
+        """Add pairs that follow those before; return the chunks that they complete."""
         made: list[Chunk] = []
         looked = len(self._keys)
         self._keys += keys
@@ -142,13 +142,13 @@ class Chunker:
         return made
 
     def end(self) -> Chunk | None:
-        """The last chunk, if there is one that has not ended."""
+        """Return the last chunk, if one has not ended."""
         keys, self._keys = self._keys, []
         values, self._values = self._values, []
         return Chunk(self.level, keys, values) if keys else None
 
     def _end(self, start: int, looked: int) -> int | None:
-        """Where the chunk that begins at `start` ends; before `looked` it does not."""
+        """Return the end of the chunk that begins at `start`; there is none before `looked`."""
         keys, factor, threshold = self._keys, self._factor, self._threshold
         found = None
         for at in range(max(looked, start + self._minimum - 1), len(keys)):
@@ -158,7 +158,7 @@ class Chunker:
         return self._capped(start, found)
 
     def _capped(self, start: int, end: int | None) -> int | None:
-        """The same, or where the chunk has grown to the cap before."""
+        """Return the same end, or the earlier one at which the chunk reaches its maximum size."""
         keys, values = self._keys[start:end], self._values[start:end]
         if sum(map(len, keys)) + sum(map(len, values)) + 6 * len(keys) < CAP:
             return end
@@ -168,7 +168,7 @@ class Chunker:
 
 
 def chunks_of(level: int, pairs: Iterable[Pair]) -> Iterator[Chunk]:
-    """A whole level."""
+    """Split a complete level into chunks."""
     chunker = Chunker(level)
     waiting = iter(pairs)
     while some := list(islice(waiting, _AT_ONCE)):

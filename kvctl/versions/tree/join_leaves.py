@@ -1,7 +1,7 @@
-"""Leaves that several cut at the same time, each from a part of the entries, joined as if one had cut them all. [pure]
+"""Join leaves that several workers cut concurrently, each from a part of the entries, as if one had cut all. [pure]
 
-Where a leaf ends depends on the keys since the last end, so a part's first leaves may be others than those of one run
-over everything. They are cut anew until both ends meet; from there on a part's leaves are as they should be.
+A leaf's end depends on the keys since the last end, so a part's first leaves may differ from those of one pass over
+everything. They are cut again until both ends meet; from there on the part's leaves are correct.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from kvctl.versions.tree.tree import Made, Reading, Tree
 
 
 def joined(parts: Iterable[Sequence[Pair]]) -> Reading[Tree]:
-    """The tree over the leaves of parts, which follow each other: of each leaf the last key, and its id.
+    """Return the tree over the leaves of consecutive parts: for each leaf its last key and its id.
 
-    Reads the leaves where parts meet; its objects are those that no part has made.
+    Reads the leaves where parts meet; its objects are those that no part has created.
     """
     made, cut, row = Made(), Chunker(0), list[Pair]()
     for part in parts:

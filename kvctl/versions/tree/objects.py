@@ -1,4 +1,4 @@
-"""Content-addressed objects in a Store: chunks of trees, large values; read by many at once, kept for a while."""
+"""Content-addressed objects in a Store, chunks of trees and large values: read in parallel, cached."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from kvctl.versions.tree.tree_update import HAND_OVER, Edit, update
 
 OBJECTS = b"objects"
 AHEAD = 64
-"""Leaves that are read together, before they are needed."""
+"""Number of leaves read together in advance."""
 PATIENCE = 0.005
-"""Seconds for which other tasks of the process wait while a tree is made."""
+"""Seconds that building a tree may block other tasks of the process."""
 CACHE = 64 << 20
-"""Bytes of objects that are kept: they never change."""
+"""Bytes of objects cached: they never change."""
 
 T = TypeVar("T")
 
 
 class Broken(KvctlError):
-    """An object that a commit needs is not there."""
+    """Object that a commit needs does not exist."""
 
 
 class Objects:
-    """The objects of a repository."""
+    """Objects of a repository."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
         self._size = 0
 
-    async def carry(self, reading: Reading[T]) -> T:
-        """Carry a reading of trees out. Raises Broken."""
+    async def run(self, reading: Reading[T]) -> T:
+        """Run a reading of trees. Raises Broken."""
         try:
             wanted = next(reading)
             while True:
@@ -55,7 +55,7 @@ class Objects:
             return result
 
     async def updated(self, root: bytes, edits: Sequence[Edit]) -> Tree:
-        """The tree with these changes; most of what it needs is stored, the rest in its objects. Raises Broken."""
+        """Return the tree with these changes; most of its new objects are stored, the rest are in it. Raises Broken."""
         made = Made()
         reading = update(root, edits, made)
         storing, since = _Storing(self), time.monotonic()
@@ -75,7 +75,7 @@ class Objects:
         return result
 
     async def leaves(self, root: bytes, start: bytes = b"") -> AsyncGenerator[Chunk, None]:
-        """The leaves of a tree from a key on, in order, some read ahead. Raises Broken."""
+        """Yield the leaves of a tree from a key on, in order, some read in advance. Raises Broken."""
         top = Chunk.decode((await self.read([root]))[root])
         if top.level == 0:
             yield top
@@ -100,7 +100,7 @@ class Objects:
                 await ahead
 
     async def read(self, wanted: Iterable[bytes], *, keep: bool = True) -> dict[bytes, bytes]:
-        """Objects by their ids, which are at hand afterwards with `keep`. Raises Broken."""
+        """Read objects by their ids; `keep` caches them. Raises Broken."""
         found: dict[bytes, bytes] = {}
         missing: list[bytes] = []
         for identity in wanted:
@@ -114,18 +114,18 @@ class Objects:
         return found
 
     async def values(self, stored: Sequence[bytes]) -> list[bytes]:
-        """The values that leaves stand for, those apart included. Raises Broken."""
+        """Read the values that leaves refer to, those stored separately included. Raises Broken."""
         apart = {apart_id(item) for item in stored if inline_value(item) is None}
         objects = await self.read(apart)
         return [objects[apart_id(item)] if (value := inline_value(item)) is None else value for item in stored]
 
     async def write(self, objects: Mapping[bytes, bytes]) -> None:
-        """Store objects; again is harmless."""
+        """Store objects; storing one again is harmless."""
         await self._store.set_many(OBJECTS, objects)
         self.keep(objects)
 
     def keep(self, objects: Mapping[bytes, bytes]) -> None:
-        """Have these at hand."""
+        """Cache these objects."""
         for identity, data in objects.items():
             if identity not in self._held:
                 self._held[identity] = data
@@ -139,7 +139,7 @@ class Objects:
         found: dict[bytes, bytes] = {}
         for identity, one in zip(identities, stored, strict=True):
             if one is None:
-                raise Broken(f"Object `{identity.hex()}` is gone", hint="`kvctl doctor` says what refers to it")
+                raise Broken(f"Object `{identity.hex()}` is missing", hint="`kvctl doctor` shows what refers to it")
             found[identity] = one.value
         if keep:
             self.keep(found)
@@ -147,14 +147,14 @@ class Objects:
 
 
 class _Storing:
-    """Objects that are stored while others are made, some at a time; until then they are at hand."""
+    """Stores objects in batches while others are created; until then they are cached."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, some: Mapping[bytes, bytes]) -> None:
-        """Store these, once those before are."""
+        """Store these, once the previous batch is stored."""
         await self.end()
         self._objects.keep(some)
         self._task = asyncio.create_task(self._objects.write(some))

@@ -1,4 +1,4 @@
-"""Three-way merge of what two sides changed since a common base. [pure]"""
+"""Three-way merge of two sides' changes since a common base. [pure]"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvctl.versions.tree.tree_update import Edit
 
 
 class Strategy(StrEnum):
-    """Who is right about a key that both sides changed."""
+    """Side that wins where both changed a key."""
 
     SOURCE_WINS = "source-wins"
     DEST_WINS = "dest-wins"
@@ -19,7 +19,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A key that both sides changed, each to something else; None: it is not there."""
+    """Key that both sides changed to different values; None: absent."""
 
     key: bytes
     base: bytes | None
@@ -29,18 +29,18 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What the destination takes from the source."""
+    """Changes that the destination takes from the source."""
 
     edits: list[Edit]
-    """Changes of the destination, sorted by key."""
+    """Changes to the destination, sorted by key."""
     conflicts: list[Conflict]
-    """Keys that stand in the way; empty with a strategy."""
+    """Unresolved keys; empty with a strategy."""
 
 
 def merge(source: Iterable[Difference], dest: Iterable[Difference], strategy: Strategy | None = None) -> Merge:
-    """Bring the source's changes since the base into the destination; both differ from the same base.
+    """Apply the source's changes since the base to the destination; both differ from the same base.
 
-    Both sides changing a key in the same way is no conflict. A strategy decides about conflicting keys only.
+    The same change on both sides is not a conflict. A strategy decides only conflicting keys.
     """
     theirs = {difference.key: difference for difference in dest}
     edits: list[Edit] = []

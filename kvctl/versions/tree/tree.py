@@ -1,8 +1,8 @@
-"""A tree of chunks over sorted entries: built, read and compared, touching what differs and no more. [pure]
+"""Tree of chunks over sorted entries: build, read and compare, reading no more than what differs. [pure]
 
-What needs chunks is a generator: it yields the ids that it wants and is sent their bytes, so that the same code runs on
-memory, on a server with many reads in flight, and on Spark. The same entries have the same root id, in whatever order
-they came.
+A function that needs chunks is a generator: it yields the ids it needs and is sent their bytes, so that the same code
+runs in memory, on a server with many reads in flight, and on Spark. The same entries have the same root id, in whatever
+order they were written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ T = TypeVar("T")
 Reading = Generator[set[bytes], Mapping[bytes, bytes], T]
 """Yields ids, is sent the bytes of all of them, returns its result."""
 LEAVES = 512
-"""Leaves of a side that are compared at a time."""
+"""Number of leaves per side compared at a time."""
 EMPTY_ROOT = object_id(EMPTY.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root, and the chunks that were made for it."""
+    """Root, and the chunks that were created for it."""
 
     root: bytes
     objects: Objects
@@ -42,7 +42,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key whose value is not the same on both sides; None: it is not there."""
+    """Key whose value differs between two sides; None: absent."""
 
     key: bytes
     before: bytes | None
@@ -50,13 +50,13 @@ class Difference:
 
 
 def build(pairs: Iterable[Pair]) -> Tree:
-    """The tree of entries, which come sorted by key, none twice."""
+    """Build the tree of entries sorted by key without duplicates."""
     made = Made()
     return made.tree([made.add(chunk) for chunk in chunks_of(0, pairs)])
 
 
 def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
-    """The values of those keys that are there."""
+    """Return the values of those keys that exist."""
     found: dict[bytes, bytes] = {}
     waiting: dict[bytes, list[bytes]] = {root: sorted(set(keys))}
     while waiting:
@@ -75,7 +75,7 @@ def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
 
 
 def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
-    """All entries from a key on, sorted."""
+    """Return all entries from a key on, sorted."""
     waiting, leaves = [root], list[Chunk]()
     while waiting:
         data = yield set(waiting)
@@ -90,7 +90,7 @@ def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
 
 
 def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
-    """The keys that differ, sorted; subtrees with the same id are never read."""
+    """Return the keys that differ, sorted; subtrees with the same id are never read."""
     found: list[Difference] = []
     step = differences(before, after)
     data: Mapping[bytes, bytes] = {}
@@ -106,9 +106,9 @@ def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
 
 
 def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Difference], Mapping[bytes, bytes], None]:
-    """`diff`, some at a time: yields ids, of which it is sent the bytes, or what it found, for which it needs nothing.
+    """Compare as `diff`, in batches: yields ids, to be sent their bytes, or differences, to be sent nothing.
 
-    Holds the ids of all leaves that differ, and the content of some.
+    Holds the ids of all differing leaves, and the content of some.
     """
     left, right = yield from _differing_leaves(before, after)
     mine: dict[bytes, bytes] = {}
@@ -128,7 +128,7 @@ def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Diff
 
 
 def leaves(root: bytes) -> Reading[list[bytes]]:
-    """The ids of a tree's leaves in the order of their keys; only a root is read. The empty tree has none."""
+    """Return the ids of a tree's leaves in key order; no leaf is read but a root. The empty tree has none."""
     found = [root] if root != EMPTY_ROOT else []
     while found:
         data = yield set(found)
@@ -142,7 +142,7 @@ def leaves(root: bytes) -> Reading[list[bytes]]:
 
 
 def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], list[Pair]]]:
-    """The leaves that only one of the trees has, as pairs of last key and id, in order."""
+    """Return the leaves that only one of the trees has, as pairs of last key and id, in order."""
     if before == after:
         return [], []
     data = dict((yield {before, after}))
@@ -162,7 +162,7 @@ def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], 
 
 
 def _up_to(leaves: list[Pair], end: bytes | None) -> tuple[list[Pair], list[Pair]]:
-    """Those with keys up to the end, and the others."""
+    """Split leaves into those with keys up to the end, and the rest."""
     count = len(leaves) if end is None else bisect_left(leaves, end, key=lambda pair: pair[0]) + 1
     return leaves[:count], leaves[count:]
 
@@ -179,12 +179,12 @@ def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
 
 @lru_cache(maxsize=256)
 def _decoded(data: bytes) -> Chunk:
-    """A chunk that others only look at: single gets come by the same ones."""
+    """Decode a chunk that callers only read: single gets meet the same ones."""
     return Chunk.decode(data)
 
 
 def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
-    """Carry a reading out on chunks that are at hand. Raises KeyError for one that is missing."""
+    """Run a reading on chunks in memory. Raises KeyError for a missing one."""
     try:
         wanted = next(reading)
         while True:
@@ -195,15 +195,15 @@ def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
 
 
 class Made:
-    """Chunks that were made."""
+    """Chunks created by an operation."""
 
     def __init__(self) -> None:
         self.objects: Objects = {}
         self.size = 0
-        """Bytes of those that are here."""
+        """Bytes of the chunks held."""
 
     def add(self, chunk: Chunk) -> Pair:
-        """The pair that stands for it one level above."""
+        """Add a chunk; return the pair that refers to it one level above."""
         data = chunk.encode()
         identity = object_id(data)
         if identity not in self.objects:
@@ -212,7 +212,7 @@ class Made:
         return (chunk.keys[-1] if chunk.keys else b"", identity)
 
     def tree(self, leaves: Sequence[Pair]) -> Tree:
-        """The tree above these leaves, which stand for all there are."""
+        """Return the tree above these leaves, which must be complete."""
         if not leaves:
             return Tree(self.add(EMPTY)[1], self.objects)
         level, row = 0, leaves
@@ -222,17 +222,17 @@ class Made:
         return Tree(row[0][1], self.objects)
 
     def remove(self, identity: bytes) -> None:
-        """Let go of a chunk that nothing needs."""
+        """Remove a chunk that nothing needs."""
         self.size -= len(self.objects.pop(identity, b""))
 
     def take(self) -> Objects:
-        """All there are; they are no longer here."""
+        """Return all chunks and forget them."""
         taken, self.objects, self.size = self.objects, {}, 0
         return taken
 
 
 def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
-    """The children of an index that sorted keys belong to; those above the last belong to the last."""
+    """Return the children of an index that sorted keys belong to; keys above the last belong to the last."""
     low = 0
     while low < len(keys):
         child = child_of(index, keys[low])
@@ -243,5 +243,5 @@ def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[by
 
 
 def child_of(index: Chunk, key: bytes) -> int:
-    """The number of the child that a key belongs to."""
+    """Return the position of the child that a key belongs to."""
     return min(bisect_left(index.keys, key), len(index.keys) - 1)

@@ -1,8 +1,8 @@
-"""Change a tree: read the chunks that changes fall into, write those that come out differently. [pure]
+"""Update a tree: read the chunks that changes fall into, write those that come out different. [pure]
 
-A level is a sorted map: entries at the bottom, above it the last key and the id of each chunk below. What comes out of
-one level, chunks gone and chunks made, are the changes of the next: one routine serves them all. Where a changed run of
-chunks ends at a border that was there before, all that follows is as it was.
+A level is a sorted map: entries at the bottom, above it the last key and the id of each chunk below. The result of one
+level, chunks removed and chunks added, is the list of changes of the next level: one routine serves all levels. Where a
+changed run of chunks ends at an existing border, everything after it is unchanged.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from kvctl.versions.tree.tree import (
 )
 
 Edit = tuple[bytes, bytes | None]
-"""A key and its new value; None takes it away."""
+"""Key and its new value; None removes it."""
 
 AT_ONCE = 1024
-"""Changes whose chunks are read together, and let go together."""
+"""Number of changes whose chunks are read, and released, together."""
 HAND_OVER = 4 << 20
-"""Bytes of chunks that were made, after which they may be taken."""
+"""Bytes of new chunks after which the caller may take them."""
 FEW = 8
-"""Changes of a chunk that are made one by one."""
+"""Maximum number of changes to a chunk that are applied one by one."""
 
 
 def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Reading[Tree]:
-    """The tree with these changes, sorted by key, none twice; its objects are those that the old one does not have.
+    """Return the tree with these changes, sorted by key without duplicates, and the objects that the old one lacks.
 
-    Asks for nothing now and then: who carries it out may do something else, and take what stands in `made` when it
-    holds HAND_OVER bytes; then the result lacks it.
+    Sometimes asks for nothing: the caller may then yield to other tasks, and take the chunks in `made` once they hold
+    HAND_OVER bytes; the result then lacks them.
     """
     made = made or Made()
     old = _Old(root)
@@ -53,22 +53,22 @@ def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Read
     row = {key: child for key, child in changes if child is not None}
     last = (yield from old.chunk(root)).keys[-1:]
     if last and last[0] not in dict(changes):
-        row[last[0]] = root  # it stays, and others come to stand beside it
+        row[last[0]] = root  # it stays, and others are added beside it
     tree = yield from _top(old, height, sorted(row.items()), made)
     return Tree(root, {}) if tree.root == root else tree
 
 
 class _Old:
-    """The tree as it was, as far as it has been read."""
+    """The tree before the update, as far as it has been read."""
 
     def __init__(self, root: bytes) -> None:
         self.root = root
         self._known: dict[bytes, Chunk] = {}
         self._data: dict[bytes, bytes] = {}
-        """Chunks that were read and not looked at yet."""
+        """Chunks that were read and not used yet."""
 
     def chunk(self, identity: bytes) -> Reading[Chunk]:
-        """One chunk."""
+        """Return one chunk."""
         if identity not in self._known:
             data = self._data.pop(identity, None) or (yield {identity})[identity]
             self._known[identity] = Chunk.decode(data)
@@ -89,14 +89,14 @@ class _Old:
             waiting, top = below, top - 1
 
     def forget(self, level: int) -> None:
-        """Hold no longer what was read of a level, and below."""
+        """Release the chunks read of a level, and below."""
         self._known = {identity: chunk for identity, chunk in self._known.items() if chunk.level > level}
         self._data.clear()
 
     def at(self, level: int, key: bytes) -> Reading[tuple[bytes, Chunk, bytes | None]]:
-        """The chunk of a level that a key belongs to, with its id: the first that ends at it or after it, or the last.
+        """Return the chunk of a level that a key belongs to, with its id: the first to end at or after it, or the last.
 
-        And the id of the nearest chunk, of this level or above it, that begins after it; None for the last.
+        Also the id of the nearest chunk, on this level or above, that begins after it; None for the last.
         """
         identity, following = self.root, None
         chunk = yield from self.chunk(identity)
@@ -109,7 +109,7 @@ class _Old:
         return identity, chunk, following
 
     def first_end(self, level: int, identity: bytes) -> Reading[bytes]:
-        """The last key of the first chunk of a level below a chunk."""
+        """Return the last key of the first chunk of a level below a chunk."""
         chunk = yield from self.chunk(identity)
         while chunk.level > level:
             chunk = yield from self.chunk(chunk.values[0])
@@ -117,7 +117,7 @@ class _Old:
 
 
 def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[list[Edit]]:
-    """Carry changes out on one level; returns those that they mean for the level above, sorted."""
+    """Apply changes to one level; return the resulting changes of the level above, sorted."""
     keys = [key for key, _ in edits]
     gone: dict[bytes, bytes] = {}
     new: dict[bytes, bytes] = {}
@@ -132,7 +132,7 @@ def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[
 
 
 class _Outcome:
-    """What became of one level's chunks: by their last keys, the ids of those gone and of those made."""
+    """Result of one level: the ids of chunks removed and added, by their last keys."""
 
     def __init__(self, gone: dict[bytes, bytes], new: dict[bytes, bytes], made: Made) -> None:
         self.gone = gone
@@ -140,7 +140,7 @@ class _Outcome:
         self.made = made
 
     def add(self, chunk: Chunk) -> None:
-        """A chunk that was made, which may be one that was there."""
+        """Add a new chunk, which may equal an old one."""
         key, identity = self.made.add(chunk)
         if self.gone.get(key) == identity:
             self.made.remove(identity)
@@ -152,7 +152,7 @@ class _Outcome:
 def _run(
     old: _Old, level: int, edits: Sequence[Edit], keys: Sequence[bytes], at: int, outcome: _Outcome
 ) -> Reading[int]:
-    """The chunks from where a change falls to the next border that stays; returns how many changes are done then."""
+    """Rebuild the chunks from a change to the next unchanged border; return the number of changes applied."""
     chunker = Chunker(level)
     identity, chunk, following = yield from old.at(level, keys[at])
     while True:
@@ -174,7 +174,7 @@ def _run(
 
 
 def _changed(chunk: Chunk, edits: Sequence[Edit], start: int, end: int) -> Iterator[Chunk]:
-    """A chunk with the changes from one to another, in parts: any number of them may fall into one chunk."""
+    """Apply a range of changes to a chunk, in parts: any number of them may fall into one chunk."""
     keys, values = chunk.keys, chunk.values
     while end - start > AT_ONCE:
         some = edits[start : start + AT_ONCE]
@@ -200,7 +200,7 @@ def _merged(chunk: Chunk, edits: Sequence[Edit]) -> Chunk:
 
 
 def _top(old: _Old, height: int, row: list[Pair], made: Made) -> Reading[Tree]:
-    """The root above the chunks that are left of the old one: as many levels as it takes, and none too many."""
+    """Return the root above the remaining chunks, with no more levels than needed."""
     level = height
     while len(row) > 1:
         level += 1

@@ -13,7 +13,7 @@ from kvctl.versions.branch import (
     staging,
 )
 from kvctl.versions.branch.staging import partition_of
-from kvctl.versions.commits import Note, NothingToCommit, Staged
+from kvctl.versions.commits import CommitInfo, NothingToCommit, Staged
 from kvctl.versions.model import encode_staged
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
@@ -216,7 +216,7 @@ async def test_many_failed_commits_are_folded_however_short_the_time(
     monkeypatch.setattr(sealed_epochs, "CROWD", 12)
     for number in range(40):
         await repo.put("main", f"k{number}", b"v")
-        await commits._seal(repo.store, "main", Note("", ""))
+        await commits._seal(repo.store, "main", CommitInfo("", ""))
         assert len(await sealed(repo)) <= 13
     assert (await staged(repo)).keys() == {f"k{number}" for number in range(40)}
 
@@ -225,15 +225,15 @@ async def test_many_failed_commits_are_folded_however_short_the_time(
 async def test_commit_whose_epoch_is_folded_and_forgotten_takes_what_is_sealed(repo: Repository, others: int) -> None:
     """It said that the head holds its changes, which were staged still."""
     await repo.put("main", "mine", b"1")
-    own = await commits._seal(repo.store, "main", Note("", ""))
+    own = await commits._seal(repo.store, "main", CommitInfo("", ""))
     for number in range(others):
         await repo.put("main", f"k{number}", b"v")
         await staging.seal(repo.store, "main")
-    assert await sealed_epochs.fold(repo.store, await branch_state.stand(repo.store, "main"))
-    stand = await branch_state.stand(repo.store, "main")
-    commits._check_left(own, stand)
+    assert await sealed_epochs.fold(repo.store, await branch_state.read(repo.store, "main"))
+    state = await branch_state.read(repo.store, "main")
+    commits._check_left(own, state)
     made = await repo.commit("main", "all")
     assert (await held(repo, made.id)).keys() == {"mine", *(f"k{number}" for number in range(others))}
     with pytest.raises(NothingToCommit) as told:
-        commits._check_left(own, await branch_state.stand(repo.store, "main"))
+        commits._check_left(own, await branch_state.read(repo.store, "main"))
     assert told.value.taken_by in (made.id, None)

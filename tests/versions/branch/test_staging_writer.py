@@ -107,7 +107,7 @@ async def test_the_largest_value_is_staged_committed_and_read(repo: Repository, 
     ]
     if size == "above it":
         for write in writes:
-            with pytest.raises(UsageError, match=f"{largest:,} are the most"):
+            with pytest.raises(UsageError, match=f"the maximum is {largest:,}"):
                 await write()  # type: ignore[misc]
         assert await held(repo) == {}
         return

@@ -71,7 +71,7 @@ class Fuse:
         return not self.blown
 
 
-class Held(Fuse):
+class StagingRecord(Fuse):
     """Stops before its first write, until it may go on."""
 
     def __init__(self) -> None:

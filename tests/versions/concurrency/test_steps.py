@@ -25,7 +25,7 @@ from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.steps import (
     Fuse,
-    Held,
+    StagingRecord,
     SteppedStore,
     at_every_step,
 )
@@ -455,7 +455,7 @@ async def test_a_commit_that_takes_nothing_in_the_middle_of_another_is_built_on(
     async def scenario(fuse: Fuse) -> None:
         store = MemoryStore()
         repo = await forked(store)
-        pause = Held()
+        pause = StagingRecord()
         empty = asyncio.create_task(Repository(SteppedStore(store, pause)).commit("side", "empty", allow_empty=True))
         await pause.reached.wait()
         await repo.put("side", "n", b"1")

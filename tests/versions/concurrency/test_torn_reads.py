@@ -11,7 +11,7 @@ from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Store
 from tests.versions.concurrency.steps import (
     Fuse,
-    Held,
+    StagingRecord,
     SteppedStore,
     at_every_step,
 )
@@ -29,9 +29,9 @@ async def based() -> tuple[MemoryStore, Repository]:
     return store, repo
 
 
-async def commits_later(store: Store) -> tuple[Held, asyncio.Task[object]]:
+async def commits_later(store: Store) -> tuple[StagingRecord, asyncio.Task[object]]:
     """A commit of what is sealed, stopped before it moves the branch."""
-    pause = Held()
+    pause = StagingRecord()
     task: asyncio.Task[object] = asyncio.create_task(Repository(SteppedStore(store, pause)).commit("main", "k is 2"))
     await pause.reached.wait()
     return pause, task

@@ -8,9 +8,9 @@ import pytest
 from kvctl.errors import ServerError
 from kvctl.versions.store import group_commit
 from kvctl.versions.store.group_commit import (
-    Failing,
-    Grouping,
-    Wish,
+    GroupCommit,
+    PendingWrite,
+    UnmetConditions,
     in_batches,
 )
 from kvctl.versions.store.protocol import (
@@ -27,36 +27,36 @@ class Carrier:
     """Carries batches out, one after the other, and notes them; conditions on keys in `failing` do not hold."""
 
     def __init__(self, *failing: str) -> None:
-        self.batches: list[list[Wish]] = []
+        self.batches: list[list[PendingWrite]] = []
         self.failing = set(failing)
 
-    async def __call__(self, wishes: Sequence[Wish]) -> None:
-        self.batches.append(list(wishes))
+    async def __call__(self, writes: Sequence[PendingWrite]) -> None:
+        self.batches.append(list(writes))
         await asyncio.sleep(0)
-        if lost := {key for wish in wishes for key, _ in wish.conditions} & self.failing:
-            raise Failing(lost)
+        if lost := {key for pending in writes for key, _ in pending.conditions} & self.failing:
+            raise UnmetConditions(lost)
 
     @property
     def sizes(self) -> list[int]:
         return [len(batch) for batch in self.batches]
 
 
-def put(key: str, value: bytes = b"v") -> Wish:
-    return Wish([FENCE], {key: value})
+def put(key: str, value: bytes = b"v") -> PendingWrite:
+    return PendingWrite([FENCE], {key: value})
 
 
-def create(key: str) -> Wish:
-    return Wish([FENCE, (key, ABSENT)], {key: b"v", "touched": b""})
+def create(key: str) -> PendingWrite:
+    return PendingWrite([FENCE, (key, ABSENT)], {key: b"v", "touched": b""})
 
 
-async def ended(carrier: Carrier, *wishes: Wish) -> list[object]:
-    group = Grouping(carrier)
-    return await asyncio.gather(*(group.write(wish) for wish in wishes), return_exceptions=True)
+async def ended(carrier: Carrier, *writes: PendingWrite) -> list[object]:
+    group = GroupCommit(carrier)
+    return await asyncio.gather(*(group.write(pending) for pending in writes), return_exceptions=True)
 
 
 async def test_what_comes_up_while_a_batch_is_in_flight_goes_with_the_next() -> None:
     carrier = Carrier()
-    group = Grouping(carrier)
+    group = GroupCommit(carrier)
     first = asyncio.create_task(group.write(put("first")))
     while not carrier.batches:
         await asyncio.sleep(0)
@@ -74,9 +74,9 @@ async def test_a_failing_condition_ends_its_own_wish_and_the_others_are_tried_ag
 
 async def test_where_nobody_knows_which_condition_fails_all_of_the_batch_do() -> None:
     class Mute(Carrier):
-        async def __call__(self, wishes: Sequence[Wish]) -> None:
-            await super().__call__(wishes)
-            raise Failing(set())
+        async def __call__(self, writes: Sequence[PendingWrite]) -> None:
+            await super().__call__(writes)
+            raise UnmetConditions(set())
 
     carrier = Mute()
     ends = await ended(carrier, put("a"), put("b"))
@@ -85,14 +85,14 @@ async def test_where_nobody_knows_which_condition_fails_all_of_the_batch_do() ->
 
 
 async def test_what_touches_the_same_key_is_not_in_one_batch() -> None:
-    other_fence = Wish([("fence", Predicate(("s", "fence", 8)))], {"x": b"v"})
-    moves_fence = Wish([], {"fence": b"v"})
+    other_fence = PendingWrite([("fence", Predicate(("s", "fence", 8)))], {"x": b"v"})
+    moves_fence = PendingWrite([], {"fence": b"v"})
     for one, two in (
         (put("k", b"1"), put("k", b"2")), (put("k"), create("k")), (create("k"), put("k")), (put("a"), other_fence),
         (put("a"), moves_fence), (moves_fence, put("a")),
     ):  # fmt: skip
         carrier = Carrier()
-        await ended(carrier, Wish(one.conditions, one.changes), Wish(two.conditions, two.changes))
+        await ended(carrier, PendingWrite(one.conditions, one.changes), PendingWrite(two.conditions, two.changes))
         assert carrier.sizes == [1, 1]
 
 
@@ -115,13 +115,13 @@ async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_what_goes_wrong_is_everybodys_error_and_the_next_batch_is_carried_out() -> None:
     class Refusing(Carrier):
-        async def __call__(self, wishes: Sequence[Wish]) -> None:
-            await super().__call__(wishes)
+        async def __call__(self, writes: Sequence[PendingWrite]) -> None:
+            await super().__call__(writes)
             if len(self.batches) == 1:
                 raise ServerError("full")
 
     carrier = Refusing()
-    group = Grouping(carrier)
+    group = GroupCommit(carrier)
     ends = await asyncio.gather(group.write(put("a")), group.write(put("b")), return_exceptions=True)
     assert all(isinstance(end, ServerError) for end in ends)
     await group.write(put("c"))
@@ -129,12 +129,12 @@ async def test_what_goes_wrong_is_everybodys_error_and_the_next_batch_is_carried
 
 async def test_a_wish_that_was_cancelled_before_its_turn_is_not_carried_out() -> None:
     carrier = Carrier()
-    group = Grouping(carrier)
+    group = GroupCommit(carrier)
     tasks = [asyncio.create_task(group.write(put(f"k{number}"))) for number in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert [key for batch in carrier.batches for wish in batch for key in wish.changes] == ["k0", "k2"]
+    assert [key for batch in carrier.batches for pending in batch for key in pending.changes] == ["k0", "k2"]
 
 
 def test_one_tasks_changes_in_parts() -> None:

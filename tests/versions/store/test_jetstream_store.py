@@ -21,7 +21,7 @@ from kvctl.versions.store.protocol import (
     Found,
     PredicateFailed,
 )
-from kvctl.versions.store.store_subjects import place_of
+from kvctl.versions.store.store_subjects import subject_token
 from tests.support.raw import RawClient
 from tests.versions.conftest import stored
 
@@ -57,7 +57,7 @@ class TestLaggingReplica:
             "max_msgs": 4, "discard": "new", "max_msgs_per_subject": 1,
         }  # fmt: skip
         assert "error" not in raw.api(f"STREAM.CREATE.M{name}", mirror)
-        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(place_of(P, b'k1'))}"
+        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(subject_token(P, b'k1'))}"
         async with asyncio.timeout(60):
             while raw.api(f"STREAM.INFO.M{name}")["state"]["messages"] < 4 or all(
                 raw.request(asked).headers["Nats-Stream"] == f"KV_{name}" for _ in range(20)
@@ -131,9 +131,9 @@ class TestBatches:
 
     async def test_what_is_too_much_for_one_is_refused_before_it_is_sent(self, store: BucketStore) -> None:
         many = [Change(P, b"%d" % number, b"v" * 1_000_000) for number in range(40)]
-        with pytest.raises(UsageError, match="are the most"):
+        with pytest.raises(UsageError, match="the maximum is"):
             await store.write([], many)
-        with pytest.raises(UsageError, match="are the most"):
+        with pytest.raises(UsageError, match="the maximum is"):
             await store.write([], [Change(P, b"%d" % number, b"v") for number in range(1001)])
         assert await values_of(store) == {}
         await store.write([], many[:30])

@@ -555,7 +555,7 @@ class TestMany:
             store.write([fence], [Change(P, b"x", larger)]), store.write([], [Change(P, b"x", larger)]),
         ]  # fmt: skip
         for attempt in attempts:
-            with pytest.raises(UsageError, match="are the most"):
+            with pytest.raises(UsageError, match="the maximum is"):
                 await attempt
         assert b"x" not in await keys_of(store)
 

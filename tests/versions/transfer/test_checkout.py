@@ -46,8 +46,8 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
     return {entry.key: entry.value async for entry in bucket.entries()}
 
 
-async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout.RolledOut:
-    return await checkout.carry_out(await checkout.plan(repository, ref, bucket), bucket)
+async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout.CheckoutResult:
+    return await checkout.apply(await checkout.plan(repository, ref, bucket), bucket)
 
 
 async def test_a_server_that_goes_away_ends_the_reading(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ async def test_a_server_that_goes_away_ends_the_reading(own_server: Server, monk
 
 
 async def test_staged_changes_are_not_left_out_silently(repository: Repository, client: kvctl.Client) -> None:
-    with pytest.raises(UsageError, match="here a commit is meant"):
+    with pytest.raises(UsageError, match="a commit is required"):
         await checkout.plan(repository, "main$", client.bucket("B"))
 
 
@@ -89,7 +89,7 @@ async def test_only_what_differs_is_written(repository: Repository, bucket: Buck
         (Kind.ADDED, "added", 0), (Kind.CHANGED, "changed", changed), (Kind.REMOVED, "gone", gone),
     ]  # fmt: skip
     assert (rollout.unchanged, rollout.revision) == (1, gone)
-    await checkout.carry_out(rollout, bucket)
+    await checkout.apply(rollout, bucket)
     assert (await bucket.get("same")).revision == same
     assert not (await checkout.plan(repository, commit, bucket)).steps
 
@@ -110,7 +110,7 @@ async def test_what_changed_meanwhile_is_reported_and_left(repository: Repositor
         await bucket.put("k", b"before")
     rollout = await checkout.plan(repository, commit, bucket)
     await (bucket.delete("k") if change == "deleted" else bucket.put("k", b"meanwhile"))
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     assert done.changed_meanwhile == ["k"]
     expected = {} if change == "deleted" else {"k": b"meanwhile"}
     # One batch is carried out whole or not at all; key by key, the others are done.
@@ -121,7 +121,7 @@ async def test_what_somebody_else_wrote_as_wanted_is_no_conflict(repository: Rep
     commit = await committed(repository, {"k": b"wanted"})
     rollout = await checkout.plan(repository, commit, bucket)
     await bucket.put("k", b"wanted")
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     assert (done.changed_meanwhile, done.done_by_others) == ((["k"], []) if done.at_once else ([], ["k"]))
     assert (done.done, done.written_by_others) == (0, [])
     assert await content(bucket) == {"k": b"wanted"}
@@ -171,9 +171,7 @@ async def test_one_that_was_cut_off_is_completed_by_the_next(
     commit = await committed(repository, {f"k.{number}": b"%d" % number for number in range(3000)})
     rollout = await checkout.plan(repository, commit, bucket)
     cut = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(
-        checkout.carry_out(rollout, bucket, advance=lambda _: cut.done() or cut.set_result(None))
-    )
+    task = asyncio.create_task(checkout.apply(rollout, bucket, advance=lambda _: cut.done() or cut.set_result(None)))
     await cut
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -244,7 +242,7 @@ async def test_key_created_after_the_plan_is_reported_and_left(repository: Repos
     commit = await committed(repository, {"a": b"1", "b": b"1"})
     rollout = await checkout.plan(repository, commit, bucket)
     await bucket.put("theirs", b"1")
-    done = await checkout.carry_out(rollout, bucket)
+    done = await checkout.apply(rollout, bucket)
     assert (done.done, done.changed_meanwhile, done.written_by_others) == (2, [], ["theirs"])
     assert (await content(bucket)).keys() == {"a", "b", "theirs"}
     again = await roll_out(repository, commit, bucket)

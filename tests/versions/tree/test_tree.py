@@ -460,7 +460,7 @@ def test_chunk_ends_with_the_entry_that_reaches_64_kb(size: int, counts: list[in
 
 
 def test_damaged_chunk_of_any_kind_is_a_bad_record() -> None:
-    with pytest.raises(chunks.BadRecord, match="no chunk of this version"):
+    with pytest.raises(chunks.BadRecord, match="not a chunk of this version"):
         Chunk.decode(b"kc\x02\0\0\0\0\0")
     for error in (KeyError("a"), TypeError("b"), ValueError("c")):
         with pytest.raises(chunks.BadRecord, match=type(error).__name__), chunks.understood():
