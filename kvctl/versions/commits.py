@@ -37,7 +37,7 @@ LARGE = 64 << 10
 
 
 class NothingToCommit(KvctlError):
-    """There is no change to commit; `taken_by` is the id of the commit that has the changes, if another came first."""
+    """Nothing to commit; `taken_by` is the id of the commit that has the changes, if another came first."""
 
     def __init__(self, message: str, *, hint: str | None = None, taken_by: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -224,7 +224,7 @@ async def _seal(store: Store, branch: str, info: CommitInfo) -> str | None:
 
 
 def _check_left(own: str | None, state: BranchState) -> None:
-    """Raise NothingToCommit if the epoch that this commit sealed is gone, with the commit that has its changes.
+    """Raise NothingToCommit if the epoch that this commit sealed was removed, naming the commit with its changes.
 
     If that is no longer known, they may be in any of the sealed epochs: all of them are committed.
     """

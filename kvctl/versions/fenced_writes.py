@@ -46,7 +46,7 @@ class FencedWrites:
         self._witness = b""
         """A key that was seen: while it exists, the partition has not been cleared."""
         self._refused = False
-        """Whether the fence has moved."""
+        """True if the fence has moved."""
         self._error: KvctlError | None = None
 
     async def run(self) -> None:

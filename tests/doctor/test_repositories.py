@@ -73,9 +73,7 @@ async def test_branch_without_staging_record_is_a_finding(client: kvctl.Client, 
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.delete(STAGING, b"main")
     found = await of(client, name)
-    assert [item.evidence for item in found if item.severity is ERROR] == [
-        "Branch `main` has no staging record"
-    ]
+    assert [item.evidence for item in found if item.severity is ERROR] == ["Branch `main` has no staging record"]
 
 
 async def test_orphaned_epochs_are_named_and_collected(client: kvctl.Client, name: str) -> None:

@@ -94,7 +94,7 @@ class Change:
     key: bytes
     value: bytes | None
     traceless: bool = False
-    """Whether a server crash may undo the deletion after a while: only for harmless deletions."""
+    """True if a server crash may undo the deletion after a while: only for harmless deletions."""
 
 
 class Entries(Protocol):

@@ -100,7 +100,7 @@ class CheckoutResult:
     done_by_others: list[str] = field(default_factory=list)
     """Keys to which others wrote the commit's value after they were read."""
     at_once: bool = False
-    """Whether all changes were one atomic batch."""
+    """True if all changes were one atomic batch."""
     written_by_others: list[str] = field(default_factory=list)
     """Other keys written after the bucket was read and before the last change: it differs from the commit."""
     revisions: set[int] = field(default_factory=set)

@@ -125,7 +125,7 @@ class Chunker:
 
     @property
     def open(self) -> bool:
-        """Whether there is a chunk that has not ended."""
+        """True if there is a chunk that has not ended."""
         return bool(self._keys)
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Chunk]:
