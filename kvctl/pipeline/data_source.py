@@ -1,8 +1,8 @@
-"""The data source `nats-kv`: what Spark asks for readers and writers of buckets.
+"""Data source `nats-kv`: creates readers and writers of buckets for Spark.
 
 spark.read.format("nats-kv").option("bucket", "orders").option("url", "nats://127.0.0.1:4222").load()
 
-Spark makes it in processes of their own for each step of a plan, so each reader and writer is imported when it is used:
+Spark creates it in separate processes for each step of a plan, so each reader and writer is imported when it is used:
 
     reader.KvReader(schema, options), reader.KvPushdownReader(schema, options)
     stream_reader.KvStreamReader(schema, options)
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Spark's module that hands filters to a reader: loaded only where the session pushes them down.
+"""Spark's module that passes filters to a reader: loaded only if the session pushes them down.
 
-Where it does not, Spark refuses a reader that would take filters, also for a query without any (4.3).
+If it does not, Spark refuses a reader that would accept filters, also for a query without any (4.3).
 
-And where it does, Spark keeps what it planned last for all uses of a DataFrame: `rows.where(...)` and then `rows` have
-the same rows. So filters are taken only where that was asked for.
+And if it does, Spark keeps its last plan for all uses of a DataFrame: `rows.where(...)` and then `rows` have the same
+rows. So filters are accepted only on request.
 """
 
 
 class KvDataSource(DataSource):
-    """A bucket, a mirror or an aggregate. Options are checked as soon as it is made."""
+    """Bucket, mirror or aggregate. Options are checked when it is created."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises UsageError."""
@@ -51,18 +51,18 @@ class KvDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "nats-kv"
 
     def schema(self) -> StructType:
-        """The columns of the option `columns`, or the first five. Raises UsageError."""
+        """Return the columns of the option `columns`, or the first five. Raises UsageError."""
         from kvctl.pipeline.read.columns import schema_of
 
         with crossing():
             return schema_of(self.asked.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads as of one revision. Raises UsageError for a schema that is none."""
+        """Return a reader as of one revision. Raises UsageError for an invalid schema."""
         from kvctl.pipeline.read.batch_reader import KvPushdownReader, KvReader
 
         pushed = self.asked.pushdown and PUSHDOWN_WORKER in sys.modules
@@ -70,21 +70,21 @@ class KvDataSource(DataSource):
             return (KvPushdownReader if pushed else KvReader)(schema, self.asked)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads what is written, batch after batch. Raises UsageError for a schema that is none."""
+        """Return a stream reader. Raises UsageError for an invalid schema."""
         from kvctl.pipeline.read.stream_reader import KvStreamReader
 
         with crossing():
             return KvStreamReader(schema, self.asked)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Writes rows. Raises UsageError for columns that cannot be written."""
+        """Return a writer. Raises UsageError for columns that cannot be written."""
         from kvctl.pipeline.write.writer import KvWriter
 
         with crossing():
             return KvWriter(schema, self.asked, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Writes batches of a stream, each once. Raises UsageError for columns that cannot be written."""
+        """Return a writer of batches, each written once. Raises UsageError for columns that cannot be written."""
         from kvctl.pipeline.write.writer import KvStreamWriter
 
         with crossing():

@@ -1,6 +1,6 @@
-"""Errors on their way out of Spark's Python workers: what reaches the driver is a traceback, as text.  [pure]
+"""Transport of errors out of Spark's Python workers, from which only a traceback reaches the driver, as text. [pure]
 
-A KvctlError that leaves a worker says in the last line of its traceback what it is, so that the driver raises the same:
+A KvctlError that leaves a worker is encoded in the last line of its traceback, so that the driver raises it again:
 
     with crossing():
         ...what runs on a worker...
@@ -20,9 +20,9 @@ _SCALARS = (str, int, float, bool, type(None))
 
 @contextmanager
 def crossing() -> Iterator[None]:
-    """Marks a KvctlError that passes; any other exception goes as it is.
+    """Mark a KvctlError that passes; other exceptions pass unchanged.
 
-    A decorator too, but not of generators: those need it inside.
+    Also a decorator, but not for generators: those need it inside.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def crossing() -> Iterator[None]:
 
 
 def recall(text: str) -> KvctlError | None:
-    """The error that the last mark in a text tells of; None without one."""
+    """Return the error that the last mark in a text encodes; None without one."""
     _, mark, rest = text.rpartition(MARK)
     if not mark:
         return None
@@ -45,13 +45,13 @@ def recall(text: str) -> KvctlError | None:
         error: KvctlError = kind.__new__(kind)
         KvctlError.__init__(error, found.pop("message"), hint=found.pop("hint"))
     except (ValueError, KeyError, AttributeError, TypeError):
-        return None  # cut off, or another version's
+        return None  # truncated, or of another version
     vars(error).update(found)
     return error
 
 
 def _written(error: KvctlError) -> dict[str, Any]:
-    """What makes the error again: the nearest class of the tree, and what of its fields is plain."""
+    """Return the data to rebuild the error: the nearest class of the tree, and its plain fields."""
     kind = next(base.__name__ for base in type(error).__mro__ if base is getattr(errors, base.__name__, None))
     fields = {name: value for name, value in vars(error).items() if isinstance(value, _SCALARS)}
     return {"kind": kind, **fields}

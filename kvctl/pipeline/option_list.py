@@ -1,4 +1,4 @@
-"""The options as the help topic `pipeline` lists them, so that it always says what there is.  [pure]"""
+"""List of options for the help topic `pipeline`, generated so that it is always complete. [pure]"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SECTION = re.compile(rf"(?<=^{HEADING}).*?(?=^## )", re.DOTALL | re.MULTILINE)
 
 
 def with_option_list(topic: str) -> str:
-    """The topic with its section of options as the code has them."""
+    """Return the topic with its section of options generated from the code."""
     listed = f"\n{option_list()}\n"
     return _SECTION.sub(lambda _: listed, topic)
 
 
 def option_list() -> str:
-    """All options by purpose: name, form of the value, what it is for, and the default, if it has one."""
+    """Return all options by purpose: name, form of the value, help, and the default, if any."""
     return "\n".join(_purpose(purpose) for purpose in Purpose)
 
 
@@ -29,6 +29,6 @@ def _purpose(purpose: Purpose) -> str:
 
 
 def _item(option: Option) -> str:
-    default = f"; {option.default} if left out" if option.default else ""
+    default = f"; default {option.default}" if option.default else ""
     text = f"`{option.name}` {option.form}: {option.help[0].lower()}{option.help[1:]}{default}."
     return fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False) + "\n"

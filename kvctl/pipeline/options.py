@@ -1,7 +1,7 @@
-"""The options of the data source `nats-kv`: one table, from which they are read, checked and documented.  [pure]
+"""Options of the data source `nats-kv`: one table, from which they are read, checked and documented. [pure]
 
-Spark hands option names over in lower case, so any case is taken. Options of all purposes are known everywhere: a
-table of Spark's catalog is read and written with the same ones. A new option is a row of OPTIONS and a field of
+Spark passes option names in lower case, so any case is accepted. Options of all purposes are known everywhere: a table
+of Spark's catalog is read and written with the same ones. A new option is a row of OPTIONS and a field of
 SourceOptions.
 """
 
@@ -21,7 +21,7 @@ from kvctl.urls import addresses, redact
 
 
 class Purpose(StrEnum):
-    """What an option is for; the order is that of the documentation."""
+    """Purpose of an option; the order is that of the documentation."""
 
     CONNECTION = "Connection"
     READ = "Reading"
@@ -31,7 +31,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What was asked for. Frozen and picklable; holds names and paths, never a secret."""
+    """Parsed options. Frozen and picklable; has names and paths, never a secret."""
 
     bucket: str
     context: str | None = None
@@ -73,30 +73,30 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table: its name as it is written, what it is for, its form, and its help in one sentence."""
+    """One row of the table: the option's name, purpose, form of the value, and help in one sentence."""
 
     name: str
     purpose: Purpose
     read: Callable[[str], Any]
-    """Makes the value of its text. Raises UsageError."""
+    """Parses the value from its text. Raises UsageError."""
     form: str
-    """What stands for the value in the documentation."""
+    """Placeholder of the value in the documentation."""
     help: str
 
     @property
     def field(self) -> str:
-        """Its field of SourceOptions."""
+        """Field of SourceOptions."""
         return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name)
 
     @property
     def default(self) -> str:
-        """The default as it would be written; empty for none."""
+        """Default as it would be written; empty for none."""
         value = SourceOptions.__dataclass_fields__[self.field].default
         return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else ""
 
 
 def parse(given: Mapping[str, str]) -> SourceOptions:
-    """What a user gave to Spark. Raises UsageError, which names the option, or the nearest that there is."""
+    """Parse the options passed to Spark. Raises UsageError, which names the option, or the most similar one."""
     values: dict[str, Any] = {}
     for name, text in given.items():
         option = _named(name)
@@ -110,13 +110,13 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
 
 
 _NO_BUCKET = (
-    'Say `.option("bucket", NAME)`; in SQL `with (bucket = ...)` behind the name of a table, '
-    "for Spark hands a source nothing of what its catalog keeps"
+    'Add `.option("bucket", NAME)`; in SQL `with (bucket = ...)` after the table name, '
+    "as Spark does not pass catalog properties to a source"
 )
 
 
 def given_as(options: SourceOptions) -> dict[str, str]:
-    """The same as a user writes them, without those that are at their defaults: `parse` reads them back."""
+    """Return the options as a user writes them, without defaults: `parse` reads them back."""
     texts = {}
     for option in OPTIONS:
         value = getattr(options, option.field)
@@ -126,7 +126,7 @@ def given_as(options: SourceOptions) -> dict[str, str]:
 
 
 def _named(name: str) -> Option | None:
-    """The option of this name in any case; None for Spark's own. Raises UsageError."""
+    """Return the option of this name in any case; None for Spark's own. Raises UsageError."""
     lower = name.lower()
     if lower in _BY_NAME:
         return _BY_NAME[lower]
@@ -134,12 +134,12 @@ def _named(name: str) -> Option | None:
         return None
     if lower in _SECRET:
         raise UsageError(
-            f"A secret as option `{name}` would be kept and shipped by Spark",
-            hint=f"{_SECRET[lower]}; the paths and contexts are those of the machines that Spark's tasks run on",
+            f"Secrets cannot be passed as option `{name}`: Spark would store and distribute them",
+            hint=f"{_SECRET[lower]}; paths and contexts are resolved on the machines that run Spark's tasks",
         )
     near = get_close_matches(lower, _BY_NAME, n=1, cutoff=0.5)
     guess = f"Did you mean `{_BY_NAME[near[0]].name}`? " if near else ""
-    raise UsageError(f"`{name}` is no option of nats-kv", hint=f"{guess}`kvctl help pipeline` lists them")
+    raise UsageError(f"`{name}` is not an option of nats-kv", hint=f"{guess}`kvctl help pipeline` lists them")
 
 
 def _value(option: Option, text: str) -> Any:
@@ -155,16 +155,16 @@ def _check_together(options: SourceOptions) -> None:
     changes = options.mode == "changes"
     for name, value in (("fromRevision", options.from_revision), ("toRevision", options.to_revision)):
         if value is not None and not changes:
-            raise UsageError(f"Option `{name}` goes with `mode` changes", hint='Say `.option("mode", "changes")`')
+            raise UsageError(f"Option `{name}` requires mode changes", hint='Add `.option("mode", "changes")`')
     if options.as_of is not None and changes:
-        raise UsageError("Option `asOf` does not go with `mode` changes", hint="Say `toRevision`")
+        raise UsageError("Option `asOf` cannot be used in mode changes", hint="Use `toRevision`")
     first, last = options.from_revision, options.to_revision
     if first is not None and last is not None and first > last:
-        raise UsageError(f"Option `fromRevision`: {first} is above `toRevision`, {last}")
+        raise UsageError(f"Option `fromRevision`: {first} is greater than `toRevision`, {last}")
     if options.starting_time and options.starting_revision != "earliest":
-        raise UsageError("Options `startingRevision` and `startingTime` exclude each other")
+        raise UsageError("Options `startingRevision` and `startingTime` cannot be combined")
     if options.domain and options.api_prefix:
-        raise UsageError("Options `domain` and `apiPrefix` exclude each other")
+        raise UsageError("Options `domain` and `apiPrefix` cannot be combined")
 
 
 def _text(value: Any) -> str:
@@ -194,21 +194,21 @@ def _switch(text: str) -> bool:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**63):
-        raise UsageError(f"`{text}` is not a number from 1 on")
+        raise UsageError(f"`{text}` is not a positive number")
     return int(text)
 
 
 def _duration(text: str) -> timedelta:
     duration = parse_duration(text)
     if duration <= timedelta():
-        raise UsageError("It must be longer than nothing")
+        raise UsageError("It must be greater than 0")
     return duration
 
 
 def _url(text: str) -> str:
     addresses(text)
     if redact(text) != text:
-        raise UsageError("A URL with a user or password in it would be kept by Spark", hint=_SECRET["password"])
+        raise UsageError("The URL must not have a user or password: Spark would store it", hint=_SECRET["password"])
     return text
 
 
@@ -218,7 +218,7 @@ def _start(text: str) -> str:
     try:
         return str(_number(text))
     except UsageError:
-        raise UsageError(f"`{text}` is neither earliest nor latest nor a revision, which count from 1") from None
+        raise UsageError(f"`{text}` is not earliest, latest or a positive revision") from None
 
 
 def _time(text: str) -> str:
@@ -241,66 +241,66 @@ def _one_of(*words: str) -> Callable[[str], str]:
 # -- the table -------------------------------------------------------------------------------------------
 
 OPTIONS = (
-    Option("bucket", Purpose.CONNECTION, check_bucket, "NAME", "The bucket, mirror or aggregate; needed always"),
-    Option("context", Purpose.CONNECTION, str, "NAME", "A context file of the machine that a task runs on"),
-    Option("url", Purpose.CONNECTION, _url, "URL", "The server, or several separated by commas"),
-    Option("user", Purpose.CONNECTION, str, "NAME", "The user, with `passwordFile`"),
-    Option("passwordFile", Purpose.CONNECTION, str, "FILE", "A file that holds the password"),
-    Option("tokenFile", Purpose.CONNECTION, str, "FILE", "A file that holds a token"),
-    Option("creds", Purpose.CONNECTION, str, "FILE", "A credentials file"),
-    Option("nkey", Purpose.CONNECTION, str, "FILE", "A file that holds an NKey seed"),
-    Option("tlsCert", Purpose.CONNECTION, str, "FILE", "The client's certificate"),
-    Option("tlsKey", Purpose.CONNECTION, str, "FILE", "The client's private key"),
-    Option("tlsCa", Purpose.CONNECTION, str, "FILE", "Certificates of those that may sign the server's"),
-    Option("tlsFirst", Purpose.CONNECTION, _switch, "true|false", "Begin with TLS, before the server's greeting"),
-    Option("domain", Purpose.CONNECTION, str, "NAME", "The JetStream domain"),
-    Option("apiPrefix", Purpose.CONNECTION, str, "PREFIX", "The prefix of the JetStream API, instead of a domain"),
-    Option("inboxPrefix", Purpose.CONNECTION, str, "PREFIX", "The prefix of replies"),
-    Option("timeout", Purpose.CONNECTION, _duration, "DURATION", "How long a request may take; 5s if left out"),
+    Option("bucket", Purpose.CONNECTION, check_bucket, "NAME", "Bucket, mirror or aggregate; required"),
+    Option("context", Purpose.CONNECTION, str, "NAME", "Context on the machine that runs the task"),
+    Option("url", Purpose.CONNECTION, _url, "URL", "Server URL, or several separated by commas"),
+    Option("user", Purpose.CONNECTION, str, "NAME", "User name, with `passwordFile`"),
+    Option("passwordFile", Purpose.CONNECTION, str, "FILE", "File with the password"),
+    Option("tokenFile", Purpose.CONNECTION, str, "FILE", "File with the token"),
+    Option("creds", Purpose.CONNECTION, str, "FILE", "Credentials file"),
+    Option("nkey", Purpose.CONNECTION, str, "FILE", "File with the NKey seed"),
+    Option("tlsCert", Purpose.CONNECTION, str, "FILE", "Client certificate"),
+    Option("tlsKey", Purpose.CONNECTION, str, "FILE", "Private key of the client certificate"),
+    Option("tlsCa", Purpose.CONNECTION, str, "FILE", "Certificates of the authorities for the server's certificate"),
+    Option("tlsFirst", Purpose.CONNECTION, _switch, "true|false", "Use TLS before the server's greeting"),
+    Option("domain", Purpose.CONNECTION, str, "NAME", "Name of the JetStream domain"),
+    Option("apiPrefix", Purpose.CONNECTION, str, "PREFIX", "Prefix of the JetStream API, instead of a domain"),
+    Option("inboxPrefix", Purpose.CONNECTION, str, "PREFIX", "Prefix of reply subjects"),
+    Option("timeout", Purpose.CONNECTION, _duration, "DURATION", "Timeout of a request; default 5s"),
     Option(
         "mode", Purpose.READ, _one_of("latest", "history", "changes"), "latest|history|changes",
-        "One row a key, every stored revision, or the stored revisions from one to another",
+        "One row per key, all stored revisions, or a range of stored revisions",
     ),
-    Option("columns", Purpose.READ, _words, "NAME,...", "The columns to read, instead of the first five"),
-    Option("filter", Purpose.READ, _filters, "FILTER,...", "Only keys that match one of these"),
-    Option("includeDeleted", Purpose.READ, _switch, "true|false", "In mode latest, deleted keys too, as their markers"),
-    Option("fromRevision", Purpose.READ, _number, "N", "In mode changes, the first revision; the oldest if left out"),
-    Option("toRevision", Purpose.READ, _number, "N", "In mode changes, the last revision; the newest if left out"),
+    Option("columns", Purpose.READ, _words, "NAME,...", "Columns to read, instead of the first five"),
+    Option("filter", Purpose.READ, _filters, "FILTER,...", "Filters; only matching keys are read"),
+    Option("includeDeleted", Purpose.READ, _switch, "true|false", "In mode latest, include delete markers"),
+    Option("fromRevision", Purpose.READ, _number, "N", "In mode changes, first revision; default the oldest"),
+    Option("toRevision", Purpose.READ, _number, "N", "In mode changes, last revision; default the newest"),
     Option(
         "asOf", Purpose.READ, _number, "N",
-        "In modes latest and history, the revision to read as of, as far as history holds that; the last if left out",
+        "In modes latest and history, revision to read as of, as far as the history goes back; default the last",
     ),
     Option("partitions", Purpose.READ, _number, "N", "Maximum number of tasks"),
     Option(
         "onEvicted", Purpose.READ, _one_of("newer", "fail"), "newer|fail",
-        "What was overwritten before it was read: take its newer state, or fail",
+        "Behaviour for entries overwritten before they are read: take their newer state, or fail",
     ),
     Option(
         "pushdown", Purpose.READ, _switch, "true|false",
-        "Have the server answer a query's filters: for a DataFrame of one query alone, as Spark mixes up others",
+        "Apply a query's filters on the server: only for a DataFrame that one query uses, as Spark mixes up others",
     ),
     Option(
         "writeMode", Purpose.WRITE, _one_of("put", "create", "update"), "put|create|update",
-        "Write anyhow, only keys that do not live, or only at the revision that the column `revision` says",
+        "Write unconditionally, only keys that do not exist, or only at the revision in the column `revision`",
     ),
-    Option("ifDifferent", Purpose.WRITE, _switch, "true|false", "Leave out what the bucket holds already"),
-    Option("deadLetter", Purpose.WRITE, str, "PATH", "A folder for rows that cannot be written, instead of failing"),
+    Option("ifDifferent", Purpose.WRITE, _switch, "true|false", "Skip rows whose value the bucket already has"),
+    Option("deadLetter", Purpose.WRITE, str, "PATH", "Folder for rows that cannot be written, instead of failing"),
     Option(
         "writeId", Purpose.WRITE, str, "TEXT",
-        "What a write is: the same plan under the same id, run again, goes on where it was cut off",
+        "Id of a write: the same query run again with the same id continues an interrupted write",
     ),
     Option(
         "messageIds", Purpose.WRITE, _switch, "true|false",
-        "Send rows' ids as `Nats-Msg-Id`, for attempts at a task that run side by side (speculation)",
+        "Send row ids as `Nats-Msg-Id`, for concurrent attempts of a task (speculation)",
     ),
     Option("report", Purpose.WRITE, str, "FILE", "File for the counts of rows, as JSON"),
     Option(
         "startingRevision", Purpose.STREAM, _start, "earliest|latest|N",
-        "Where a query without a checkpoint begins: what the bucket holds, what is written from now on, or a revision",
+        "Start of a query without a checkpoint: existing entries, new writes, or a revision",
     ),
     Option(
         "startingTime", Purpose.STREAM, _time, "TIME",
-        "The same as a time, from its microsecond on: RFC 3339, or -15m (ago)",
+        "Start of a query as a time, to the microsecond: RFC 3339, or -15m (ago)",
     ),
     Option("maxRevisionsPerTrigger", Purpose.STREAM, _number, "N", "Maximum number of revisions in a batch"),
     Option(
@@ -311,15 +311,15 @@ OPTIONS = (
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _SECRET = {
-    "password": "Give `passwordFile`, or a `context`",
-    "token": "Give `tokenFile`, or a `context`",
-    "seed": "Give `nkey` or `creds`, or a `context`",
-    "secret": "Give a file that holds it, or a `context`",
+    "password": "Give `passwordFile` or a `context`",
+    "token": "Give `tokenFile` or a `context`",
+    "seed": "Give `nkey`, `creds` or a `context`",
+    "secret": "Give a file that contains it, or a `context`",
 }
 _SPARKS_OWN = {
     "path", "checkpointlocation", "outputmode", "queryname", "serialization.format",
     "provider", "location", "owner", "comment", "collation", "external", "is_managed_location", "table_type",
 }  # fmt: skip
-"""What Spark adds itself, for queries and for tables of its catalog."""
+"""Options that Spark adds itself, for queries and for tables of its catalog."""
 _AGAIN = "option."
-"""Before the options of a table, which come under their own names, too."""
+"""Prefix of the options of a table, which also come without it."""

@@ -18,10 +18,10 @@ def test_every_option_is_listed_with_its_default() -> None:
     assert [line.split("`")[1] for line in listed.splitlines() if line.startswith("- ")] == [
         option.name for option in OPTIONS
     ]
-    assert "latest if left out" in listed
+    assert "default latest" in listed
 
 
-def test_a_list_that_is_out_of_date_is_replaced() -> None:
+def test_outdated_option_list_is_replaced() -> None:
     stale = TOPIC.replace("- `mode` latest", "- `mood` latest")
     assert stale != TOPIC
     assert with_option_list(stale) == TOPIC

@@ -28,15 +28,15 @@ def test_every_option_has_a_field_and_every_field_an_option() -> None:
         ({"bucket": ""}, "`bucket` is empty"),
         ({"bucket": "a b"}, "`bucket`: `a b` is not a bucket name"),
         ({"bucket": "B", "mode": "lastest"}, "`mode`: `lastest` is not one of latest, history, changes"),
-        ({"bucket": "B", "partitions": "0"}, "`partitions`: `0` is not a number"),
-        ({"bucket": "B", "partitions": "²"}, "`partitions`: `²` is not a number"),
+        ({"bucket": "B", "partitions": "0"}, "`partitions`: `0` is not a positive number"),
+        ({"bucket": "B", "partitions": "²"}, "`partitions`: `²` is not a positive number"),
         ({"bucket": "B", "filter": "a..b"}, "`filter`: `a..b` is not a filter"),
-        ({"bucket": "B", "timeout": "0s"}, "`timeout`: It must be longer than nothing"),
+        ({"bucket": "B", "timeout": "0s"}, "`timeout`: It must be greater than 0"),
         ({"bucket": "B", "tlsFirst": "yes"}, "`tlsFirst`: `yes` is neither true nor false"),
         ({"bucket": "B", "url": "x://y"}, "`url`: `x://y` is not the URL of a server"),
-        ({"bucket": "B", "fromRevision": "3"}, "`fromRevision` goes with `mode` changes"),
-        ({"bucket": "B", "mode": "changes", "fromRevision": "3", "toRevision": "2"}, "3 is above `toRevision`, 2"),
-        ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "exclude each other"),
+        ({"bucket": "B", "fromRevision": "3"}, "`fromRevision` requires mode changes"),
+        ({"bucket": "B", "mode": "changes", "fromRevision": "3", "toRevision": "2"}, "3 is greater than `to"),
+        ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "cannot be combined"),
     ],
 )
 def test_an_error_names_the_option(given: dict[str, str], said: str) -> None:
@@ -51,7 +51,7 @@ def test_an_error_names_the_option(given: dict[str, str], said: str) -> None:
 def test_an_unknown_option_is_an_error_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse({"bucket": "B", name: "x"})
-    assert f"`{name}` is no option" in refused.value.message
+    assert f"`{name}` is not an option" in refused.value.message
     assert f"Did you mean `{near}`?" in (refused.value.hint or "")
 
 

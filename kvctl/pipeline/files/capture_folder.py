@@ -64,7 +64,7 @@ class State:
     config: Mapping[str, Any]
     """Stream configuration of the bucket."""
     forced: bool = False
-    """Whether it was forced to continue after lost changes, and so may lack some."""
+    """True if it was forced to continue after lost changes, and so may lack some."""
     query: str | None = None
     """Query id in the checkpoint that the capture continues from."""
     revision: int = 0

@@ -58,12 +58,12 @@ class Manifest:
 
     @property
     def history(self) -> bool:
-        """Whether it has every entry rather than the last of each key."""
+        """True if it has every entry rather than the last of each key."""
         return self.mode == HISTORY
 
     @property
     def exact(self) -> bool:
-        """Whether it equals the bucket as it was at the cut."""
+        """True if it equals the bucket as it was at the cut."""
         return not self.newer
 
     def document(self) -> dict[str, Any]:

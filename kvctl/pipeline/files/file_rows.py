@@ -52,7 +52,7 @@ _NO_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 PROBLEM = "_problem"
 """Column that is not written: the reason why its row cannot be written, if known."""
 _BROKEN = "_kvctl_broken"
-_AMISS = {
+_MALFORMED = {
     "json": "The line is not a JSON object", "csv": "The number of fields differs from the header",
     "tsv": "The number of fields differs from the header",
 }  # fmt: skip
@@ -102,7 +102,7 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
     has_ttl = "ttl" in types and "ttl" not in (key, value)
     name, text = f"cast({_quoted(key)} as string)", f"cast({_quoted(value)} as string)"
     problems = {
-        f"{_BROKEN} is not null": f"'{_AMISS[format]}'" if broken else "",
+        f"{_BROKEN} is not null": f"'{_MALFORMED[format]}'" if broken else "",
         f"not is_valid_utf8({name})": "'The key is not UTF-8'" if types[key] == "binary" else "",
         "encoding not in ('utf-8', 'base64')": _UNKNOWN_ENCODING if encoded else "",
         f"encoding = 'base64' and {text} is not null and try_to_binary({text}, 'base64') is null":

@@ -43,7 +43,7 @@ class Removed:
     files: int = 0
     bytes: int = 0
     whole: bool = False
-    """Whether it was an export with its manifest, rather than an interrupted one."""
+    """True if it was an export with its manifest, rather than an interrupted one."""
 
 
 @dataclass(frozen=True, slots=True)

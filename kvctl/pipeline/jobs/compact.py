@@ -42,7 +42,7 @@ class Compacted:
     captured: int
     """Rows of the capture; the compaction has only each key's latest."""
     replaced: bool
-    """Whether an older compaction was replaced."""
+    """True if an older compaction was replaced."""
     seconds: float
 
 

@@ -43,7 +43,7 @@ class Input:
 
     @property
     def history(self) -> bool:
-        """Whether it has every entry of its keys."""
+        """True if it has every entry of its keys."""
         return self.manifest is not None and self.manifest.history
 
 
@@ -67,7 +67,7 @@ class Loaded:
     bucket: str
     path: str
     created: bool
-    """Whether the bucket was created by the load."""
+    """True if the bucket was created by the load."""
     rows: int
     written: int
     unchanged: int

@@ -38,7 +38,7 @@ class Verified:
 
     @property
     def whole(self) -> bool:
-        """Whether every file is as written, and none is missing or extra."""
+        """True if every file is as written, and none is missing or extra."""
         return not self.damage
 
 

@@ -1,7 +1,6 @@
-"""Messages of a bucket as rows in Arrow's columns: what a read spends its time on.
+"""Convert messages of a bucket to Arrow columns: the most expensive part of a read.
 
-A batch's columns are made at once, by Arrow, from what came off the wire; only messages with headers are looked at one
-by one.
+Arrow builds a batch's columns together from the wire data; only messages with headers are parsed one by one.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from kvctl.wire import header_value
 
 SOURCE_HEADER = b"Nats-Stream-Source"
 LONGEST = 1 << 20
-"""Bytes, more than a subject has."""
+"""Bytes, more than any subject has."""
 _PUT = Operation.PUT
 
 
 class Decoder:
-    """Makes batches of a schema; `origin` is the bucket that a mirror's entries come from."""
+    """Builds batches of a schema; `origin` is the bucket that a mirror's entries come from."""
 
     def __init__(self, schema: StructType, bucket: str, prefix: str, origin: str | None = None) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
@@ -44,12 +43,12 @@ class Decoder:
         self._makers = [makers[name] for name in self.schema.names]
 
     def of_frames(self, frames: Sequence[RawFrame]) -> pa.RecordBatch:
-        """The rows of a consumer's messages, one at least."""
+        """Return the rows of a consumer's messages, at least one."""
         subjects, replies, headers, payloads = zip(*frames, strict=True)
         return self._batch(_Columns(subjects, *_numbers(replies), headers, payloads))
 
     def of_messages(self, messages: Sequence[StoredMessage]) -> pa.RecordBatch:
-        """The rows of messages that the server answered with, one at least."""
+        """Return the rows of messages from direct gets, at least one."""
         return self._batch(
             _Columns(
                 [message.subject.encode(errors="surrogateescape") for message in messages],
@@ -67,7 +66,7 @@ class Decoder:
         keys = pc.binary_slice(pa.array(columns.subjects, pa.binary()), self._cut, LONGEST)
         try:
             return keys.cast(pa.string())
-        except pa.ArrowInvalid:  # foreign keys: what is no UTF-8 is written as Python writes bytes
+        except pa.ArrowInvalid:  # non-conforming keys: bytes that are not UTF-8 are escaped as in Python
             return pa.array([key.decode(errors="backslashreplace") for key in keys.to_pylist()], pa.string())
 
     def _headers(self, columns: _Columns) -> Any:
@@ -78,7 +77,7 @@ class Decoder:
 
 
 class _Columns:
-    """What came, by parts."""
+    """Messages as lists of their parts."""
 
     def __init__(
         self, subjects: Sequence[bytes], sequences: Any, times: Any, headers: Sequence[bytes], payloads: Sequence[bytes]
@@ -89,11 +88,11 @@ class _Columns:
         self.headers = headers
         self.payloads = payloads
         self.plain = not any_tombstone(headers)
-        """Whether all are values."""
+        """True if all are values."""
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """Of each message."""
+        """Operation of each message."""
         return [operation_of(header)[0] if header else _PUT for header in self.headers]
 
     def __len__(self) -> int:
@@ -101,10 +100,10 @@ class _Columns:
 
 
 def _numbers(replies: Sequence[bytes]) -> tuple[Any, Any]:
-    """Sequences and times from reply subjects, which all are of one consumer and so of one form."""
+    """Parse sequences and times of reply subjects, which belong to one consumer and so have one form."""
     width = replies[0].count(b".") + 1
     sequence, time = ("5", "7") if width == 9 else ("7", "9")
-    table = csv.read_csv(  # a fifth of the time that splitting them in Python takes
+    table = csv.read_csv(  # takes a fifth of the time of splitting them in Python
         pa.BufferReader(b"\n".join(replies)),
         csv.ReadOptions(column_names=list(map(str, range(width))), use_threads=False, block_size=1 << 30),
         csv.ParseOptions(delimiter=".", quote_char=False),
@@ -114,7 +113,7 @@ def _numbers(replies: Sequence[bytes]) -> tuple[Any, Any]:
 
 
 def _values(columns: _Columns) -> Any:
-    """The payloads; a marker has none."""
+    """Return the payloads; a marker has none."""
     values: Sequence[bytes | None] = columns.payloads
     if not columns.plain:
         values = [
@@ -140,24 +139,24 @@ def _ttls(columns: _Columns) -> Any:
 
 
 def _headers(header: bytes) -> list[tuple[str, str]] | None:
-    """The writer's own, without what the column `operation` says; None for none."""
+    """Return the writer's own headers, without those that the column `operation` covers; None for none."""
     if is_bare(header):
         return None
     entry = _entry(header)
     headers = own_headers(entry)
-    headers.pop("Nats-Msg-Size", None)  # there where values are not read
+    headers.pop("Nats-Msg-Size", None)  # present if values are not read
     if headers.get("KV-Operation") == entry.operation:
         del headers["KV-Operation"]
     return [(_text(name), _text(value)) for name, value in headers.items()] or None
 
 
 def _entry(header: bytes) -> Entry:
-    """What the headers of a message are read from: nothing else is set."""
+    """Return an entry to parse the headers of a message; nothing else is set."""
     return Entry("", "", b"", 0, 0, operation_of(header)[0], header=header)
 
 
 def _source(header: bytes) -> str | None:
-    """The bucket, or the stream, that an aggregate's entry came from."""
+    """Return the bucket, or the stream, that an aggregate's entry came from."""
     if not header:
         return None
     name = (header_value(header, SOURCE_HEADER) or b"").partition(b" ")[0].partition(b":")[0].decode(errors="replace")
@@ -165,5 +164,5 @@ def _source(header: bytes) -> str | None:
 
 
 def _text(text: str) -> str:
-    """Bytes that are no UTF-8 as Python writes bytes."""
+    """Return text with bytes that are not UTF-8 escaped as in Python."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

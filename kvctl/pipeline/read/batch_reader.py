@@ -1,4 +1,4 @@
-"""The batch read of `nats-kv`: planned in one process of Spark's, read in others."""
+"""Batch read of `nats-kv`: planned in one of Spark's processes, run in others."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class KvPartition(InputPartition):
 
 
 class KvReader(DataSourceReader):
-    """Reads a bucket as of the revision that is its last when Spark plans the read."""
+    """Reads a bucket as of its last revision when Spark plans the read."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
-        """Raises UsageError for a column that there is none of."""
+        """Raises UsageError for an unknown column."""
         check_schema(schema)
         self._schema = schema
         self._options = options
         self._wanted = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks' parts. Raises BucketNotFound, NoServer and what else a connection raises."""
+        """Return the tasks' parts. Raises BucketNotFound, NoServer and other connection errors."""
         return run(self._parts())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, in Arrow's batches; closed early it leaves nothing on the server."""
-        if isinstance(partition, KvPartition):  # there is none where there is nothing to read
+        """Yield the rows of a part, in Arrow batches; if closed early it leaves nothing on the server."""
+        if isinstance(partition, KvPartition):  # there are none if there is nothing to read
             yield from iterate(lambda: self._batches(partition))
 
     async def _parts(self) -> list[InputPartition]:
@@ -70,10 +70,10 @@ class KvReader(DataSourceReader):
 
 
 class KvPushdownReader(KvReader):
-    """The same where the session pushes filters down: Spark refuses one that takes them anywhere else."""
+    """Reader for sessions with filter pushdown: Spark refuses one that accepts filters in any other session."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Use what the server can answer; gives back what Spark has to apply all the same."""
+        """Use the filters that the server can answer; yield those that Spark has to apply."""
         for given in filters:
             if isinstance(given, Not):
                 yield given

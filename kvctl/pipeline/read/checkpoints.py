@@ -1,11 +1,12 @@
-"""The folder in which Spark keeps how far a streaming query is: read, and put right where a crash left it unusable.
+"""Checkpoint folder of a Spark streaming query: read, and repaired if a crash left it unusable.
 
     metadata            the query's id
-    offsets/N           batch N is planned up to this offset
+    offsets/N           offset up to which batch N is planned
     commits/N           batch N is done
 
-Spark's first write leaves a file with a dot before its name until it is whole. If it is killed there, it refuses the
-checkpoint for ever, as it wants an empty one for a query without a batch (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY).
+Spark's first write leaves a file with a dot before its name until it is complete. If it is killed there, it always
+refuses the checkpoint, as it expects an empty one for a query without a batch
+(STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY).
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from kvctl.pipeline.read.offsets import Offset
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 _UNFINISHED = re.compile(r"\..*\.(tmp|crc)\Z")
 _MORE = ("sources", "state")
-"""What other queries keep there."""
+"""Subfolders of other kinds of queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a query is."""
+    """Progress of a query."""
 
     query: str | None
-    """Its id; None where no query has begun."""
+    """Query id; None if no query has started."""
     planned: int
-    """Batches that were begun."""
+    """Number of batches started."""
     committed: int
-    """Batches that are done."""
+    """Number of batches done."""
     offset: Offset | None
-    """The end of the last batch that is done."""
+    """End of the last batch that is done."""
 
 
 def read(folder: Path) -> Checkpoint:
-    """How far the query of a checkpoint is. Raises ConflictError for what is no checkpoint of a single nats-kv."""
+    """Read the progress in a checkpoint. Raises ConflictError if it is not a checkpoint of a single nats-kv source."""
     try:
         query = _query(folder / METADATA)
         planned, committed = _batches(folder / OFFSETS), _batches(folder / COMMITS)
@@ -51,16 +52,16 @@ def read(folder: Path) -> Checkpoint:
         return Checkpoint(query, len(planned) and planned[-1] + 1, len(committed) and committed[-1] + 1, offset)
     except (ValueError, KeyError, TypeError, IndexError, FileNotFoundError) as error:
         raise ConflictError(
-            f"`{folder}` is no checkpoint of a stream of one bucket: {error!r}", hint="Choose another folder"
+            f"`{folder}` is not a checkpoint of a stream of one bucket: {error!r}", hint="Choose another folder"
         ) from None
     except OSError as error:
-        raise KvctlError(f"The checkpoint `{folder}` cannot be read: {error.strerror}") from None
+        raise KvctlError(f"Could not read the checkpoint `{folder}`: {error.strerror}") from None
 
 
 def recover(folder: Path) -> bool:
-    """Empty a checkpoint whose query was killed in its very first write; whether it was one.
+    """Empty a checkpoint whose query was killed in its very first write; return whether it was one.
 
-    Nothing is lost: no batch had been planned. Anything else is left alone.
+    Nothing is lost: no batch had been planned. Any other checkpoint is left unchanged.
     """
     try:
         if not _killed_at_first(folder):
@@ -70,11 +71,11 @@ def recover(folder: Path) -> bool:
                 shutil.rmtree(folder / name)
         return True
     except OSError as error:
-        raise KvctlError(f"The checkpoint `{folder}` cannot be cleared: {error.strerror}") from None
+        raise KvctlError(f"Could not clear the checkpoint `{folder}`: {error.strerror}") from None
 
 
 def _killed_at_first(folder: Path) -> bool:
-    """Whether there is nothing but files that were not finished, and at least one of them."""
+    """Return whether there are only unfinished files, and at least one of them."""
     left = [*_names(folder / OFFSETS), *_names(folder / COMMITS)]
     others = [name for part in _MORE for name in _names(folder / part)]
     return bool(left) and not others and all(_UNFINISHED.match(name) for name in left)
@@ -85,7 +86,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _batches(folder: Path) -> list[int]:
-    """The numbers of the batches noted in a log, in order."""
+    """Return the numbers of the batches recorded in a log, in order."""
     return sorted(int(name) for name in _whole(_names(folder)))
 
 
@@ -98,7 +99,7 @@ def _query(path: Path) -> str | None:
 
 
 def _offset(path: Path) -> Offset:
-    """The offset of the query's one source: after a line with the version and one of Spark's own."""
+    """Return the offset of the query's one source: after a line with the version and one of Spark's own."""
     _, _, *sources = path.read_text(encoding="utf-8").splitlines()
     document: dict[str, Any] = json.loads(sources[0])
     if len(sources) != 1:

@@ -1,4 +1,4 @@
-"""The columns of the data source: which there are, their types, and the schema that was asked for."""
+"""Columns of the data source: their names and types, and the schema of a read."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TYPES: dict[str, DataType] = {
     "bucket": StringType(),
     "origin": StringType(),
 }
-"""Every column there is; headers are the writer's own, ttl is in seconds, created in UTC to the microsecond."""
+"""All columns; headers are the writer's own, ttl is in seconds, created in UTC to the microsecond."""
 DEFAULT = ("key", "value", "revision", "created", "operation")
 ALWAYS = ("key", "revision", "created", "operation", "bucket")
-"""What no row lacks: the others may be null."""
+"""Columns that are never null."""
 
 
 def schema_of(names: Sequence[str]) -> StructType:
-    """The schema of these columns, of the default ones without any. Raises UsageError."""
+    """Return the schema of these columns, by default of DEFAULT. Raises UsageError."""
     for name in names:
         _check_name(name, "The option `columns`")
     twice = next((name for name in names if list(names).count(name) > 1), None)
@@ -47,14 +47,14 @@ def schema_of(names: Sequence[str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises UsageError for a column that there is none of, or of another type."""
+    """Raises UsageError for an unknown column, or one of another type."""
     for field in schema.fields:
         _check_name(field.name, "The schema")
         wanted = TYPES[field.name]
         if _plain(field.dataType) != _plain(wanted):
             raise UsageError(
-                f"Column `{field.name}` is of type {wanted.simpleString()}, not {field.dataType.simpleString()}",
-                hint=f"Say `{field.name} {wanted.simpleString()}` in the schema, and cast it afterwards",
+                f"Column `{field.name}` has type {wanted.simpleString()}, not {field.dataType.simpleString()}",
+                hint=f"Use `{field.name} {wanted.simpleString()}` in the schema, and cast it afterwards",
             )
 
 
@@ -62,7 +62,7 @@ def _check_name(name: str, where: str) -> None:
     if name not in TYPES:
         near = get_close_matches(name.lower(), TYPES, n=1, cutoff=0.4)
         guess = f"Did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"{where} names `{name}`, which is no column", hint=f"{guess}There are {', '.join(TYPES)}")
+        raise UsageError(f"{where} has an unknown column `{name}`", hint=f"{guess}Columns are {', '.join(TYPES)}")
 
 
 def _plain(kind: DataType) -> str:

@@ -1,7 +1,7 @@
-"""What a stream loses while a task reads it: rows that expire, or are dropped, before they came.
+"""Watch for data that a stream loses while a task reads it: entries that expire or are dropped before they are read.
 
-Buckets lose their oldest entries first, and a task reads from the oldest on. So nothing was lost as long as the bucket
-begins no later than where the task had come before it read what it has read since.
+Buckets lose their oldest entries first, and a task reads from the oldest on. So nothing was lost as long as the
+bucket's first revision is not above the task's position before its last read.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from kvctl.pipeline.read import stream_position
 from kvctl.pipeline.read.offsets import Offset, check
 
 ROWS = 10_000
-"""Rows after which the bucket is looked at again."""
+"""Number of rows between two checks of the bucket."""
 
 
 class LossWatch:
-    """Watches one reading of a range of revisions, which begins after an offset."""
+    """Watches one read of a range of revisions, which begins after an offset."""
 
     def __init__(self, bucket: Bucket, start: Offset, last: int) -> None:
         self._bucket = bucket
         self._last = last
         self._whole = start
-        """All that was there up to here has come."""
+        """Position up to which everything was read."""
         self._reached = start
         self._left = 0
-        """Rows until the next look; the first comes with the first rows."""
+        """Rows until the next check; the first one comes with the first rows."""
 
     async def take(self, frames: Sequence[RawFrame]) -> None:
-        """Note what came, in its order. Raises HistoryLost, StreamReplaced."""
+        """Record what was read, in order. Raises HistoryLost, StreamReplaced."""
         if not frames:
             return
         if self._whole is self._reached:
@@ -45,7 +45,7 @@ class LossWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Compare with where the bucket begins by now. Raises as `take`."""
+        """Compare with the bucket's current first revision. Raises as `take`."""
         if self._whole.revision < self._last:
             _, now = await stream_position.look(self._bucket)
             check(self._whole, now)
@@ -53,7 +53,7 @@ class LossWatch:
 
 
 def _contiguous(offset: Offset, frames: Sequence[RawFrame]) -> Offset:
-    """The offset moved on over the frames, up to the first gap between them."""
+    """Return the offset moved over the frames, up to the first gap between them."""
     first = delivery(frames[0][1])[0]
     if first > offset.next:
         return offset

@@ -1,9 +1,9 @@
-"""Where a stream read stands, what of the rest a bucket still holds, and how it is cut into partitions. [pure]
+"""Offsets of a stream read, detection of lost revisions, and partitioning of batches. [pure]
 
-An offset is a revision of one life of the bucket (its incarnation): everything up to it has been read. What is missing
-above it is no loss where newer revisions of the same keys took its place, as a bucket's history makes them, and every
-key's newest state is still to come. It is a loss where that cannot be: `check` tells them apart, as far as the
-bucket's configuration and its first and last revision say.
+An offset is a revision of one stream instance of the bucket: everything up to it has been read. Revisions missing above
+it are not lost if newer revisions of the same keys replaced them, as a bucket's history does, because every key's
+newest state is still to come. Otherwise they are lost: `check` decides, as far as the bucket's configuration and its
+first and last revision allow.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kvctl.units import format_time, parse_utc
 
 VERSION = 1
 SMALLEST = 10_000
-"""Revisions below which a partition is not worth a task."""
+"""Minimum number of revisions worth a task."""
 PARTITIONS = 4
-"""Partitions of a batch that is large enough, unless told otherwise: the same on every machine."""
+"""Default number of partitions of a large batch: the same on every machine."""
 
-_ANEW = "Start anew: with another checkpoint, and another place for the output or nothing in it"
+_ANEW = "Start over with another checkpoint and a new or empty output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Offset:
 
     revision: int
     incarnation: str
-    """When the bucket's stream was created, as the server says it."""
+    """Creation time of the bucket's stream, as reported by the server."""
     seen_ns: int = 0
-    """A time at which nothing that is beyond it had been written; 0 where none is known."""
+    """Time at which nothing beyond it had been written; 0 if not known."""
     held: int = 0
-    """The lowest revision beyond it that was there when it was made; 0 where that is not known."""
+    """Lowest revision beyond it that existed when it was created; 0 if not known."""
 
     def document(self) -> dict[str, Any]:
-        """The JSON form, which Spark keeps in the checkpoint."""
+        """Return the JSON form, which Spark keeps in the checkpoint."""
         known: dict[str, Any] = {"seen": format_time(self.seen_ns)} if self.seen_ns else {}
         if self.held:
             known["held"] = self.held
@@ -46,42 +46,43 @@ class Offset:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Offset:
-        """The offset of a JSON form. Raises ConflictError for one that this kvctl does not know."""
+        """Read the offset of a JSON form. Raises ConflictError for an unsupported version."""
         if (version := document.get("version")) != VERSION:
             raise ConflictError(
-                f"The checkpoint's offsets have version {version}, this kvctl knows {VERSION}", hint="Use a newer kvctl"
+                f"The checkpoint's offsets have version {version}, but this kvctl supports {VERSION}",
+                hint="Upgrade kvctl",
             )
         seen, held = document.get("seen"), int(document.get("held", 0))
         return cls(int(document["revision"]), str(document["incarnation"]), parse_utc(seen) if seen else 0, held)
 
     @property
     def next(self) -> int:
-        """The lowest revision beyond it that may have been there."""
+        """Return the lowest revision beyond it that may have existed."""
         return max(self.revision + 1, self.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a bucket's stream says of itself at one moment."""
+    """State of a bucket's stream, from its info."""
 
     bucket: str
     incarnation: str
     first: int
-    """The lowest revision held; one more than the last where nothing is."""
+    """Lowest existing revision; one more than the last if there is none."""
     last: int
     gaps: bool
-    """Whether revisions between the two are gone."""
+    """True if revisions between the two are missing."""
     at_ns: int
     first_ns: int = 0
-    """When the lowest revision held was written."""
+    """Time at which the lowest existing revision was written."""
     expiry_ns: int = 0
-    """For how long at least an entry, or the marker that says that it expired, is held; 0 for ever."""
+    """Minimum time that an entry, or the marker of its expiry, is kept; 0 if it does not expire."""
     evicts: bool = False
-    """Whether a full bucket drops its oldest entries, newest of their keys or not."""
+    """True if a full bucket drops its oldest entries, even the newest of their keys."""
 
     @classmethod
     def of(cls, bucket: str, info: Mapping[str, Any]) -> Standing:
-        """From the stream's info."""
+        """Create it from the stream's info."""
         state, config = info["state"], info["config"]
         last = int(state["last_seq"])
         bounded = any((config.get(limit) or 0) > 0 for limit in ("max_bytes", "max_msgs"))
@@ -100,30 +101,30 @@ class Standing:
 
     @property
     def end(self) -> Offset:
-        """Everything there is, read."""
+        """Return the offset at which everything is read."""
         return Offset(self.last, self.incarnation, self.at_ns)
 
 
 def check_same(offset: Offset, incarnation: str, bucket: str) -> None:
-    """Raises StreamReplaced where the offset is of another life of the bucket."""
+    """Raises StreamReplaced if the offset belongs to another stream instance of the bucket."""
     if offset.incarnation != incarnation:
         raise StreamReplaced(
-            f"Bucket `{bucket}` was created anew at {incarnation}: revision {offset.revision} of the checkpoint is of "
-            f"the one created at {offset.incarnation}",
+            f"Bucket `{bucket}` was recreated at {incarnation}: revision {offset.revision} of the checkpoint "
+            f"belongs to the one created at {offset.incarnation}",
             hint=_ANEW,
         )
 
 
 def check(offset: Offset, standing: Standing, *, loss: bool = True) -> None:
-    """Raises StreamReplaced for a bucket that is not the one read so far; with `loss` HistoryLost where it lost some.
+    """Raises StreamReplaced for a bucket other than the one read so far; with `loss` HistoryLost if it lost revisions.
 
-    No loss: revisions that newer ones of their keys replaced, and what is below where the reading began.
+    Revisions replaced by newer ones of their keys are not lost, nor are those below the start of the read.
     """
     check_same(offset, standing.incarnation, standing.bucket)
     if standing.last < offset.revision:
         raise StreamReplaced(
-            f"Bucket `{standing.bucket}` ends at revision {standing.last}, and {offset.revision} was read already: "
-            "it was restored from an older copy, or lost what it held",
+            f"Bucket `{standing.bucket}` ends at revision {standing.last}, but {offset.revision} was already read: "
+            "it was restored from an older copy, or lost data",
             hint=_ANEW,
         )
     cause = _cause(offset, standing) if loss and standing.first > offset.next else None
@@ -131,12 +132,12 @@ def check(offset: Offset, standing: Standing, *, loss: bool = True) -> None:
         raise HistoryLost(
             f"Bucket `{standing.bucket}` no longer holds revisions {offset.next} to {standing.first - 1}: "
             f"{cause} before they were read",
-            hint="The option `failOnDataLoss=false` goes on with what is left",
+            hint="Set option `failOnDataLoss=false` to continue with the remaining entries",
         )
 
 
 def _cause(offset: Offset, standing: Standing) -> str | None:
-    """How revisions right above the offset went that no newer ones replaced, or may have; None for history alone."""
+    """Return why revisions right above the offset are, or may be, missing without newer ones; None if only replaced."""
     from_beginning = not offset.revision and not offset.seen_ns
     if from_beginning:
         return None
@@ -154,12 +155,12 @@ def check_start(revision: int, standing: Standing) -> None:
     if revision > standing.last + 1:
         raise UsageError(
             f"`startingRevision` {revision} is above the last revision of bucket `{standing.bucket}`, {standing.last}",
-            hint="`latest` starts with what is written from now on",
+            hint="`latest` starts with new writes",
         )
 
 
 def ranges(after: int, last: int, partitions: int) -> list[tuple[int, int]]:
-    """The revisions above `after` up to `last` as ranges (first, last), at most so many, in order, about as long."""
+    """Split the revisions above `after` up to `last` into at most `partitions` ranges of similar length, in order."""
     length = last - after
     count = max(1, min(partitions, length // SMALLEST)) if length > 0 else 0
     edges = [after + length * number // count for number in range(count + 1)] if count else []

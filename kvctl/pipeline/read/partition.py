@@ -29,14 +29,14 @@ from kvctl.pipeline.read.snapshot_plan import Cut, Part
 from kvctl.pipeline.read.splits import Keys, Revisions
 
 ROWS, BYTES = 10_000, 8 << 20
-"""What a batch has at the most, by one reading of the connection more."""
+"""Maximum size of a batch, plus one read of the connection."""
 AT_ONCE = 500
-"""Overwritten keys that are asked for at once."""
+"""Number of overwritten keys requested together."""
 _HEADER, _PAYLOAD = itemgetter(2), itemgetter(3)
 
 
 class PartReading:
-    """Reads the parts of one cut. `values` are left out where no column needs them."""
+    """Reads the parts of one cut. `values` are left out if no column needs them."""
 
     def __init__(
         self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, decoder: Decoder,
@@ -53,7 +53,7 @@ class PartReading:
         self._deleted = self._history or options.include_deleted
 
     async def batches(self, part: Part) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The part's rows. Raises StreamReplaced, and HistoryLost where that is wanted rather than newer entries."""
+        """Yield the part's rows. Raises StreamReplaced; HistoryLost if that is preferred over newer entries."""
         binding = await self._binding()
         if isinstance(part, Revisions):
             batches = self._gathered(self._range(binding, part))
@@ -64,15 +64,15 @@ class PartReading:
                 yield batch
 
     async def _binding(self) -> Binding:
-        """The stream that the read was planned for. Raises StreamReplaced."""
+        """Return the stream that the read was planned for. Raises StreamReplaced."""
         cut = self._cut
         info = await streams.info(self._api, cut.stream)
         if info["created"] != cut.created:
-            raise StreamReplaced(f"Bucket `{cut.bucket}` was deleted and created anew while it was being read")
+            raise StreamReplaced(f"Bucket `{cut.bucket}` was deleted and recreated while it was being read")
         return with_info(assumed(self._api, cut.bucket, cut.stream, cut.prefix), info)
 
     async def _gathered(self, frames: AsyncGenerator[list[RawFrame], None]) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Batches worth their making: frames come by the hundred."""
+        """Combine frames, which come by the hundred, into batches of a useful size."""
         held: list[RawFrame] = []
         size = 0
         async with aclosing(frames) as found:
@@ -120,7 +120,7 @@ class PartReading:
             frames = [frame for frame in frames if matches(frame[0][cut:].decode(errors="surrogateescape"), rest)]
         return frames
 
-    # -- keys of its own -----------------------------------------------------------------------------------
+    # -- by key -------------------------------------------------------------------------------------------
 
     async def _of_keys(self, binding: Binding, part: Keys) -> AsyncGenerator[pa.RecordBatch, None]:
         cut = self._cut
@@ -143,7 +143,7 @@ class PartReading:
                     yield batch
 
     async def _newer(self, binding: Binding, reading: CutReading) -> AsyncGenerator[pa.RecordBatch, None]:
-        """What became of keys that were overwritten before they were read. Raises HistoryLost where that won't do."""
+        """Read keys that were overwritten before they were read. Raises HistoryLost if newer entries are not wanted."""
         foreign = [subject for subject in reading.lost if not is_plain(self._key(subject))]
         if self._options.on_evicted == "fail" or foreign:
             raise self._overwritten(list(map(self._key, foreign or reading.lost)), reading.vanished)
@@ -159,7 +159,7 @@ class PartReading:
                 yield self._decoder.of_messages(chosen)
 
     async def _since_cut(self, binding: Binding, reading: CutReading) -> AsyncGenerator[list[RawFrame], None]:
-        """All newer revisions of the keys that lost some."""
+        """Yield all newer revisions of the keys that lost some."""
         lost, start = set(reading.lost), self._cut.revision + 1
         selection = Selection(
             subjects=reading.subjects, deliver="by_start_sequence", start=start, headers_only=not self._values
@@ -175,7 +175,7 @@ class PartReading:
         return int((await streams.info(self._api, self._cut.stream))["state"]["last_seq"])
 
     def _chosen(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
-        """The messages that belong to the result."""
+        """Return the messages that belong to the result."""
         first, last = self._wanted.first, self._wanted.last
         return [
             message for message in messages
@@ -190,15 +190,15 @@ class PartReading:
         others = more + len(keys) - len(keys[:10])
         what = " and ".join(filter(None, [named, f"{others} entries" if others else ""]))
         return HistoryLost(
-            f"Bucket `{self._cut.bucket}` was written while it was read: of its state at revision {self._cut.revision} "
-            f"{what} could not be read any more",
+            f"Bucket `{self._cut.bucket}` changed while it was read: at revision {self._cut.revision} "
+            f"{what} could no longer be read",
             keys=list(keys),
-            hint='Read it again, or give a longer history, or take newer entries with `.option("onEvicted", "newer")`',
+            hint='Read it again, keep more history, or accept newer entries with `.option("onEvicted", "newer")`',
         )
 
 
 def _between(frames: list[RawFrame], after: int, last: int) -> list[RawFrame]:
-    """Those of messages in their order whose sequence is above the one and not above the other."""
+    """Return those of ordered messages whose sequence is above `after`, up to `last`."""
     if not frames or (delivery(frames[0][1])[0] > after and delivery(frames[-1][1])[0] <= last):
         return frames
     first = bisect_right(frames, after, key=_sequence)

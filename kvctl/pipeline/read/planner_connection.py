@@ -1,4 +1,4 @@
-"""A connection that lasts from one of Spark's calls to the next, in the process that plans a streaming query."""
+"""Connection that lasts from one of Spark's calls to the next, in the process that plans a streaming query."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.worker_connection import connected
 
 AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
-"""Errors after which the server is asked again: it, its leader or the connection is missing for the moment."""
+"""Errors after which the request is repeated: server, leader or connection are temporarily missing."""
 PATIENCE = 15.0
-"""Seconds for which a server that is away is waited for."""
+"""Seconds to wait for an unreachable server."""
 PAUSE = 0.2
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Work = Callable[[kvctl.Client], Coroutine[Any, Any, T]]
 
 
 class LastingConnection:
-    """Made at its first use, and kept alive by a thread of its own; made anew where it was lost."""
+    """Connection created at its first use, kept alive by its own thread, and recreated when it was lost."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -34,7 +34,7 @@ class LastingConnection:
         self._client: kvctl.Client | None = None
 
     def ask(self, work: Work[T]) -> T:
-        """What the work returns; repeated while the server is away. Raises NoServer, and as the work."""
+        """Return the result of the work; repeated while the server is unreachable. Raises NoServer, and as the work."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -45,7 +45,7 @@ class LastingConnection:
                 time.sleep(PAUSE)
 
     def close(self) -> None:
-        """Close the connection; another `ask` would make one again."""
+        """Close the connection; another `ask` opens one again."""
         if self._loop is None:
             return
         asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(PATIENCE)

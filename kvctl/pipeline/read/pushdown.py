@@ -1,7 +1,7 @@
-"""What of a query's filters the server can answer: fewer keys, fewer revisions.  [pure]
+"""Pushdown of a query's filters to the server: fewer keys, fewer revisions. [pure]
 
-A filter is taken only where what is left out is exactly what it excludes; others that make a read smaller are used and
-handed back, so that Spark applies them to what comes.
+A filter is accepted only if exactly what it excludes is left out; others that make a read smaller are used and
+returned, so that Spark applies them, too.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from kvctl.errors import UsageError
 from kvctl.kv.names import check_filter, check_key, matches
 
 MANY = 4096
-"""Keys by name, above which the whole bucket is read."""
+"""Maximum number of keys by name; with more, the complete bucket is read."""
 LATEST = 2**63 - 1
 _NEVER_NULL = ("key", "revision", "created", "operation", "bucket")
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What a query wants of a bucket, as far as a read can leave out the rest."""
+    """Part of a bucket that a query needs."""
 
     keys: frozenset[str] | None = None
-    """Only these; None for any."""
+    """Only these keys; None for any."""
     prefix: str = ""
     """Only keys below it, a filter without its `>`: `users.`."""
     first: int = 1
     last: int = LATEST
-    """Only revisions from the one to the other."""
+    """Only revisions in this range."""
     since_us: int | None = None
     until_us: int | None = None
-    """Only what was written between these, in microseconds since the epoch; both included."""
+    """Only entries written between these times, in microseconds since the epoch; both included."""
 
     def with_filter(self, kind: str, column: str, value: Any) -> tuple[Narrowing, bool]:
-        """What is left with one filter more, named as Spark does, and whether that is exactly what it selects."""
+        """Return the narrowing with one more filter, named as in Spark, and whether it matches the filter exactly."""
         if kind == "IsNotNull":
             return self, column in _NEVER_NULL
         if value is None or column not in ("key", "revision", "created"):
@@ -47,7 +47,7 @@ class Narrowing:
         return self._of_times(kind, value), False
 
     def filters(self, asked: tuple[str, ...]) -> tuple[str, ...] | None:
-        """What to read of the filters that were asked for: of everything without any; None where nothing is left."""
+        """Narrow the given filters: returns an empty tuple for everything, None for nothing."""
         if self.keys is not None:
             return tuple(sorted(key for key in self.keys if matches(key, asked))) or None
         if self.first > self.last:
@@ -56,7 +56,7 @@ class Narrowing:
 
     @property
     def bounded(self) -> bool:
-        """Whether revisions are left out."""
+        """True if revisions are left out."""
         return self.first > 1 or self.last < LATEST
 
     def _of_keys(self, kind: str, value: Any) -> tuple[Narrowing, bool]:
@@ -91,7 +91,7 @@ class Narrowing:
 
 
 def _bounds(kind: str, value: int) -> tuple[int | None, int | None]:
-    """The first and the last that the filter selects of whole numbers; None for no bound."""
+    """Return the first and the last whole number that the filter selects; None for no bound."""
     return {
         "EqualTo": (value, value), "EqualNullSafe": (value, value), "GreaterThan": (value + 1, None),
         "GreaterThanOrEqual": (value, None), "LessThan": (None, value - 1), "LessThanOrEqual": (None, value),
@@ -106,7 +106,7 @@ def _legal(key: Any) -> bool:
 
 
 def _below(prefix: str, other: str) -> bool:
-    """Whether the prefix narrows more than the other, and is one of keys."""
+    """Return whether the prefix is narrower than the other, and valid for keys."""
     try:
         return prefix.startswith(other) and len(prefix) > len(other) and bool(check_filter(f"{prefix}>"))
     except UsageError:

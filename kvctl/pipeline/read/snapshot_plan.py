@@ -1,15 +1,14 @@
-"""Reads of a bucket as of one revision, planned once and read by tasks of which each comes at its own time.
+"""Reads of a bucket as of one revision, planned once and run by tasks at different times.
 
-The cut is the last revision when the read is planned, or an older one that is asked for. What a task reads up to it is
-what keys were at the cut, until writers push it out of the bucket's history before its turn. That is found in one of
-two ways:
+The cut is the last revision when the read is planned, or an older one on request. A task reads the keys' state at the
+cut, unless writers evict entries from the bucket's history before its turn. That is detected in one of two ways:
 
-- A task that has its keys for itself (`Keys`) compares what it saw with what was written since the cut. It gives the
-  keys that it missed in their newer state, or fails.
-- A task that has a range of revisions (`Revisions`) knows how many messages there were, counted when the read was
-  planned while nobody wrote. It cannot tell whose messages are missing, so one that comes out short fails.
+- A task with keys of its own (`Keys`) compares what it read with what was written since the cut. It returns the newer
+  state of the keys that it missed, or fails.
+- A task with a range of revisions (`Revisions`) knows the number of messages, counted when the read was planned without
+  concurrent writes. It cannot tell whose messages are missing, so it fails if there are too few.
 
-So ranges are for reads that would rather fail (`onEvicted`), and for changes, which are what is still stored.
+So ranges are for reads that prefer to fail (`onEvicted`), and for changes, which are the entries still stored.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from kvctl.pipeline.read.splits import (
 Part = Revisions | Keys
 
 A_TASK = 500_000
-"""Revisions that are worth a task of their own, where it is not said how many there are to be."""
+"""Default number of revisions per task."""
 MANY_TASKS = 16
 AT_ONCE = 250
-"""Keys that one consumer takes by name."""
+"""Number of keys that one consumer selects by name."""
 COUNTS = 3
-"""Times that a stream is counted anew because it was written meanwhile."""
+"""Number of times that a stream is counted again because it was written concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a read is of: the stream in one of its lives, up to the last revision there was, or less of it."""
+    """Snapshot to read: a stream instance up to its last revision at that time, or part of it."""
 
     bucket: str
     stream: str
@@ -59,16 +58,16 @@ class Cut:
     created: str
     revision: int
     filters: tuple[str, ...] = ()
-    """The keys that are read; all of them without any."""
+    """Filters of keys; without filters, all."""
     first: int = 1
     last: int = LATEST
-    """The revisions that are read."""
+    """Range of revisions to read."""
     origin: str | None = None
     """For a mirror, the bucket that it replicates."""
 
 
 class Plan:
-    """What one read is to give, and how its tasks share it."""
+    """Plan of one read, and how its tasks share it."""
 
     def __init__(self, options: SourceOptions, wanted: Narrowing, binding: Binding) -> None:
         assert binding.info is not None
@@ -89,7 +88,7 @@ class Plan:
         )  # fmt: skip
 
     async def parts(self) -> list[Part]:
-        """The tasks' shares; none for nothing."""
+        """Return the tasks' shares; none if there is nothing to read."""
         await self._between_times()
         if self._filters is None or self.cut.first > min(self.cut.last, self.cut.revision):
             return []
@@ -100,7 +99,7 @@ class Plan:
         return [*await self._groups(self._filters)]
 
     async def _between_times(self) -> None:
-        """Leave out what is older or newer than wanted, as far as the order of revisions tells."""
+        """Leave out revisions outside the requested times, as far as their order allows."""
         api, stream, cut, wanted = self._binding.api, self._binding.stream, self.cut, self._wanted
         if wanted.since_us is not None:
             since = await multi_get_fallback.first_since(api, stream, wanted.since_us * 1000)
@@ -110,16 +109,16 @@ class Plan:
             self.cut = replace(cut, last=min(cut.last, after - 1))
 
     def _every_message_counts(self) -> bool:
-        """Whether what is in a range belongs to the result, and only writers can take it away."""
+        """Return whether every message in a range belongs to the result, and only writers can remove it."""
         state, config = self._info["state"], self._info["config"]
         if config.get("max_age") or config.get("allow_msg_ttl") or self.cut.revision < self._last:
             return False
         return self._options.mode == "history" or state["messages"] == state.get("num_subjects", 0)
 
     async def _ranges(self) -> list[Revisions] | None:
-        """Ranges of about the same number of messages; None where counts are needed and writers are too busy.
+        """Return ranges of about the same number of messages; None if counts are needed and writers are too busy.
 
-        Counted while somebody writes, they might leave out what they take for empty.
+        Counted during writes, they might skip ranges that only seemed empty.
         """
         first, last = self.cut.first, min(self.cut.last, self.cut.revision)
         for _ in range(COUNTS):
@@ -134,7 +133,7 @@ class Plan:
         return even(first, last, tasks) if self._changes else None
 
     async def _groups(self, filters: tuple[str, ...]) -> list[Keys]:
-        """Filters shared out; keys by name in groups that one consumer takes."""
+        """Share out filters; keys by name in groups that one consumer accepts."""
         if not filters:
             return [Keys((), self._whole())]
         wild = [text for text in filters if is_wild(text)]
@@ -146,7 +145,7 @@ class Plan:
         return groups if self._narrowed or len(groups) > MANY_TASKS else await self._counted(groups)
 
     async def _counted(self, groups: list[Keys]) -> list[Keys]:
-        """The groups with their numbers of messages, where nobody writes meanwhile."""
+        """Return the groups with their numbers of messages, if nobody writes concurrently."""
         deliver = "all" if self._options.mode == "history" else "last_per_subject"
         counted = []
         for group in groups:
@@ -155,7 +154,7 @@ class Plan:
         return counted if await self._unchanged() else groups
 
     async def _count_from(self, start: int) -> int:
-        """How many messages there are from this revision on."""
+        """Return the number of messages from this revision on."""
         subjects, _ = subjects_of(self._binding, self.cut.filters)
         return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
 
@@ -165,12 +164,12 @@ class Plan:
             return consumer.expected or 0
 
     async def _unchanged(self) -> bool:
-        """Whether nothing was written or removed since the cut."""
+        """Return whether nothing was written or removed since the cut."""
         now = await streams.info(self._binding.api, self._binding.stream)
         return _extent(now) == _extent(self._info)
 
     def _whole(self) -> int | None:
-        """How many messages the whole bucket had at the cut, where all of them are read."""
+        """Return the bucket's number of messages at the cut, if all of them are read."""
         state = self._info["state"]
         if self._info["config"].get("sources") or self._narrowed:
             return None
@@ -178,20 +177,20 @@ class Plan:
 
     @property
     def _narrowed(self) -> bool:
-        """Whether revisions are left out."""
+        """Return whether revisions are left out."""
         cut = self.cut
         return cut.first > int(self._info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
 
 
 async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:
-    """Pin the cut: the bucket's last revision at its leader, so that nothing acknowledged before is left out.
+    """Fix the cut: the bucket's last revision at its leader, so that no acknowledged write is left out.
 
-    Raises BucketNotFound, RefusedError for what is not whole, RevisionNotFound for a cut that is still to come.
+    Raises BucketNotFound, RefusedError for an incomplete bucket, RevisionNotFound for a cut in the future.
     """
     binding = await bucket.locate(fresh=True)
     assert binding.info is not None
     if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
-        raise RefusedError(f"`{bucket.name}` is what an interrupted restore or copy left: it is not whole")
+        raise RefusedError(f"`{bucket.name}` is incomplete: a restore or copy of it was interrupted")
     last = int(binding.info["state"]["last_seq"])
     if options.as_of is not None and options.as_of > last:
         raise RevisionNotFound(f"The last revision of bucket `{bucket.name}` is {last}, not {options.as_of}")
@@ -199,5 +198,5 @@ async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Pla
 
 
 def _extent(info: StreamInfo) -> tuple[int, ...]:
-    """What any write or removal changes."""
+    """Return numbers that any write or removal changes."""
     return tuple(int(info["state"][name]) for name in ("first_seq", "last_seq", "messages", "bytes"))

@@ -1,7 +1,7 @@
-"""Cut what is to be read into parts: ranges of revisions, groups of filters, runs of weighed things.  [pure]
+"""Split a read into parts: ranges of revisions, groups of filters, runs of weighted items. [pure]
 
-A part says all that a task needs. Nothing here knows where what is cut comes from: revisions of a stream, or chunks of
-a commit's tree.
+A part has all that a task needs. Nothing here depends on the source of the items: revisions of a stream, or chunks of a
+commit's tree.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """The revisions from `first` to `last`, both included."""
+    """Revisions from `first` to `last`, both included."""
 
     first: int
     last: int
     expected: int | None = None
-    """How many messages there were when the read was planned; None where that is not known."""
+    """Number of messages when the read was planned; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """All that these filters select; of everything without any."""
+    """Entries that these filters select; without filters, all."""
 
     filters: tuple[str, ...] = ()
     expected: int | None = None
-    """How many messages there were when the read was planned; None where that is not known."""
+    """Number of messages when the read was planned; None if not known."""
 
 
 def probes(first: int, last: int, parts: int) -> list[int]:
-    """Revisions at which counting tells where to cut; the first one is `first`."""
+    """Return revisions to count from in order to choose the split points; the first one is `first`."""
     return _starts(first, last, 4 * parts)
 
 
 def even(first: int, last: int, parts: int) -> list[Revisions]:
-    """At most so many ranges of about the same number of revisions, whatever they hold."""
+    """Return at most `parts` ranges of about the same number of revisions, whatever they contain."""
     starts = _starts(first, last, parts)
     return [Revisions(start, end - 1) for start, end in pairwise([*starts, last + 1])]
 
 
 def cut_by_count(starts: Sequence[int], left: Sequence[int], last: int, parts: int) -> list[Revisions]:
-    """At most so many ranges with about as many messages each, none of them empty.
+    """Return at most `parts` ranges with about as many messages each, none of them empty.
 
     `left[i]` counts the messages from `starts[i]` on.
     """
@@ -60,7 +60,7 @@ def cut_by_count(starts: Sequence[int], left: Sequence[int], last: int, parts: i
 
 
 def runs(items: Sequence[T], weights: Sequence[int], parts: int) -> list[list[T]]:
-    """The items in at most so many runs, in their order, of about the same weight; no run is without items."""
+    """Split the items, in order, into at most `parts` runs of about the same weight; no run is empty."""
     total, taken, due = sum(weights), 0, -1
     found: list[list[T]] = []
     for item, weight in zip(items, weights, strict=True):

@@ -1,4 +1,4 @@
-"""What a stream read asks of the server: where a bucket stands, where to begin, and how far a batch goes."""
+"""Requests of a stream read: the bucket's position, the starting offset, and the end of a batch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kvctl.units import format_time, parse_time
 
 EARLIEST, LATEST = "earliest", "latest"
 _PROBES = 40
-"""Halvings of the largest range there can be."""
+"""Number of halvings of the largest possible range."""
 
 
 async def look(bucket: Bucket) -> tuple[Binding, Standing]:
-    """The stream that takes the bucket's writes, whose revisions are read, and where it stands.
+    """Return the bucket's leader stream, whose revisions are read, and its state.
 
     Raises BucketNotFound, PermissionDenied.
     """
@@ -32,9 +32,9 @@ async def look(bucket: Bucket) -> tuple[Binding, Standing]:
 
 
 async def beginning(binding: Binding, standing: Standing, revision: str, time_text: str | None) -> Offset:
-    """The offset of a query that has none: `startingRevision` is a number, `earliest` or `latest`.
+    """Return the offset of a new query: `startingRevision` is a number, `earliest` or `latest`.
 
-    Raises UsageError for a revision that the bucket has not reached, and a time in the future.
+    Raises UsageError for a revision that the bucket has not reached, or a time in the future.
     """
     if time_text is not None:
         since = starting_time_ns(time_text, await ServerClock.read(binding.api, binding.stream))
@@ -46,13 +46,13 @@ async def beginning(binding: Binding, standing: Standing, revision: str, time_te
         return await after(binding, standing, 0)
     check_start(int(revision), standing)
     found = await after(binding, standing, int(revision) - 1)
-    return replace(found, held=0)  # what is missing from there on is missed
+    return replace(found, held=0)  # revisions missing from there on count as lost
 
 
 async def after(binding: Binding, standing: Standing, revision: int) -> Offset:
-    """The offset of what is read up to a revision, with what the bucket tells of the rest.
+    """Return the offset after a revision, with what the bucket tells about later ones.
 
-    Of the rest it is known when it was written at the earliest: what expires before it is read can be told then.
+    Their earliest write time is known: entries that expire before they are read can then be detected.
     """
     offset = Offset(revision, standing.incarnation)
     if revision >= standing.last:
@@ -67,26 +67,26 @@ async def after(binding: Binding, standing: Standing, revision: int) -> Offset:
 
 
 def starting_time_ns(text: str, clock: ServerClock) -> int:
-    """`startingTime` as nanoseconds, cut to the microseconds that Spark's times have. Raises UsageError."""
+    """Parse `startingTime` as nanoseconds, truncated to the microseconds of Spark's times. Raises UsageError."""
     now = clock.now_ns()
     moment = parse_time(text, now)
     if moment > now:
         raise UsageError(
             f"`startingTime` {format_time(moment)} is in the future",
-            hint="`startingRevision=latest` starts with what is written from now on",
+            hint="`startingRevision=latest` starts with new writes",
         )
     return moment // 1000 * 1000
 
 
 async def reach(binding: Binding, standing: Standing, after: int, last: int, most: int) -> int:
-    """The revision at which a batch ends that goes on after `after`: it holds at most so many entries up to `last`.
+    """Return the end of a batch that begins after `after`: it has at most `most` entries up to `last`.
 
-    Where revisions in between are gone, those that are there are counted, so that a batch is seldom much smaller.
+    If revisions in between are missing, existing ones are counted, so that a batch is seldom much smaller.
     """
     low = max(after, standing.first - 1) + most
     if low >= last or not standing.gaps:
         return min(low, last)
-    high = last + 1  # the range up to here holds more than `most`, unless it is everything
+    high = last + 1  # the range up to here has more than `most`, unless it is everything
     for _ in range(_PROBES):
         if high - low <= 1:
             break
@@ -102,7 +102,7 @@ async def reach(binding: Binding, standing: Standing, after: int, last: int, mos
 
 
 async def _between(binding: Binding, after: int, last: int) -> int:
-    """How many entries lie above one revision and up to another; rather too many while others write."""
+    """Count the entries above one revision and up to another; may count too many during concurrent writes."""
     beyond = await _above(binding, last)
     return await _above(binding, after) - beyond
 

@@ -1,9 +1,9 @@
-"""Reads a bucket as a stream: every batch holds the revisions from one offset to another.
+"""Stream reader of a bucket: every batch has the revisions from one offset to another.
 
 Spark plans batches in one process, which lives as long as the query, and reads them in others. It asks for the initial
 offset whenever no batch is committed yet, also after a crash, and keeps only the end of each batch: so a start that
-depends on the moment (`latest`, a time) is kept by an empty first batch. A batch that was planned and not committed is
-planned again from its offsets alone, without a look at the bucket, and so has the same partitions.
+depends on the time (`latest`, a time) is fixed by an empty first batch. A batch that was planned and not committed is
+planned again from its offsets alone, without reading the bucket, and so has the same partitions.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RevisionRange(InputPartition):
-    """What one task reads: all revisions from `first` to `last`, in order."""
+    """Part of a task: all revisions from `first` to `last`, in order."""
 
     first: int
     last: int
     start: Offset
-    """That of the batch."""
+    """Start of the batch."""
 
 
 class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises UsageError for a schema that is none, and options that mean nothing to a stream."""
+    """Stream reader. Raises UsageError for an invalid schema or options that do not apply to a stream."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         check_schema(schema)
@@ -62,14 +62,14 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connection = LastingConnection(options)
         self._beginning: Offset | None = None
         self._kept = False
-        """Whether the beginning is in a batch, or does not depend on when it is asked for."""
+        """True if the beginning is in a batch, or does not depend on the time."""
         self._until: int | None = None
-        """The last revision to read, for a query that reads what is there."""
+        """Last revision to read, for a query that reads existing data."""
         self._seen: Offset | None = None
-        """The bucket's end when it was looked at last."""
+        """The bucket's end when it was last read."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a committed batch begins: the same as long as this process lives."""
+        """Return the start of a query without a committed batch: constant as long as this process lives."""
         with crossing():
             if self._beginning is None:
                 self._beginning = self._connection.ask(self._begin)
@@ -79,17 +79,17 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._beginning.document()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxRevisionsPerTrigger`."""
+        """Return the limit of `maxRevisionsPerTrigger`."""
         most = self._options.max_revisions_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what is there now, and no more."""
+        """Limit the read to existing data."""
         with crossing():
             self._until = self._connection.ask(self._look).last
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch. Raises StreamReplaced, HistoryLost."""
+        """Return the end of the next batch. Raises StreamReplaced, HistoryLost."""
         with crossing():
             offset = Offset.parse(start)
             if not self._kept and offset == self._beginning:
@@ -99,11 +99,11 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if end.revision == offset.revision else end.document()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The bucket's end, for the query's progress."""
+        """Return the bucket's end, for the query's progress."""
         return self._seen.document() if self._seen else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The same for the same offsets and options. Raises StreamReplaced."""
+        """Return the same partitions for the same offsets and options. Raises StreamReplaced."""
         with crossing():
             after, last = Offset.parse(start), Offset.parse(end)
             check_same(after, last.incarnation, self._options.bucket)
@@ -111,7 +111,7 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [RevisionRange(*edges, after) for edges in ranges(after.revision, last.revision, most)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The rows of one partition, oldest first. Raises StreamReplaced, HistoryLost."""
+        """Yield the rows of one partition, oldest first. Raises StreamReplaced, HistoryLost."""
         assert isinstance(partition, RevisionRange)
         return iterate(lambda: self._rows(partition))
 
@@ -120,7 +120,7 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connection.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the processes that read, which connect themselves."""
+        """Return the state for the processes that read, which connect themselves."""
         return {**vars(self), "_connection": None}
 
     async def _begin(self, client: kvctl.Client) -> Offset:
@@ -143,7 +143,7 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await stream_position.after(binding, now, last)
 
     async def _rows(self, part: RevisionRange) -> AsyncGenerator[RecordBatch, None]:
-        """Checks the bucket again: a batch may be read long after it was planned, when a query goes on."""
+        """Yield the rows; checks the bucket again, as a batch may be read long after it was planned."""
         from kvctl.pipeline.read.arrow_decoder import Decoder
         from kvctl.pipeline.read.loss_watch import LossWatch
         from kvctl.pipeline.read.partition import PartReading
@@ -170,6 +170,6 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _check_options(options: SourceOptions) -> None:
     if options.from_revision or options.to_revision:
         raise UsageError(
-            "Options `fromRevision` and `toRevision` are for reading at one time",
-            hint="`startingRevision` says where a stream begins",
+            "Options `fromRevision` and `toRevision` cannot be used with a stream",
+            hint="Set `startingRevision` for the start of a stream",
         )

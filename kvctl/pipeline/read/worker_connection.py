@@ -1,6 +1,6 @@
-"""On a worker of Spark: from the options to a connection, and from asynchronous code to what Spark calls.
+"""Connections on a Spark worker: from options to a connection, and from asynchronous code to Spark's calls.
 
-What runs here raises KvctlErrors as text that the driver recognises (kvctl.pipeline.error_transport).
+Code here raises KvctlErrors as text that the driver recognises (kvctl.pipeline.error_transport).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 
 def context_of(options: SourceOptions) -> Context:
-    """The connection that the options name on this machine; without any, that of its environment.
+    """Return the connection that the options select on this machine; without any, that of its environment.
 
     Raises ContextNotFound, UsageError.
     """
@@ -48,13 +48,13 @@ def context_of(options: SourceOptions) -> Context:
 
 @asynccontextmanager
 async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
-    """A client of the server that the options name. Raises NoServer, AuthenticationRefused, and as `context_of`."""
+    """Connect a client with the options. Raises NoServer, AuthenticationRefused, and as `context_of`."""
     async with kvctl.connect(context_of(options)) as client:
         yield client
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine returns; KvctlErrors are marked for the driver. Notebooks, where a loop runs, may call it."""
+    """Run the coroutine; KvctlErrors are marked for the driver. Works in notebooks, too, where a loop is running."""
     with crossing():
         if asyncio._get_running_loop() is None:
             return _run(work)
@@ -68,7 +68,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def iterate(begin: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
-    """The items of an asynchronous generator; one that is closed early cleans up before this returns."""
+    """Yield the items of an asynchronous generator; if closed early, it is cleaned up before this returns."""
     with crossing(), _few_collections(), asyncio.Runner() as runner:
         items = begin()
         try:
@@ -84,7 +84,7 @@ def iterate(begin: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Look for cycles seldom: messages are in none, and looking through all that are held takes a fifth of a read."""
+    """Run the cycle collector seldom: messages have no cycles, and scanning them takes a fifth of a read."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, *before[1:])
     try:
@@ -98,7 +98,7 @@ async def _next(items: AsyncGenerator[T, None]) -> T:
 
 
 def _as_options(text: str) -> str:
-    """The text with options for the flags of the command line that it names: `tlsCert` for `--tls-cert`."""
+    """Replace flags of the command line in a text by options: `tlsCert` for `--tls-cert`."""
 
     def option(found: re.Match[str]) -> str:
         first, *others = found[1].split("-")

@@ -1,11 +1,11 @@
-"""Where the pipeline keeps on this machine what can be made again."""
+"""Cache directory of the pipeline on this machine."""
 
 import os
 from pathlib import Path
 
 
 def cache_directory(otherwise: Path) -> Path:
-    """`$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` where that cannot be written."""
+    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` if that is not writable."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     directory = Path(base, "kvctl", "spark")
     try:

@@ -1,6 +1,7 @@
-"""Makes the archive of classes: a session of its own does what jobs do, and its JVM writes down what it loaded.
+"""Create the class archive: a separate session does what jobs do, and its JVM records the classes that it loaded.
 
-That takes a while, so it runs aside: `python -m kvctl.pipeline.spark.class_trainer`, which `train_aside` starts.
+That takes a while, so it runs in the background: `python -m kvctl.pipeline.spark.class_trainer`, started by
+`train_aside`.
 """
 
 import fcntl
@@ -15,13 +16,13 @@ from pathlib import Path
 from kvctl.pipeline.spark.class_archive import Archive
 
 SWITCH = "KVCTL_SPARK_ARCHIVE"
-"""The variable that is `off` where nothing shall be made aside."""
+"""Environment variable; `off` disables creating archives in the background."""
 PATIENCE = 600.0
 """Seconds for a JVM to end and write its archive; nobody waits for it."""
 
 
 def train_aside(archive: Archive) -> bool:
-    """Begin making an archive that is not there, in a process that outlives this one; whether it was begun."""
+    """Start creating a missing archive, in a process that outlives this one; return whether it was started."""
     if archive.usable() or archive.tried_lately() or os.environ.get(SWITCH) == "off" or _busy(archive):
         return False
     command = [sys.executable, "-m", "kvctl.pipeline.spark.class_trainer"]
@@ -33,9 +34,9 @@ def train_aside(archive: Archive) -> bool:
 
 
 def train() -> Path | None:
-    """Make the archive for the Java and the Spark of this machine.
+    """Create the archive for the Java and the Spark of this machine.
 
-    None where another process is at it, and where the Java writes none.
+    Returns None if another process is creating it, or if the Java writes none.
     """
     from kvctl.pipeline.spark.engine import archive_here
 
@@ -43,7 +44,7 @@ def train() -> Path | None:
     with _alone(archive) as alone:
         if alone and not archive.usable():
             place = archive.path.parent / "training"
-            shutil.rmtree(place, ignore_errors=True)  # of one that was killed
+            shutil.rmtree(place, ignore_errors=True)  # left by a killed process
             place.mkdir()
             try:
                 _make(archive, place)
@@ -69,7 +70,7 @@ def _make(archive: Archive, place: Path) -> None:
 
 @contextmanager
 def _alone(archive: Archive) -> Iterator[bool]:
-    """Whether no other process makes one in this cache; none does while the block runs."""
+    """Lock the cache for creating an archive; yields whether it succeeded."""
     with open(archive.path.parent / "training.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +85,7 @@ def _busy(archive: Archive) -> bool:
         with _alone(archive) as alone:
             return not alone
     except OSError:
-        return True  # no cache that could be written
+        return True  # the cache is not writable
 
 
 if __name__ == "__main__":

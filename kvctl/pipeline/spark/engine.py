@@ -1,4 +1,4 @@
-"""The one place that makes a Spark session: on this machine, on a cluster, or behind Spark Connect."""
+"""Spark sessions: on this machine, on a cluster, or behind Spark Connect."""
 
 import os
 import shutil
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 LOG_LINES = 12
-"""Of Spark's log, how many of its last lines an error shows."""
+"""Number of last lines of Spark's log that an error shows."""
 
 
 class Engine:
-    """A session that a job runs on: `with Engine.start() as engine: engine.spark.read.format("nats-kv")...`.
+    """Session that a job runs on: `with Engine.start() as engine: engine.spark.read.format("nats-kv")...`.
 
-    What Spark raises in the block leaves it as a KvctlError.
+    Spark errors raised in the block leave it as KvctlErrors.
     """
 
     def __init__(self, spark: "SparkSession", target: Target, started: "_Start") -> None:
         self.spark = spark
         self.target = target
         self.archive = started.archive
-        """The archive of classes that a JVM of this machine starts with or would; None behind a Connect server."""
+        """Class archive that a JVM of this machine starts with, or would; None behind a Connect server."""
         self.doing = ""
-        """What the job is at beyond Spark's own stages, for the person who waits: a job may set it."""
+        """Current activity of the job beyond Spark's own stages, for the user; set by the job."""
         self._scratch = started.scratch
         self._jvm = started.jvm
 
     @classmethod
     def start(cls, target: Target | None = None, *, scratch: Path | None = None, record: Path | None = None) -> Self:
-        """A session with `nats-kv` registered.
+        """Start a session with `nats-kv` registered.
 
-        `scratch` is a directory of its own, removed when it is closed; `record` is where its JVM shall write an
-        archive of its classes. Raises KvctlError: without the extra or a Java, for a master that cannot be reached.
+        `scratch` is a directory of its own, removed when it is closed; `record` is the file for the JVM's class
+        archive. Raises KvctlError: without the extra or a Java, or for an unreachable master.
         """
         require_spark()
         target = target or Target()
@@ -68,16 +68,16 @@ class Engine:
             raise not_started(error, tail) from error
 
     def standing(self) -> Standing | None:
-        """How far the newest job is; None between jobs, and behind Spark Connect. Safe from any thread."""
+        """Return the progress of the newest job; None between jobs, and behind Spark Connect. Thread-safe."""
         return None if self.target.remote else standing(self.spark)
 
     def log_tail(self) -> str:
-        """The last lines that Spark logged on this machine."""
+        """Return the last lines that Spark logged on this machine."""
         return log_tail(self._scratch)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """What Spark raises inside is raised as the KvctlError that it means."""
+        """Convert Spark errors raised in the block to KvctlErrors."""
         try:
             yield
         except Exception as error:
@@ -87,7 +87,7 @@ class Engine:
             raise found from error
 
     def cancel(self) -> None:
-        """Stop what runs, streams first; the thread that waits for it gets an error. Safe from any thread."""
+        """Stop running jobs, streams first; the waiting thread gets an error. Thread-safe."""
         with suppress(Exception):
             for query in self.spark.streams.active:
                 query.stop()
@@ -98,7 +98,7 @@ class Engine:
                 self.spark.sparkContext.cancelAllJobs()
 
     def end_jvm(self, patience: float) -> None:
-        """End the JVM after `close`, which otherwise lives as long as this process; no session can be made any more.
+        """End the JVM after `close`, which otherwise lives as long as this process; no session can start afterwards.
 
         Raises KvctlError when it takes longer than `patience` seconds.
         """
@@ -111,7 +111,7 @@ class Engine:
                 raise KvctlError("Spark's JVM did not end") from None
 
     def close(self) -> None:
-        """End the session and remove what it kept on this machine."""
+        """End the session and remove its files on this machine."""
         with suppress(Exception):
             self.spark.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -131,13 +131,13 @@ class Engine:
 
 
 def archive_here() -> Archive:
-    """The archive for the Java and the Spark of this machine. Raises KvctlError."""
+    """Return the class archive for the Java and the Spark of this machine. Raises KvctlError."""
     cache = cache_directory(Path(tempfile.gettempdir()))
     return find_archive(find_java(), spark_home(cache), cache)
 
 
 def log_tail(scratch: Path) -> str:
-    """The last lines of the log in an engine's directory that say something; stacks are left out."""
+    """Return the last meaningful lines of the log in an engine's directory; stacks are left out."""
     try:
         lines = (scratch / "spark.log").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -147,19 +147,19 @@ def log_tail(scratch: Path) -> str:
 
 
 class _Start:
-    """A session in the making."""
+    """Start of a session."""
 
     def __init__(self, target: Target, scratch: Path, record: Path | None) -> None:
         self._target = target
         self.scratch = scratch
         self.archive: Archive | None = None
         self.jvm: Any = None
-        """The JVM's process, if it was started here: there is one for each Python process."""
+        """The JVM's process, if it was started here: there is one per Python process."""
         self._record = record
         self._log = scratch / "spark.log"
 
     def session(self) -> "SparkSession":
-        """A session that knows `nats-kv`."""
+        """Return a session with `nats-kv` registered."""
         spark = self._connect() if self._target.remote else self._classic()
         try:
             register(spark)
@@ -169,7 +169,7 @@ class _Start:
         return spark
 
     def _classic(self) -> "SparkSession":
-        """Driver and JVM on this machine. What the JVM prints goes to the log alone."""
+        """Start driver and JVM on this machine. The JVM's output goes only to the log."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
@@ -183,7 +183,7 @@ class _Start:
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
     def _connect(self) -> "SparkSession":
-        """A client of a Connect server; `local[N]` starts one here, as pyspark does."""
+        """Start a client of a Connect server; `local[N]` starts one here, as pyspark does."""
         remote = str(self._target.remote)
         if not remote.startswith("local"):
             return _builder({**session_settings(), **self._target.conf}).remote(remote).getOrCreate()
@@ -199,7 +199,7 @@ class _Start:
         return settings(self._target, cores=_cores(), scratch=str(self.scratch), java_options=quoted)
 
     def _surroundings(self) -> dict[str, str | None]:
-        """Variables for the JVM, and so for the Python workers that it starts."""
+        """Return environment variables for the JVM, and so for the Python workers that it starts."""
         java = find_java()
         cache = cache_directory(self.scratch)
         here = self._target.local or bool(self._target.remote)
@@ -216,7 +216,7 @@ class _Start:
 
 
 def _keep_quiet() -> None:
-    """Nothing of what pyspark itself prints: each error of a query as JSON, a traceback when the JVM has gone."""
+    """Suppress pyspark's own output: query errors as JSON, and a traceback when the JVM has ended."""
     from pyspark.accumulators import AccumulatorTCPServer
     from pyspark.logger import PySparkLogger
 
@@ -235,13 +235,13 @@ def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """These variables for what is started inside; None takes one away."""
+    """Set these environment variables in the block; None removes one."""
     before = {name: os.environ.get(name) for name in variables}
     _put(variables)
     try:
@@ -260,7 +260,7 @@ def _put(variables: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def _descriptor_2(target: int) -> Iterator[None]:
-    """Standard error of what is started inside."""
+    """Redirect standard error of processes started in the block."""
     kept = os.dup(2)
     os.dup2(target, 2)
     try:

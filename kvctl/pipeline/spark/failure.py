@@ -1,4 +1,4 @@
-"""What went wrong in Spark, as one KvctlError: of kilobytes of Java, the line that says it."""
+"""Convert Spark's failures to one KvctlError: of kilobytes of Java, the line that matters."""
 
 import re
 from collections.abc import Callable
@@ -7,16 +7,16 @@ from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.pipeline.error_transport import recall
 
 LONGEST = 400
-"""Characters of what Spark says that reach the user."""
+"""Maximum characters of Spark's message shown."""
 _WRAPPERS = r"[\w.]+\.(?:SparkException|ExecutionException|InvocationTargetException|RuntimeException)\b"
-"""Exceptions of Java that say no more than that there was another."""
+"""Java exceptions that only wrap another one."""
 
 
 def explained(error: Exception, log_tail: Callable[[], str] = str) -> Exception:
-    """The KvctlError that stands for what Spark raised; `log_tail` is the end of its log.
+    """Return the KvctlError for what Spark raised; `log_tail` is the end of its log.
 
-    An error that a worker raised is the worker's own; anything else of Spark is named by its cause. An exception that
-    is not Spark's is returned as it is.
+    An error raised by a worker is returned as it was; any other Spark error is named by its cause. An exception that is
+    not Spark's is returned unchanged.
     """
     if not _of_spark(error):
         return error
@@ -25,19 +25,19 @@ def explained(error: Exception, log_tail: Callable[[], str] = str) -> Exception:
 
 
 def not_started(error: Exception, log_tail: str) -> KvctlError:
-    """Spark did not start; `log_tail` is what it said last."""
+    """Return the error if Spark did not start; `log_tail` is the end of its output."""
     text = text_of(error)
     known = recall(text) or _known(f"{text}\n{log_tail}")
     return known or KvctlError(f"Spark did not start: {_cause(text)}", hint=_end_of_log(log_tail))
 
 
 def worker_lost(error: Exception) -> bool:
-    """Whether a Python process that Spark needs has gone, or did not come in time: another try may well do."""
+    """Return whether a Python process of Spark has ended, or did not start in time: a retry may succeed."""
     return re.search(f"{_NOT_COME}|{_GONE}", text_of(error)) is not None
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; one of Spark asks the JVM, which may have gone."""
+    """Return the text of an error; for Spark's this asks the JVM, which may have ended."""
     try:
         return str(error)
     except Exception:
@@ -49,25 +49,25 @@ _GONE = (
     r"Python worker exited unexpectedly|python worker.*crashed|"
     r"terminated with exception: (?:Broken pipe|Connection reset(?: by peer)?)?\s*SQLSTATE"
 )
-"""The last is of the process that plans a stream's batches: Java reads from it no more, and gives no reason."""
+"""The last one is for the process that plans a stream's batches: Java stops reading from it, without a reason."""
 _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
     (
         _NOT_COME,
         KvctlError,
         "A Python worker of Spark did not start in time",
-        "The machine may be busy beyond its means; run it again",
+        "The machine may be overloaded; run it again",
     ),
     (
         _GONE,
         KvctlError,
-        "A Python worker of Spark ended before its time",
-        "Systems that run out of memory do that; fewer tasks at once need less: `--master 'local[1]'`",
+        "A Python worker of Spark ended unexpectedly",
+        "The system may be out of memory; run fewer tasks in parallel: `--master 'local[1]'`",
     ),
     (
         r"java\.lang\.OutOfMemoryError",
         KvctlError,
         "Spark ran out of memory",
-        "Give it more: `--conf spark.driver.memory=4g`, on a cluster `--conf spark.executor.memory=4g`",
+        "Increase it with `--conf spark.driver.memory=4g`, on a cluster `--conf spark.executor.memory=4g`",
     ),
     (
         r"com\.fasterxml\.jackson\.core\.\S*Exception",
@@ -79,28 +79,28 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
     (
         r"All masters are unresponsive|Failed to connect to master",
         NoServer,
-        "The Spark master does not answer",
-        "Is it of Spark 4.3, and is its URL the one that its page shows?",
+        "The Spark master does not respond",
+        "Check that it runs Spark 4.3 and that the URL matches the one on its web page",
     ),
-    (r"Could not parse Master URL|Invalid master URL", UsageError, "The Spark master's URL is none that Spark knows",
-     "Like `--master 'local[4]'` or `--master spark://HOST:7077`"),
+    (r"Could not parse Master URL|Invalid master URL", UsageError, "Invalid Spark master URL",
+     "Write it like `--master 'local[4]'` or `--master spark://HOST:7077`"),
     (
         r"\[(?:DATA_SOURCE_NOT_FOUND|DATA_SOURCE_TABLE_SCHEMA_MISMATCH)\].*nats-kv",
         KvctlError,
-        "Spark does not find the data source `nats-kv`",
-        "Where Spark runs, kvctl has to be installed: `pip install 'kvctl[spark]'`",
+        "Spark cannot find the data source `nats-kv`",
+        "Install kvctl where Spark runs: `pip install 'kvctl[spark]'`",
     ),
     (
         r"ModuleNotFoundError: No module named '(?:kvctl|pyspark_kvctl)",
         KvctlError,
         "kvctl is not installed where Spark runs",
-        "Install it there with `pip install 'kvctl[spark]'`, and let PYSPARK_PYTHON name that Python",
+        "Install it there with `pip install 'kvctl[spark]'`, and set PYSPARK_PYTHON to that Python",
     ),
     (r"ExecutorLostFailure|Lost executor", KvctlError, "An executor of the Spark cluster was lost", None),
     (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses",
         NoServer,
-        "The Spark Connect server does not answer",
+        "The Spark Connect server does not respond",
         None,
     ),
     (
@@ -109,15 +109,15 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "The Spark Connect server refused the token",
         "It is part of the URL: `--remote 'sc://HOST:PORT/;token=...'`, or set SPARK_CONNECT_AUTHENTICATE_TOKEN",
     ),
-    (r"StatusCode\.UNIMPLEMENTED", NoServer, "What answers there is no Spark Connect server", None),
+    (r"StatusCode\.UNIMPLEMENTED", NoServer, "The server is not a Spark Connect server", None),
     (
         r"PYTHON_VERSION_MISMATCH",
         KvctlError,
         "Spark's workers run another version of Python",
-        "Let PYSPARK_PYTHON name one of the same version on every machine",
+        "Set PYSPARK_PYTHON to the same version on every machine",
     ),
 )  # fmt: skip
-"""Pattern in what Spark says, most telling first -> error, message, hint."""
+"""Pattern in Spark's output, most specific first -> error, message, hint."""
 
 
 def _known(text: str) -> KvctlError | None:
@@ -128,7 +128,7 @@ def _known(text: str) -> KvctlError | None:
 
 
 def _of_spark(error: Exception) -> bool:
-    """Whether pyspark raised it, or the connections to a JVM and a Connect server that it uses."""
+    """Return whether pyspark raised it, or its connections to a JVM or a Connect server."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -137,16 +137,16 @@ def _of_spark(error: Exception) -> bool:
 
 
 def _lost(error: Exception, log_tail: Callable[[], str]) -> KvctlError | None:
-    """The JVM has gone, with all that it could have said."""
+    """Return the error if the JVM has ended, without further information."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, OSError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
-        return KvctlError("Spark ended before its time", hint=_end_of_log(log_tail()))
+        return KvctlError("Spark ended unexpectedly", hint=_end_of_log(log_tail()))
     return None
 
 
 def _refused(error: Exception, text: str) -> KvctlError | None:
-    """Spark understood what was asked for and said no: a wrong path, column, or statement."""
+    """Return the error for an invalid request: a wrong path, column, or statement."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
     if isinstance(error, AnalysisException | ParseException | IllegalArgumentException):
@@ -155,18 +155,18 @@ def _refused(error: Exception, text: str) -> KvctlError | None:
 
 
 def _unknown(text: str) -> KvctlError:
-    return KvctlError(f"Spark failed: {_cause(text)}", hint="`-v` shows all that Spark says")
+    return KvctlError(f"Spark failed: {_cause(text)}", hint="Run with `-v` for Spark's full output")
 
 
 def _sentence(text: str) -> str:
-    """The first line, without what only programs read: `[CONDITION] Words SQLSTATE: 42K03`."""
+    """Return the first line, without the parts for programs: `[CONDITION] Words SQLSTATE: 42K03`."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     first = re.sub(r"\[[A-Z][A-Z_.0-9]+\]\s*", "", first.strip())
     return _cut(re.sub(r"\.?\s*SQLSTATE: \w+[.;:]*", "", first).rstrip(".;: "))
 
 
 def _cause(text: str) -> str:
-    """The line that says why: the last of a Python traceback, else the innermost Java exception."""
+    """Return the line with the reason: the last of a Python traceback, else the innermost Java exception."""
     python = re.findall(
         r"^(?!\s)(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)\b: .*)$", _tracebacks(text), re.MULTILINE
     )
@@ -178,13 +178,13 @@ def _cause(text: str) -> str:
 
 
 def _tracebacks(text: str) -> str:
-    """The Python part of a text that may hold Java's stacks too."""
+    """Return the Python part of a text that may contain Java's stacks, too."""
     _, found, rest = text.rpartition("Traceback (most recent call last):")
     return rest.partition("\n\tat ")[0] if found else ""
 
 
 def _end_of_log(tail: str) -> str:
-    return f"Spark's log ended with:\n{tail}" if tail else "`-v` shows all that Spark says"
+    return f"Spark's log ended with:\n{tail}" if tail else "Run with `-v` for Spark's full output"
 
 
 def _cut(text: str) -> str:

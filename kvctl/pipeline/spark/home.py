@@ -1,4 +1,4 @@
-"""The directory that Spark is started from."""
+"""Home directory of Spark."""
 
 import os
 from contextlib import suppress
@@ -10,12 +10,12 @@ PARTS = ("bin", "jars", "sbin")
 
 
 def spark_home(cache: Path, python: str | None = None) -> Path:
-    """What SPARK_HOME has to name: what it names, or the installed package without its `python`.
+    """Return SPARK_HOME: the one that is set, or the installed package without its `python`.
 
-    `python` is the workers' interpreter, where that is not this one.
+    `python` is the workers' interpreter, if that is not this one.
 
-    Spark puts `python/lib/pyspark.zip` before all else on its workers' path, which each of them compiles anew: a
-    second for every step of a plan. Where the zip is not, they import the installed package, which is compiled.
+    Spark puts `python/lib/pyspark.zip` first on its workers' path, and each of them compiles it again: a second for
+    every step of a plan. Without the zip, they import the installed package, which is compiled.
     """
     from pyspark.find_spark_home import _find_spark_home
 

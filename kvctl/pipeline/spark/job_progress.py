@@ -1,4 +1,4 @@
-"""How far a running job is, as Spark's own trackers tell it. Not behind Spark Connect, which does not say."""
+"""Progress of a running job, from Spark's own trackers. Not behind Spark Connect, which does not report it."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = "number of output rows"
-"""The metric of every operator that reads or makes rows; kept up to date while a task runs."""
+"""Metric of every operator that reads or produces rows; updated while a task runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The stage that runs, of how many of the job; its tasks under way, done and in all; rows, where Spark tells."""
+    """Running stage and number of stages; its tasks running, done and in total; rows, if Spark reports them."""
 
     stage: int
     stages: int
@@ -24,8 +24,8 @@ class Standing:
 
 
 def standing(spark: "SparkSession") -> Standing | None:
-    """How far the newest job of a classic session is; None between jobs, and when it cannot be told."""
-    with suppress(Exception):  # the session may end meanwhile
+    """Return the progress of the newest job of a classic session; None between jobs, and if unknown."""
+    with suppress(Exception):  # the session may end concurrently
         tracker = spark.sparkContext.statusTracker()
         job = tracker.getJobInfo(max(tracker.getActiveJobsIds(), default=-1))
         stages = sorted(job.stageIds) if job else []
@@ -40,7 +40,7 @@ def standing(spark: "SparkSession") -> Standing | None:
 
 
 def _rows(spark: "SparkSession") -> int | None:
-    """Rows that the newest query has come by. No public way tells this while a task runs."""
+    """Return the rows that the newest query has processed. No public API reports this while a task runs."""
     with suppress(Exception):
         store: Any = spark._jsparkSession.sharedState().statusStore()
         query = store.executionsList().apply(int(store.executionsCount()) - 1)

@@ -1,4 +1,4 @@
-"""Whether the server that a session is to run on is there, asked before Spark waits minutes for it."""
+"""Check that a session's server is reachable, before Spark waits for it for minutes."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from kvctl.pipeline.spark.session_config import Target
 PATIENCE = 5.0
 """Seconds for a TCP connection."""
 ANSWER = 20.0
-"""Seconds for a first word of a Connect server."""
+"""Seconds for the first response of a Connect server."""
 PORTS = {"spark": 7077, "sc": 15002}
 
 
 def check_reachable(target: Target) -> None:
-    """Raises NoServer for a master or a Connect server where nobody listens, KvctlError where Connect is missing."""
+    """Raises NoServer for an unreachable master or Connect server, KvctlError if Connect is not installed."""
     if target.remote:
         _check_connect()
     url = target.remote or target.master or ""
@@ -28,22 +28,22 @@ def check_reachable(target: Target) -> None:
         refusals = [_refusal(address, PORTS[scheme]) for address in addresses]
         if all(refusals):
             kind = "Spark master" if scheme == "spark" else "Spark Connect server"
-            raise NoServer(f"The {kind} `{scheme}://{place}` cannot be reached: {refusals[0]}")
+            raise NoServer(f"Could not reach the {kind} `{scheme}://{place}`: {refusals[0]}")
     if scheme == "sc":
         _check_answer(url, place)
 
 
 def _check_connect() -> None:
-    """pyspark ends the process, as if all were well, where grpc is missing."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would tell of each try
+    """Raises KvctlError if grpc is missing: pyspark would end the process as if successful."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would report each attempt
     try:
         import grpc  # noqa: F401
     except ImportError as error:
-        raise KvctlError(f"Spark Connect cannot be used: {error}", hint=INSTALL) from None
+        raise KvctlError(f"Spark Connect is not available: {error}", hint=INSTALL) from None
 
 
 def _check_answer(url: str, address: str) -> None:
-    """pyspark's own client goes on asking for ten minutes where something else listens."""
+    """Check for a Connect server: pyspark's own client would keep asking another kind of server for ten minutes."""
     import grpc
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -53,22 +53,22 @@ def _check_answer(url: str, address: str) -> None:
             grpc.channel_ready_future(channel).result(ANSWER)
     except PySparkException:
         raise UsageError(
-            f"`--remote {url.split(';')[0]}` is no URL of a Spark Connect server",
+            f"`--remote {url.split(';')[0]}` is not the URL of a Spark Connect server",
             hint="Write it like `--remote sc://HOST:15002`",
         ) from None
     except grpc.FutureTimeoutError:
-        raise NoServer(f"What listens at `sc://{address}` is no Spark Connect server") from None
+        raise NoServer(f"`sc://{address}` is not a Spark Connect server") from None
 
 
 def _refusal(address: str, port: int) -> str:
-    """Why no connection could be made; nothing when one could."""
+    """Return why no connection could be opened; empty if one could."""
     try:
         parts = urlsplit(f"//{address}")
         host, chosen = parts.hostname or "", parts.port or port
     except ValueError:
-        raise UsageError(f"`{address}` is no address of a server") from None
+        raise UsageError(f"`{address}` is not a server address") from None
     if not host:
-        raise UsageError(f"`{address}` is no address of a server")
+        raise UsageError(f"`{address}` is not a server address")
     try:
         socket.create_connection((host, chosen), PATIENCE).close()
     except OSError as error:

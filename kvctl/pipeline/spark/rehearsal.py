@@ -1,4 +1,4 @@
-"""What jobs do, on made-up rows: the JVM that does it loads the classes that theirs will need."""
+"""Rehearsal of the jobs on made-up rows: the JVM that runs it loads the classes that jobs need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 1000
 
 
 def rehearse(spark: SparkSession, place: Path) -> None:
-    """Read a data source of Python's and write one; shuffle, join, write and read files, a stream."""
+    """Read and write a data source in Python; shuffle, join, write and read files, run a stream."""
     spark.dataSource.register(Rehearsal)
     source = spark.read.format(Rehearsal.name()).load()
     source.write.format(Rehearsal.name()).mode("append").save()
@@ -41,25 +41,25 @@ def _files(spark: SparkSession, source: DataFrame, place: Path) -> None:
 
 
 class Rehearsal(DataSource):
-    """A bucket that is not there."""
+    """Data source without a bucket."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "kvctl-rehearsal"
 
     def schema(self) -> StructType:
-        """The columns of a bucket."""
+        """Return the columns of a bucket."""
         from kvctl.pipeline.read.columns import schema_of
 
         return schema_of(())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads entries that are all alike."""
+        """Return a reader of identical entries."""
         return _Reader(schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Takes rows and keeps none."""
+        """Return a writer that discards rows."""
         return _Writer()
 
 

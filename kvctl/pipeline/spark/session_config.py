@@ -1,4 +1,4 @@
-"""How a session is set up: where it runs, and what Spark is told.  [pure]"""
+"""Configuration of a session: where it runs, and its settings. [pure]"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,52 +14,55 @@ _MASTER = re.compile(r"local(\[.+\]|-cluster\[.+\])?|(spark|k8s)://.*|yarn")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a session runs: on this machine, on the cluster of `master`, or behind the Connect server `remote`."""
+    """Place of a session: on this machine, on the cluster of `master`, or behind the Connect server `remote`."""
 
     master: str | None = None
     remote: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for what is no such place."""
+        """Raises UsageError for invalid values."""
         if self.master and self.remote:
-            raise UsageError("`--master` and `--remote` exclude each other")
+            raise UsageError("`--master` and `--remote` cannot be combined")
         if self.master == "" or self.remote == "":
             raise UsageError(f"`--{'master' if self.master == '' else 'remote'}` is empty")
         if self.master and not _MASTER.fullmatch(self.master):
             raise UsageError(
-                f"`--master {self.master}` is no Spark cluster", hint="Write it like `--master spark://HOST:7077`"
+                f"`--master {self.master}` is not a Spark cluster", hint="Write it like `--master spark://HOST:7077`"
             )
         if self.remote and not self.remote.startswith(("sc://", "local")):
             raise UsageError(
-                f"`--remote {self.remote}` is no Spark Connect server", hint="Write it like `--remote sc://HOST:15002`"
+                f"`--remote {self.remote}` is not a Spark Connect server",
+                hint="Write it like `--remote sc://HOST:15002`",
             )
 
     @property
     def local(self) -> bool:
-        """Whether driver and executors are one process on this machine."""
+        """True if driver and executors are one process on this machine."""
         return not self.remote and (self.master or "local").startswith("local")
 
     @property
     def loopback(self) -> bool:
-        """Whether all of it is on this machine, so that nobody else has to reach the driver."""
+        """True if all of it is on this machine, so that the driver can listen on loopback only."""
         cluster = (self.master or "").removeprefix("spark://").startswith(("127.", "localhost:", "[::1]"))
         return self.local or cluster
 
 
 def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
-    """`K=V` of every `--conf`; the last of a name counts. Raises UsageError."""
+    """Parse `K=V` of every `--conf`; the last of a name counts. Raises UsageError."""
     conf = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise UsageError(f"`--conf {pair}` is not of the form K=V", hint="Like `--conf spark.executor.memory=4g`")
+            raise UsageError(
+                f"`--conf {pair}` is not in the form K=V", hint="Write it like `--conf spark.executor.memory=4g`"
+            )
         conf[name.strip()] = value
     return conf
 
 
 def settings(target: Target, *, cores: int, scratch: str, java_options: str) -> dict[str, str]:
-    """Every setting of a classic session; what `target.conf` says beats ours."""
+    """Return every setting of a classic session; `target.conf` overrides ours."""
     ours = {
         **session_settings(),
         "spark.app.name": "kvctl",
@@ -82,12 +85,12 @@ def settings(target: Target, *, cores: int, scratch: str, java_options: str) -> 
 
 
 def session_settings() -> dict[str, str]:
-    """What can be set in any session, a Connect server's too."""
+    """Return settings that apply to any session, a Connect server's too."""
     return {"spark.sql.python.filterPushdown.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 
 
 def with_retries(master: str) -> str:
-    """`local`, `local[N]` with the attempts at a task of `LOCAL`; any other master as it is."""
+    """Return `local`, `local[N]` with the attempts at a task of `LOCAL`; any other master unchanged."""
     if master == "local":
         return "local[1,4]"
     inside = master.removeprefix("local[").removesuffix("]")

@@ -63,15 +63,15 @@ class Plan:
     mode: WriteMode = WriteMode.PUT
     if_different: bool = False
     begun: bool = False
-    """Whether an attempt may have stored some of the rows already."""
+    """True if an attempt may have stored some of the rows already."""
     since: int | None = None
     """Revision before all that any attempt stored; None if not known."""
     floor: int | None = None
     """Without `since`: a revision before all that attempts of this run stored."""
     moved: bool = False
-    """Whether rows may have been in other partitions in the other attempt."""
+    """True if rows may have been in other partitions in the other attempt."""
     lenient: bool = False
-    """Whether other rows of a key that this attempt lacks may be those of its other tasks."""
+    """True if other rows of a key that this attempt lacks may be those of its other tasks."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,9 @@ class Publisher:
                 await self._settle()
                 self._retire()
             if self._decider.owed:
-                raise KvctlError(f"A retry produced different rows for {len(self._decider.owed)} keys. {ANOTHER}")
+                count = len(self._decider.owed)
+                keys = "1 key" if count == 1 else f"{count} keys"
+                raise KvctlError(f"A retry produced different rows for {keys}. {ANOTHER}")
         except StreamNotFound:
             raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written to it") from None
         return self.counts

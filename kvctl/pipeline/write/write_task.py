@@ -34,13 +34,13 @@ class Attempt:
     job: str
     partition: int
     begun: bool
-    """Whether another attempt may have stored some of its rows."""
+    """True if another attempt may have stored some of its rows."""
     since: int | None = None
     """Revision before all that any attempt stored; None if not known."""
     replay: bool = False
-    """Whether an earlier run of the job may have stored rows, perhaps in other partitions."""
+    """True if an earlier run of the job may have stored rows, perhaps in other partitions."""
     lenient: bool = False
-    """Whether such a run may have stored several rows of a key, different ones in each of its partitions."""
+    """True if such a run may have stored several rows of a key, different ones in each of its partitions."""
     run: str | None = None
     """Run of a job that records its beginning; None for one that is run once, or recorded it already."""
 

@@ -53,7 +53,7 @@ class KvWriter(DataSourceArrowWriter):
             raise UsageError(f"Mode overwrite requires `writeMode` put, not {options.write_mode}")
         self._options = options
         self._again = options.write_id is not None and not overwrite
-        """Whether an earlier job may have started it: an overwrite always starts over."""
+        """True if an earlier job may have started it: an overwrite always starts over."""
         self._job = job_of(options.write_id or "") if self._again else new_job()
         self._since, self._stage = run(_prepare(options, overwrite, self._job if self._again else None))
 

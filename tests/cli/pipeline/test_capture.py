@@ -91,10 +91,10 @@ def put(server: Server, bucket: str, key: str, value: bytes, headers: dict[str, 
         (["--trigger", "0s"], 2, "`--trigger` must be longer than nothing"),
         (["--max-revisions", "0"], 2, "--max-revisions"),
         (["--force", "loss"], 2, "names no safety check"),
-        (["--checkpoint", "capture/checkpoint"], 2, "lies among the data"),
+        (["--checkpoint", "capture/checkpoint"], 2, "is among the data"),
         (["--to", "s3://bucket/orders"], 2, "is not a path"),
-        (["--to", "others"], 4, "holds something that is no capture"),
-        (["--to", "others/file"], 2, "is no folder"),
+        (["--to", "others"], 4, "has files that are not a capture"),
+        (["--to", "others/file"], 2, "is not a folder"),
     ],
     ids=str,
 )
@@ -130,5 +130,5 @@ def test_what_cannot_be_compacted_is_said_before_spark_starts(run: Run, env: Env
     (Path(latest) / "mine").write_text("")
     found = run("pipeline", "compact", capture, "--to", latest, env=env)
     assert found.exit_code == 4
-    assert "holds something that is no compaction" in found.err
+    assert "contains files that are not a compaction" in found.err
     assert run("pipeline", "compact", capture, "--to", f"{capture}/latest", env=env).exit_code == 2

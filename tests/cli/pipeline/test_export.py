@@ -111,7 +111,7 @@ def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object
     ("args", "exit_code", "message"),
     [
         (["export", "B", "--to", "DIR"], 4, "holds an export"),
-        (["export", "B", "--to", "DIR/_manifest.json"], 2, "is no folder"),
+        (["export", "B", "--to", "DIR/_manifest.json"], 2, "is not a folder"),
         (["export", "B", "--to", "s3://lake/b"], 2, "is not a path"),
         (["export", "B!", "--to", "new"], 2, "is not a bucket name"),
         (["export", "B", "--to", "new", "--format", "xml"], 2, "`--format xml` is none of"),
@@ -120,7 +120,7 @@ def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object
         (["export", "B", "--to", "new", "--partition-by", "date"], 2, "`--partition-by` is `prefix`"),
         (["export", "NOWHERE", "--to", "new", "--dry-run"], 3, "does not exist"),
         (["verify", "nowhere"], 3, "does not exist"),
-        (["verify", "."], 4, "holds no whole export"),
+        (["verify", "."], 4, "is not a complete export"),
         (["load", "nowhere", "--into", "B"], 3, "does not exist"),
         (["load", "DIR", "--into", "B", "--replicas", "3"], 2, "`--replicas` goes with `--create`"),
         (["load", "DIR", "--into", "B", "--key", "id"], 2, "this is an export"),

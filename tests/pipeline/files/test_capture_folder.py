@@ -173,17 +173,17 @@ def test_two_captures_do_not_share_a_folder(folder: CaptureFolder) -> None:
 
 
 def test_a_folder_belongs_to_one_life_of_one_bucket(folder: CaptureFolder) -> None:
-    with pytest.raises(ConflictError, match="holds a capture of bucket `orders`"):
+    with pytest.raises(ConflictError, match="has a capture of bucket `orders`"):
         folder.begun("stock", LIFE, {})
-    with pytest.raises(StreamReplaced, match="it was created anew at 2026-02-01"):
+    with pytest.raises(StreamReplaced, match="it was recreated at 2026-02-01"):
         folder.begun("orders", "2026-02-01T00:00:00Z", {})
 
 
 def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,b\n")
-    with pytest.raises(ConflictError, match="holds something that is no capture"):
+    with pytest.raises(ConflictError, match="has files that are not a capture"):
         CaptureFolder(tmp_path).state()
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         CaptureFolder(tmp_path / "data.csv").state()
     with pytest.raises(NotFoundError, match="does not exist"):
         CaptureFolder(tmp_path / "nowhere").existing()
@@ -192,20 +192,20 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "how"),
     [
-        (b"", "it is not JSON"), (b"[]", "it is of another form"), (b'{"kvctl": "export"}', "it has no `bucket`"),
+        (b"", "it is not JSON"), (b"[]", "it has another form"), (b'{"kvctl": "export"}', "it has no `bucket`"),
         (b'{"kvctl": "capture", "version": 1}', "it has no `bucket`"),
     ],
 )  # fmt: skip
 def test_a_damaged_state_is_named(folder: CaptureFolder, damage: bytes, how: str) -> None:
     (folder.path / STATE).write_bytes(damage)
-    with pytest.raises(ConflictError, match=rf"_capture.json` is no state of a capture: {how}"):
+    with pytest.raises(ConflictError, match=rf"_capture.json` is not the state of a capture: {how}"):
         folder.existing()
 
 
 def test_a_state_of_a_newer_version_is_refused_by_its_number(folder: CaptureFolder) -> None:
     document = json.loads((folder.path / STATE).read_bytes())
     (folder.path / STATE).write_text(json.dumps({**document, "version": 2}))
-    with pytest.raises(ConflictError, match="version 2, this kvctl knows 1"):
+    with pytest.raises(ConflictError, match="version 2, but this kvctl supports 1"):
         folder.existing()
 
 
@@ -216,7 +216,7 @@ def test_a_state_survives_the_disk(folder: CaptureFolder) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KvctlError, match="cannot be written"), CaptureFolder(tmp_path / "file" / "below").claimed():
+    with pytest.raises(KvctlError, match="Could not write"), CaptureFolder(tmp_path / "file" / "below").claimed():
         pass
 
 

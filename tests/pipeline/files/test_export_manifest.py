@@ -160,7 +160,7 @@ def test_an_edited_manifest_is_refused_although_it_fits(export: Path) -> None:
 def test_a_newer_manifest_is_refused_by_its_version(export: Path) -> None:
     path = export / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "version": 2}))
-    with pytest.raises(ConflictError, match="has version 2, this kvctl knows 1"):
+    with pytest.raises(ConflictError, match="has version 2, but this kvctl supports 1"):
         export_files.read_manifest(export)
 
 
@@ -172,7 +172,7 @@ def test_a_manifest_names_no_files_elsewhere(name: str) -> None:
 
 def test_without_a_manifest_nothing_is_an_export(export: Path) -> None:
     (export / MANIFEST).unlink()
-    with pytest.raises(ConflictError, match="holds no whole export"):
+    with pytest.raises(ConflictError, match="is not a complete export"):
         export_files.read_manifest(export)
     with pytest.raises(NotFoundError, match="does not exist"):
         export_files.read_manifest(export / "nowhere")
@@ -208,18 +208,18 @@ def test_two_exports_into_one_folder_exclude_each_other(export: Path) -> None:
 def test_only_overwrite_takes_a_folder_that_holds_something(
     export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConflictError, match="holds an export"):
+    with pytest.raises(ConflictError, match="contains an export"):
         target_folder.check_vacant(export, overwrite=False)
     target_folder.check_vacant(export, overwrite=True)
     target_folder.check_vacant(tmp_path / "new", overwrite=False)
     (tmp_path / "empty").mkdir()
     target_folder.check_vacant(tmp_path / "empty", overwrite=False)
-    with pytest.raises(ConflictError, match="no whole export"):
+    with pytest.raises(ConflictError, match="not a complete export"):
         target_folder.check_vacant(tmp_path, overwrite=False)
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         target_folder.check_vacant(export / MANIFEST, overwrite=True)
     monkeypatch.chdir(export)
-    with pytest.raises(UsageError, match="is not emptied"):
+    with pytest.raises(UsageError, match="Refusing to empty"):
         target_folder.check_vacant(tmp_path, overwrite=True)
 
 

@@ -158,7 +158,7 @@ def test_a_table_says_itself_what_is_base64_and_for_how_long(spark: SparkSession
     assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
 
 
-AMISS = {
+PROBLEMS = {
     "csv": (
         "key,value,encoding,ttl\na,1,,\nb,hello, world,utf-8,\nc\nd,%%,base64,\ne,x,gzip,\nf,x,,30s\n",
         {"b": "many fields", "c": "many fields", "d": "not base64", "e": "`gzip` is not an", "f": "`30s` is not a t"},
@@ -172,7 +172,7 @@ AMISS = {
 
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_rows_that_would_lose_something_say_so(format: str, spark: SparkSession, tmp_path: Path) -> None:
-    text, expected = AMISS[format]
+    text, expected = PROBLEMS[format]
     (tmp_path / "t").write_text(text)
     found = file_rows.read_table(spark, tmp_path / "t", format, "key", "value").collect()
     assert [bytes(row.value) for row in found if row[file_rows.PROBLEM] is None] == [b"1"]
@@ -207,4 +207,4 @@ def test_a_column_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "t.csv").write_text("id,v\n1,x\n")
     with pytest.raises(UsageError, match="no column `key`") as raised:
         file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "v")
-    assert raised.value.hint == "`--key` names it; there are `id`, `v`"
+    assert raised.value.hint == "Set `--key` to one of `id`, `v`"

@@ -56,5 +56,5 @@ def test_what_a_living_process_makes_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KvctlError, match="cannot be written"), folder_swap.beside(tmp_path / "file" / "state"):
+    with pytest.raises(KvctlError, match="Could not write"), folder_swap.beside(tmp_path / "file" / "state"):
         shutil.rmtree(tmp_path)

@@ -132,7 +132,7 @@ async def test_a_key_that_comes_twice_is_refused(
     path = tmp_path / "twice.csv"
     path.write_text("key,value\na,1\nb,2\na,3\n")
     source = open_table(path, key=None, value=None, format="csv")
-    with pytest.raises(KvctlError, match="`a` comes twice"):
+    with pytest.raises(KvctlError, match="`a` occurs twice"):
         await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
 
 

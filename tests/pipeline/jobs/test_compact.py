@@ -64,10 +64,10 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path, extra: str
     captured(tmp_path / "capture")
     (folder / extra).parent.mkdir(parents=True)
     (folder / extra).write_text("mine")
-    with pytest.raises(ConflictError, match="holds something that is no compaction"):
+    with pytest.raises(ConflictError, match="contains files that are not a compaction"):
         check_places(tmp_path / "capture", folder)
     (folder / "_manifest.json").write_text("{}")
-    for mark, said in (("", "holds a `_compact.json` that is damaged"), ('{"bucket": "stock"}', "of bucket `stock`")):
+    for mark, said in (("", "contains a damaged `_compact.json`"), ('{"bucket": "stock"}', "of bucket `stock`")):
         (folder / "_compact.json").write_text(mark)
         with pytest.raises(ConflictError, match=said):
             check_places(tmp_path / "capture", folder)
@@ -77,12 +77,12 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path, extra: str
 def test_places_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     captured(tmp_path / "capture")
     for folder in (tmp_path / "capture", tmp_path / "capture" / "latest", tmp_path):
-        with pytest.raises(UsageError, match="lie in one another"):
+        with pytest.raises(UsageError, match="overlap"):
             check_places(tmp_path / "capture", folder)
     with pytest.raises(NotFoundError, match="does not exist"):
         check_places(tmp_path / "nowhere", tmp_path / "latest")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         check_places(tmp_path / "capture", tmp_path / "file")
 
 

@@ -157,7 +157,7 @@ async def test_a_table_of_ones_own_with_bad_rows(
     name = unique()
     with pytest.raises(BucketNotFound) as raised:
         pipeline.load(name, source)
-    assert "`--create` makes it" in str(raised.value.hint)
+    assert "`--create` creates it" in str(raised.value.hint)
     planned = pipeline.load(name, source, create=True, dry_run=True)
     assert (planned.created, planned.rows, planned.written, planned.rejected) == (True, 5, 2, 3)
     assert name not in await client.bucket_names()
@@ -174,7 +174,7 @@ def test_a_load_whose_server_has_gone_says_how_to_complete_it(engine: Engine) ->
     rows = engine.spark.createDataFrame([("a", b"1")], "key string, value binary")
     with pytest.raises(NoServer) as raised, engine.explaining():
         write(rows, SourceOptions(bucket="B", url="nats://127.0.0.1:1"))
-    assert raised.value.hint == "Bucket `B` may hold a part of the rows; the same again completes it"
+    assert raised.value.hint == "Bucket `B` may have some of the rows; run it again to complete it"
 
 
 def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
@@ -190,7 +190,7 @@ def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
     with pytest.raises(NotFoundError):
         open_table(tmp_path / "nowhere.csv", key="a", value="b")
     (tmp_path / "t.bin").write_bytes(b"")
-    with pytest.raises(UsageError, match="is not known"):
+    with pytest.raises(UsageError, match="Unknown format"):
         open_table(tmp_path / "t.bin", key="a", value="b")
     part = pipeline.folder / open_export(pipeline.folder).manifest.files[0].name  # type: ignore[union-attr]
     part.write_bytes(part.read_bytes()[:-1])

@@ -142,7 +142,7 @@ def test_a_row_that_is_not_of_its_files_form_fails_the_run(go: Run, tmp_path: Pa
 
 def test_columns_that_the_sink_does_not_take_are_found_by_a_dry_run(go: Run, fill: Fill) -> None:
     bucket = fill({"a": b"1"})
-    with pytest.raises(UsageError, match="There is a column `x`"):
+    with pytest.raises(UsageError, match="Unknown column `x`"):
         go(f"version: 1\nsource: {{bucket: {bucket}}}\nselect: {{x: key}}\nsink: {{bucket: {bucket}}}", plan=True)
-    with pytest.raises(UsageError, match="`value` is of bytes"):
+    with pytest.raises(UsageError, match="`value` is binary"):
         go(f"version: 1\nsource: {{bucket: {bucket}}}\nsink: {{path: out.csv}}", plan=True)

@@ -37,7 +37,7 @@ def test_how_far_a_query_is(tmp_path: Path) -> None:
 def test_what_is_no_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
     write(tmp_path, planned=1, committed=1)
     (tmp_path / "offsets" / "0").write_text(damage)
-    with pytest.raises(ConflictError, match="is no checkpoint of a stream of one bucket"):
+    with pytest.raises(ConflictError, match="is not a checkpoint of a stream of one bucket"):
         checkpoints.read(tmp_path)
 
 

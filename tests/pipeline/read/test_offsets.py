@@ -89,9 +89,9 @@ def test_a_bucket_that_was_empty_can_lose_what_came_since() -> None:
 
 @pytest.mark.parametrize("loss", [True, False])
 def test_another_life_of_the_bucket_is_no_place_to_go_on(loss: bool) -> None:
-    with pytest.raises(StreamReplaced, match="was created anew at 2026-02-01T00:00:00Z"):
+    with pytest.raises(StreamReplaced, match="was recreated at 2026-02-01T00:00:00Z"):
         check(READ, replace(STANDING, incarnation="2026-02-01T00:00:00Z"), loss=loss)
-    with pytest.raises(StreamReplaced, match="ends at revision 99, and 100 was read already"):
+    with pytest.raises(StreamReplaced, match="ends at revision 99, but 100 was already read"):
         check(READ, replace(STANDING, last=99), loss=loss)
 
 

@@ -133,10 +133,10 @@ def test_a_schema_chooses_columns_and_is_checked(load: Callable[..., DataFrame],
     assert load(name, "revision long, key string").collect() == [Row(1, "a")]
     assert load(name, columns="revision, key").columns == ["revision", "key"]
     unknown = refused(load(name, "key string, vlaue binary").collect)
-    assert (type(unknown), unknown.message) == (UsageError, "The schema names `vlaue`, which is no column")
+    assert (type(unknown), unknown.message) == (UsageError, "The schema has an unknown column `vlaue`")
     assert "`value`" in (unknown.hint or "")
-    assert "Column `value` is of type binary, not string" in refused(load(name, "value string").collect).message
-    assert "names `keys`, which is no column" in refused(lambda: load(name, columns="keys")).message
+    assert "Column `value` has type binary, not string" in refused(load(name, "value string").collect).message
+    assert "has an unknown column `keys`" in refused(lambda: load(name, columns="keys")).message
     assert "names `key` twice" in refused(lambda: load(name, columns="key,key")).message
 
 

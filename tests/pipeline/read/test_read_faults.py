@@ -99,7 +99,7 @@ def test_a_bucket_made_anew_under_a_read_is_an_error(
     read = Read(server.url, name)
     raw.api(f"STREAM.DELETE.KV_{name}")
     filled(server, name, count=3)
-    with pytest.raises(StreamReplaced, match=f"Bucket `{name}` was deleted and created anew"):
+    with pytest.raises(StreamReplaced, match=f"Bucket `{name}` was deleted and recreated"):
         read.rows()
 
 

@@ -149,7 +149,7 @@ def test_keys_that_went_are_named_where_a_task_has_them_for_itself(server: Serve
     bucket.write("a")
     assert found(read) == bucket.latest(3)
     bucket.write("a", PURGE)
-    with pytest.raises(HistoryLost, match="`a` could not be read any more") as lost:
+    with pytest.raises(HistoryLost, match="`a` could no longer be read") as lost:
         read.rows()
     assert lost.value.keys == ["a"]
 

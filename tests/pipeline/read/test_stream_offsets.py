@@ -132,7 +132,7 @@ def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(
     end = reader.latestOffset(start, ALL)
     raw.api(f"STREAM.DELETE.KV_{bucket_name}")
     raw.create_bucket(bucket_name)
-    with pytest.raises(StreamReplaced, match="was created anew"):
+    with pytest.raises(StreamReplaced, match="was recreated"):
         keys(reader, start, end)
     reader.stop()
 

@@ -96,7 +96,7 @@ async def test_a_bucket_made_anew_is_told_by_its_incarnation(client: kvctl.Clien
     await client.delete_bucket(bucket_name)
     again = await client.create_bucket(bucket_name)
     await again.put("a", b"1")
-    with pytest.raises(StreamReplaced, match=f"Bucket `{bucket_name}` was created anew"):
+    with pytest.raises(StreamReplaced, match=f"Bucket `{bucket_name}` was recreated"):
         check(read, await standing_of(client, bucket_name))
 
 

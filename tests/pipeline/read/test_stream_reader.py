@@ -103,7 +103,7 @@ def test_a_bucket_made_anew_is_refused_by_its_name(fill: Fill, raw: RawClient, r
         read(bucket)
     error = recall(str(caught.value))
     assert isinstance(error, StreamReplaced)
-    assert f"Bucket `{bucket}` was created anew" in error.message
+    assert f"Bucket `{bucket}` was recreated" in error.message
 
 
 def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill: Fill, raw: RawClient, read: Read) -> None:
@@ -115,7 +115,7 @@ def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill: Fill, raw: R
         read(bucket)
     error = recall(str(caught.value))
     assert isinstance(error, HistoryLost)
-    assert error.hint == "The option `failOnDataLoss=false` goes on with what is left"
+    assert error.hint == "Set option `failOnDataLoss=false` to continue with the remaining entries"
     assert read(bucket, failOnDataLoss="false") == []
     raw.put(bucket, "c", b"3")
     assert read(bucket) == [("c", b"3")]
@@ -124,10 +124,10 @@ def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill: Fill, raw: R
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingRevision": "last"}, "Option `startingRevision`: `last` is neither earliest nor latest nor a"),
-        ({"startingRevision": "5", "startingTime": "-1h"}, "exclude each other"),
-        ({"maxRevisionsPerTriger": "5"}, "`maxRevisionsPerTriger` is no option of nats-kv"),
-        ({"mode": "changes", "fromRevision": "5"}, "are for reading at one time"),
+        ({"startingRevision": "last"}, "Option `startingRevision`: `last` is not earliest, latest or a"),
+        ({"startingRevision": "5", "startingTime": "-1h"}, "cannot be combined"),
+        ({"maxRevisionsPerTriger": "5"}, "`maxRevisionsPerTriger` is not an option of nats-kv"),
+        ({"mode": "changes", "fromRevision": "5"}, "cannot be used with a stream"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(options: dict[str, str], words: str) -> None:

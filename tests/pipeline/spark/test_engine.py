@@ -59,7 +59,7 @@ class TestErrors:
 
     def test_a_killed_worker_is_one_line(self, engine: Engine) -> None:
         caught = failure_of(engine, lambda: on_workers(engine, die))
-        assert caught.message == "A Python worker of Spark ended before its time"
+        assert caught.message == "A Python worker of Spark ended unexpectedly"
 
     def test_any_other_error_of_python_is_its_last_line(self, engine: Engine) -> None:
         caught = failure_of(engine, lambda: on_workers(engine, stumble))
@@ -173,7 +173,7 @@ class TestAMachineWithOnlyPython:
         assert not [path.name for path in (bare[2] / "tmp").iterdir() if path.name.startswith("kvctl")]
 
     def test_a_jvm_that_ends_is_one_line(self, bare: tuple[list[Any], str, Path]) -> None:
-        assert bare[0][1] == ["KvctlError", "Spark ended before its time"]
+        assert bare[0][1] == ["KvctlError", "Spark ended unexpectedly"]
 
 
 def failure_of(engine: Engine, action: Callable[[], object]) -> KvctlError:

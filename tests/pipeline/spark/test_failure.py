@@ -20,13 +20,13 @@ ABORTED = (
         (
             f"{ABORTED}: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed){STACK}",
             KvctlError,
-            "A Python worker of Spark ended before its time",
+            "A Python worker of Spark ended unexpectedly",
         ),
         (
             "[STREAM_FAILED] Query [id = 9251fe1d, runId = 2932f1eb] terminated with exception:  SQLSTATE: XXKST\n"
             "=== Streaming Query ===\nIdentifier: [id = 9251fe1d, runId = 2932f1eb]\n",
             KvctlError,
-            "A Python worker of Spark ended before its time",
+            "A Python worker of Spark ended unexpectedly",
         ),
         (
             f"{ABORTED}{STACK}\nCaused by: java.lang.OutOfMemoryError: Java heap space{STACK}",
@@ -42,17 +42,17 @@ ABORTED = (
             "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
             f"org.apache.spark.SparkException: All masters are unresponsive! Giving up.{STACK}",
             NoServer,
-            "The Spark master does not answer",
+            "The Spark master does not respond",
         ),
         (
             "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails",
             NoServer,
-            "The Spark Connect server does not answer",
+            "The Spark Connect server does not respond",
         ),
         (
             '<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNIMPLEMENTED\n\tdetails = "404"',
             NoServer,
-            "What answers there is no Spark Connect server",
+            "The server is not a Spark Connect server",
         ),
         (
             f"{ABORTED}: ExecutorLostFailure (executor 0 exited caused by one of the running tasks){STACK}",
@@ -104,7 +104,7 @@ def test_a_long_line_is_cut() -> None:
 def test_a_jvm_that_has_gone_is_shown_by_the_end_of_its_log(error: Exception) -> None:
     found = explained(error, lambda: "12:00:00 ERROR last words")
     assert isinstance(found, KvctlError)
-    assert found.message == "Spark ended before its time"
+    assert found.message == "Spark ended unexpectedly"
     assert found.hint == "Spark's log ended with:\n12:00:00 ERROR last words"
 
 

@@ -78,7 +78,7 @@ def test_places_that_are_none_are_refused(target: dict[str, str]) -> None:
 @pytest.mark.parametrize("kind", ["master", "remote"])
 def test_nobody_waits_for_a_server_that_is_not_there(kind: str) -> None:
     scheme = {"master": "spark", "remote": "sc"}[kind]
-    with pytest.raises(NoServer, match="cannot be reached: Connection refused"):
+    with pytest.raises(NoServer, match=r"Could not reach .*: Connection refused"):
         check_reachable(Target(**{kind: f"{scheme}://127.0.0.1:1"}))
 
 
@@ -86,13 +86,13 @@ def test_a_listener_that_is_no_connect_server_is_not_asked_for_long(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "ANSWER", 0.5)
-    with pytest.raises(NoServer, match="is no Spark Connect server"):
+    with pytest.raises(NoServer, match="is not a Spark Connect server"):
         check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}"))
-    with pytest.raises(UsageError, match="is no URL of a Spark Connect server"):
+    with pytest.raises(UsageError, match="is not the URL of a Spark Connect server"):
         check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}/path;token=hush"))
 
 
 @pytest.mark.parametrize("address", ["", ":7077", "a:b", "[::1"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not a server address"):
         check_reachable(Target(f"spark://{address}"))

@@ -26,16 +26,16 @@ KEY, VALUE = StructField("key", StringType()), StructField("value", BinaryType()
 @pytest.mark.parametrize(
     ("columns", "mode", "message", "hint"),
     [
-        ([StructField("key", LongType()), VALUE], "put", "Column `key` is of type bigint, not string", "Cast it"),
-        ([StructField("kei", StringType()), VALUE], "put", "There is a column `kei`, which a bucket does not have",
+        ([StructField("key", LongType()), VALUE], "put", "Column `key` has type bigint, not string", "Cast it"),
+        ([StructField("kei", StringType()), VALUE], "put", "Unknown column `kei`",
          "Did you mean `key`?"),
-        ([KEY, StructField("x", LongType())], "put", "There is a column `x`, which a bucket does not have", "Written"),
-        ([KEY], "put", "There is no column `value`", "Written are key, value"),
-        ([VALUE], "put", "There is no column `key`", "Written are key, value"),
-        ([KEY, StructField("value", DecimalType(2, 1))], "put", "Column `value` is of type decimal(2,1), not binary or",
+        ([KEY, StructField("x", LongType())], "put", "Unknown column `x`", "Columns are"),
+        ([KEY], "put", "Column `value` is missing", "Columns are key, value"),
+        ([VALUE], "put", "Column `key` is missing", "Columns are key, value"),
+        ([KEY, StructField("value", DecimalType(2, 1))], "put", "Column `value` has type decimal(2,1), not binary or",
          "Cast it to binary"),
-        ([KEY, VALUE], "update", "There is no column `revision`", "revision in mode update"),
-        ([KEY, VALUE, VALUE], "put", "There are two columns `value`", "None"),
+        ([KEY, VALUE], "update", "Column `revision` is missing", "in mode update also revision"),
+        ([KEY, VALUE, VALUE], "put", "Column `value` occurs twice", "None"),
     ],
 )  # fmt: skip
 def test_columns_that_cannot_be_written_are_named(
@@ -104,5 +104,5 @@ def test_a_condition_needs_a_revision() -> None:
     kinds = [("key", pa.string()), ("value", pa.binary()), ("revision", pa.int64()), ("operation", pa.string())]
     rows = [{"key": f"k{n}", "value": b"", "revision": n, "operation": "DEL"} for n in (0, None, -1, 7)]
     batch = pa.RecordBatch.from_pylist(rows, pa.schema(kinds))
-    assert chunk_of(batch, 0, WriteMode.UPDATE).bad == {1: "The revision is null", 2: "There is no revision -1"}
-    assert set(chunk_of(batch, 0, WriteMode.CREATE).bad.values()) == {"Mode create takes no deletions"}
+    assert chunk_of(batch, 0, WriteMode.UPDATE).bad == {1: "The revision is null", 2: "Invalid revision -1"}
+    assert set(chunk_of(batch, 0, WriteMode.CREATE).bad.values()) == {"Mode create does not allow deletions"}

@@ -102,13 +102,13 @@ def test_row_that_others_overwrote_meanwhile_has_come_again() -> None:
 def test_nothing_unknown_is_a_success_on_condition(mode: WriteMode) -> None:
     decision = Decider(IDS, mode, 1).decide(Asked(row(0), 0), theirs(9), [theirs(9)])
     assert decision.outcome is Outcome.REFUSED
-    assert decision.cause == "It is not known whether it was written: the key was at revision 9 since"
+    assert decision.cause == "Unknown outcome: the key was at revision 9 since"
 
 
 @pytest.mark.parametrize(
     ("mode", "expected", "last", "cause"),
     [
-        (WriteMode.CREATE, None, theirs(9), "The key exists, at revision 9"),
+        (WriteMode.CREATE, None, theirs(9), "The key exists at revision 9"),
         (WriteMode.CREATE, None, theirs(9, "", PURGE), ""),
         (WriteMode.CREATE, None, None, ""),
         (WriteMode.UPDATE, 9, theirs(9), ""),

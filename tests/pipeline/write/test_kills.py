@@ -145,7 +145,7 @@ def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_be
         assert killed.exit_code == 0, killed.errors
     else:
         assert killed.exit_code == 1
-        assert "KvctlError: Spark ended before its time" in killed.errors
+        assert "KvctlError: Spark ended unexpectedly" in killed.errors
     assert export_files.damages(folder, export_files.read_manifest(folder)) == []
 
 

@@ -132,7 +132,7 @@ async def test_less_than_was_written_is_not_exchanged(client: kvctl.Client, buck
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "old", b"1")
     stage = await staged(client, bucket_name, puts(9))
-    with pytest.raises(KvctlError, match=f"Bucket `{bucket_name}` is as it was: 9 of 10 rows are staged"):
+    with pytest.raises(KvctlError, match=f"Bucket `{bucket_name}` is unchanged: only 9 of 10 rows are staged"):
         await exchange(client, bucket_name, stage, 10)
     assert await living(client, bucket_name) == {"old": b"1"}
 
@@ -142,7 +142,7 @@ async def test_what_has_no_room_is_not_exchanged(client: kvctl.Client, bucket_na
     await client.create_bucket(bucket_name, max_bytes=20_000)
     raw.put(bucket_name, "old", b"1" * 15_000)
     stage = await staged(client, bucket_name, puts(100))
-    with pytest.raises(KvctlError, match="has no room beside what is there"):
+    with pytest.raises(KvctlError, match="no room for the staged"):
         await exchange(client, bucket_name, stage, 100)
     assert last_seq(raw, bucket_name) == 1
 
@@ -182,7 +182,7 @@ async def test_a_bucket_that_is_no_stage_is_not_taken_for_one(client: kvctl.Clie
     await client.create_bucket(bucket_name)
     theirs = await client.create_bucket(bucket_name + overwrite_bucket.SUFFIX)
     await theirs.put("a", b"theirs")
-    with pytest.raises(RefusedError, match="is in the way"):
+    with pytest.raises(RefusedError, match="already exists and was not created by kvctl"):
         await overwrite_bucket.begin(client, bucket_name)
     assert (await theirs.get("a")).value == b"theirs"
 
@@ -195,5 +195,5 @@ async def test_a_bucket_that_goes_half_way_is_told(client: kvctl.Client, bucket_
         while not (await other.bucket(bucket_name).status()).last_revision:
             assert not running.done()
         await other.delete_bucket(bucket_name)
-    with pytest.raises(PartlyDone, match=f"`{bucket_name}` is half overwritten"):
+    with pytest.raises(PartlyDone, match=f"`{bucket_name}` is partly overwritten"):
         await running

@@ -101,7 +101,7 @@ def run_killed(sink: str, point: str, whom: str, server: Server, bucket: str, fo
     said = run.stderr.decode()
     assert run.returncode == expected, said
     assert whom == "driver" or f"killed {whom}" in said, said
-    assert whom != "jvm" or "KvctlError: Spark ended before its time" in said
+    assert whom != "jvm" or "KvctlError: Spark ended unexpectedly" in said
 
 
 def captured(folder: Path) -> list[int]:

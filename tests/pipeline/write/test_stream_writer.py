@@ -157,7 +157,7 @@ def test_a_batch_with_rows_that_fail_ends_the_query(query: Callable[..., Query],
     bucket = fill()
     stream = query(bucket)
     stream.add("1.json", [*rows(10), {"key": "not a key", "value": ""}])
-    with pytest.raises(PartlyDone, match=r"10 rows are written into .* but 1 row cannot be written: `not a key`"):
+    with pytest.raises(PartlyDone, match=r"10 rows were written to .* but 1 row cannot be written: `not a key`"):
         stream.run()
     dead = stream.checkpoint.with_name("dead")
     for _ in range(2):
