@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured side by side in one run. `python -m bench --help` says how."""
+"""Benchmarks: ratios measured side by side in one run. See `python -m bench --help`."""

@@ -29,7 +29,7 @@ from kvctl.server import run_server
 
 
 def one_shot_get(bench: Bench) -> None:
-    """A whole `kvctl get` process."""
+    """A complete `kvctl get` process."""
     name = bench.bucket("SMALL", 1000)
     key = f"k.{7:018d}"
     contenders = {
@@ -81,7 +81,7 @@ def many_gets(bench: Bench) -> None:
 
 
 def listing(bench: Bench) -> None:
-    """Key names: library, and whole processes at 100,000 and 1,000,000."""
+    """Key names: library, and complete processes at 100,000 and 1,000,000."""
     name = bench.bucket("K100", 100_000)
     bench.compare("list 100,000 keys, library", "4x", {
         "kvctl key_batches": bench.library("ours", "keys", name, 100_000),
@@ -91,7 +91,7 @@ def listing(bench: Bench) -> None:
 
 
 def million(bench: Bench) -> None:
-    """A million keys, and what memory a key costs."""
+    """A million keys, and the memory per key."""
     small, large = bench.bucket("K10", 10_000), bench.bucket("K1M", 1_000_000)
     ours = _whole_listing(bench, "1,000,000", large, "ahead of nats kv ls, 150 B a key", 3)
     floor = max(bench.process(KVCTL, "keys", small).peak for _ in range(3))
@@ -239,7 +239,7 @@ def main() -> None:
     )
     print(table)
     if arguments.write:
-        arguments.write.write_text(f"# What was measured\n\n{table}\n")
+        arguments.write.write_text(f"# Results\n\n{table}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Loading and dumping as whole processes: time beside others, and what memory a hundred times the keys cost."""
+"""Load and dump as complete processes: time beside others, and memory with a hundred times the keys."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _dumps(bench: Bench, until_lines: Callable[[tuple[str, ...], int, dict[str, 
 
 
 def _scaled(bench: Bench, command: str, runs: dict[int, Run]) -> None:
-    """A line on the rate at a million, and on the memory that ninety-nine percent of them cost."""
+    """Report the rate at a million keys, and the memory of ninety-nine percent of them."""
     small, large = runs[SMALL], runs[LARGE]
     rate, grown = LARGE / large.seconds, (large.peak - small.peak) / 2**20
     bench.lines.append(

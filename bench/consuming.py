@@ -13,7 +13,7 @@ from typing import Any
 import kvctl
 
 FETCHED = 500
-"""What nats-py fetches at a time; kvctl's buffer holds as many."""
+"""Messages per fetch of nats-py; kvctl's buffer holds as many."""
 
 
 def consume(bench: Any, timed: Callable[..., Any]) -> None:
@@ -43,7 +43,7 @@ async def ours(url: str, bucket: str, count: int, acks: str) -> float:
 
 
 async def batches(url: str, bucket: str, count: int, acks: str) -> float:
-    """As many messages at once as have come."""
+    """All messages that have arrived, together."""
     async with kvctl.connect(url) as client:
         consumer = await client.jetstream.stream(f"KV_{bucket}").create_consumer(**_config(acks))
         begun = time.perf_counter()
@@ -56,7 +56,7 @@ async def batches(url: str, bucket: str, count: int, acks: str) -> float:
 
 
 async def theirs(url: str, bucket: str, count: int, acks: str) -> float:
-    """fetch() until all have come."""
+    """fetch() until all have arrived."""
     import nats
     from nats.js.api import AckPolicy, ConsumerConfig
 

@@ -32,7 +32,7 @@ class Bench:
         self._sizes: dict[str, int] = {}
 
     def bucket(self, name: str, keys: int = 0) -> str:
-        """A bucket of this name with so many keys of 20 bytes, values of 100."""
+        """Seed a bucket with `count` keys of 20 bytes and values of 100."""
         if name not in self._sizes:
             self.process(KVCTL, "bucket", "add", name)
             if keys:
@@ -41,18 +41,18 @@ class Bench:
         return name
 
     def sized(self, count: int) -> int:
-        """So many, or far fewer where only a look is asked for whether all works."""
+        """Return the count, or far fewer for a trial run."""
         return max(count // 1000, 100) if self.smoke else count
 
     def once(self, name: str, make: Callable[[], object]) -> str:
-        """What has this name, made when it is asked for first."""
+        """Return the fixture of this name, created at its first use."""
         if name not in self._sizes:
             make()
             self._sizes[name] = 0
         return name
 
     def told(self, module: str, work: str, name: str, count: int, timeout: float = 600) -> Any:
-        """What a process finds out, which it prints as JSON."""
+        """Run a process that prints its result as JSON."""
         command = (PYTHON, "-m", f"bench.{module}", work, self.url, name, str(count))
         return json.loads(self.process(*command, timeout=timeout, keep=True).output)
 
@@ -76,7 +76,7 @@ class Bench:
         return timed
 
     def compare_slow(self, title: str, aim: str, contenders: dict[str, Callable[[], Run]]) -> list[Series]:
-        """The same of contenders that take long, and need no warming up: three rounds at the most."""
+        """Run slow contenders in turn, without warm-up and with at most three rounds."""
         return self.compare(title, aim, contenders, rounds=min(self.rounds, 3), warmup=0)
 
     def compare(

@@ -85,5 +85,5 @@ def in_turn(contenders: dict[str, Callable[[], Run]], rounds: int, warmup: int =
 
 
 def ratio(base: Series, other: Series) -> float:
-    """How many times as long `other` takes as `base`: the median of the pairs."""
+    """Return the time of `other` divided by that of `base`: the median of the pairs."""
     return statistics.median(b / a for a, b in zip(base.seconds, other.seconds, strict=True))

@@ -5,7 +5,7 @@ import sys
 import time
 
 import kvctl
-import kvctl.kv.transaction.execution  # what is measured is the work, not the import
+import kvctl.kv.transaction.execution  # so that the import is not measured
 
 
 async def put(bucket: kvctl.Bucket, count: int) -> None:
@@ -49,7 +49,7 @@ async def gets(bucket: kvctl.Bucket, count: int) -> None:
 
 
 async def get_many(bucket: kvctl.Bucket, count: int) -> None:
-    """Gets of named keys in as few requests as there can be."""
+    """Gets of named keys in as few requests as possible."""
     found = await bucket.get_many([f"k.{number:018d}" for number in range(count)])
     assert all(found)
 

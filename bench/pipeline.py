@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.harness import Bench
 
 C1 = "-XX:TieredStopAtLevel=1"
-"""Compile quickly and not well."""
+"""Options for quick compilation without optimisation."""
 
 
 def pipeline(bench: Bench) -> None:
@@ -62,7 +62,7 @@ def spark(bench: Bench, cache: Path, work: str, *arguments: str) -> Callable[[],
 
 
 def train() -> None:
-    """Make the archive."""
+    """Create the archive."""
     from kvctl.pipeline.spark.class_trainer import train
 
     begun = time.perf_counter()
@@ -84,7 +84,7 @@ def start(java_options: str = "") -> None:
 
 
 def start_bare() -> None:
-    """A session as pyspark's own guide makes it."""
+    """A session created as in pyspark's guide."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -1,4 +1,4 @@
-"""Exports, loads and audits as whole processes, Spark's start included, beside the commands that do without."""
+"""Exports, loads and audits as complete processes, Spark's start included, beside the commands without Spark."""
 
 from __future__ import annotations
 

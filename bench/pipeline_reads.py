@@ -88,7 +88,7 @@ def bare(url: str, bucket: str) -> None:
 
 
 def nats_py(url: str, bucket: str) -> None:
-    """What it takes with nats-py's KeyValue."""
+    """The same with nats-py's KeyValue."""
     import nats
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter

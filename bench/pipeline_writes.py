@@ -104,7 +104,7 @@ def bare(url: str, file: str, bucket: str) -> None:
 
 
 def nats_py(url: str, file: str, bucket: str) -> None:
-    """What it takes with nats-py's KeyValue."""
+    """The same with nats-py's KeyValue."""
     import nats
     import pyarrow.dataset as data
 

@@ -1,4 +1,4 @@
-"""What the same work takes with nats-py's own API: run as `python -m bench.rivals WORK URL BUCKET [COUNT]`.
+"""The same work with nats-py's own API: run as `python -m bench.rivals WORK URL BUCKET [COUNT]`.
 
 Works that measure inside print the seconds; `get` is a whole process, as lean as nats-py allows.
 """
@@ -49,7 +49,7 @@ async def gets(url: str, bucket: str, count: str) -> None:
 
 
 async def get_many(url: str, bucket: str, count: str) -> None:
-    """Gets of named keys, 100 in flight: there is no other way to many."""
+    """Gets of named keys, 100 in flight: there is no bulk get."""
     kv, _ = await _open(url, bucket)
     begun = time.perf_counter()
     for first in range(0, int(count), 100):

@@ -1,4 +1,4 @@
-"""What buckets of ten thousand to ten million keys cost: memory and disk of the server, and time.
+"""Costs of buckets of ten thousand to ten million keys: memory and disk of the server, and time.
 
 Each size has a server of its own. `python -m bench.scale URL COUNT` fills its bucket with random keys of 20 bytes.
 """
@@ -76,7 +76,7 @@ def _key(number: int) -> str:
 
 
 async def fill(url: str, count: str) -> None:
-    """Write so many keys."""
+    """Write `count` keys."""
     import kvctl
 
     async with kvctl.connect(url) as client:

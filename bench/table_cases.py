@@ -33,7 +33,7 @@ def tables(bench: Bench, kvctl: str) -> None:
 
 
 def million_entries(bench: Bench) -> None:
-    """A million entries: scans, and what memory a key costs."""
+    """A million entries: scans, and the memory per key."""
     _seeded(bench, FEW)
     floor = bench.library("tables", "scan_keys", f"SCAN{FEW}", FEW)().peak
     peak = _scans(bench, bench.bucket("K1M", MILLION), MILLION, 3)
@@ -60,7 +60,7 @@ def _scans(bench: Bench, bucket: str, count: int, rounds: int) -> int:
 
 
 def _seeded(bench: Bench, count: int) -> str:
-    """A table with so many entries of one family."""
+    """A table with `count` entries of one family."""
     name = f"SCAN{count}"
     bench.library("tables", "seed", name, count, timeout=600)()
     return name

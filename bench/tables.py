@@ -76,7 +76,7 @@ async def scan_all(client: kvctl.Client, name: str, count: int) -> None:
 
 
 async def seed(client: kvctl.Client, name: str, count: int) -> None:
-    """A table with so many entries of one family."""
+    """A table with `count` entries of one family."""
     await catalog.create(client.api, TableConfig(name))
     table = await Table.open(client.api, name)
     for first in range(0, count, 1000):

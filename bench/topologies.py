@@ -23,7 +23,7 @@ AUDITED, LARGE, SMALL, PLANNED = 100_000, 1_000_000, 10_000, 500
 
 
 def audits(bench: Bench) -> None:
-    """An audit of 100,000 keys, and what memory a key costs at a million."""
+    """An audit of 100,000 keys, and the memory per key at a million."""
     for kind in ("mirror", "aggregate"):
         name = _replicated(bench, kind, AUDITED)
         bench.compare(f"audit {AUDITED:,} keys, {kind}, library", "1.5x of the listing", {
@@ -44,7 +44,7 @@ def audits(bench: Bench) -> None:
 
 
 def plans(bench: Bench) -> None:
-    """A plan over 500 buckets that are as the file says."""
+    """A plan over 500 buckets that match the file."""
     names = [f"PLAN{number}" for number in range(PLANNED)]
     bench.process(sys.executable, "-m", "bench.topologies", "buckets", bench.server.url, "PLAN", str(PLANNED))
     with tempfile.TemporaryDirectory() as directory:
@@ -56,7 +56,7 @@ def plans(bench: Bench) -> None:
 
 
 def _replicated(bench: Bench, kind: str, count: int) -> str:
-    """A bucket of so many keys and a replica of it, made when it is asked for first; the replica's name."""
+    """Create a bucket of `count` keys and a replica at the first use; return the replica's name."""
     origin = bench.bucket(f"AUDIT{count}", count)
     name = f"{kind.upper()}{count}"
     bench.process(KVCTL, kind, "create", name, "--origin", origin, "--wait-for", "10m", timeout=600)
@@ -64,7 +64,7 @@ def _replicated(bench: Bench, kind: str, count: int) -> str:
 
 
 async def audit(client: kvctl.Client, name: str) -> None:
-    """What the command does, without the process around it."""
+    """The command's work, without the process around it."""
     from kvctl.topology.audit.audit import audit as compare
     from kvctl.topology.discover import replicas
     from kvctl.topology.discover.inventory import survey
@@ -75,7 +75,7 @@ async def audit(client: kvctl.Client, name: str) -> None:
 
 
 async def listing(client: kvctl.Client, name: str) -> None:
-    """Origin and replica, every entry with its value, and nothing done with them."""
+    """Origin and replica, every entry with its value, without processing."""
     origin = "AUDIT" + name.removeprefix("MIRROR").removeprefix("AGGREGATE")
     for bucket in (origin, name):
         async with aclosing(client.bucket(bucket).entry_batches(deleted=True)) as batches:

@@ -1,4 +1,4 @@
-"""Transactions of 1, 100 and 1,000 keys; nothing else writes several keys at once, so beside it stand single puts."""
+"""Transactions of 1, 100 and 1,000 keys; compared with single puts, as nothing else writes several keys atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTS = (1, 100, 1000)
 
 
 def transactions(bench: Bench, kvctl: str) -> None:
-    """In the library, and as whole processes with a condition on each key."""
+    """In the library, and as complete processes with a condition on each key."""
     name = "TXN"
     bench.process(kvctl, "bucket", "add", name, "--atomic")
     for count in COUNTS:

@@ -1,4 +1,4 @@
-"""Versioned buckets: staged writes on one replica and three, commits, diffs, merges, reads, and who waits for whom."""
+"""Versioned buckets: staged writes on one replica and three, commits, diffs, merges, reads, and waiting times."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def reads(bench: Bench) -> None:
 
 
 def _seeded(bench: Bench, name: str, count: int) -> str:
-    """A repository with one commit of so many keys, made when it is asked for first."""
+    """A repository with one commit of `count` keys, created at its first use."""
     return bench.once(name, lambda: bench.library("versions", "seed", name, count, timeout=600)())
 
 

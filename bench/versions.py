@@ -40,7 +40,7 @@ async def put_together(client: kvctl.Client, name: str, count: int) -> float:
 
 
 async def create_together(client: kvctl.Client, name: str, count: int) -> float:
-    """Staged writes of 16 tasks, each on condition that the key is not there."""
+    """Staged writes of 16 tasks, each on condition that the key is absent."""
     repository = await Repositories(client).open(name)
     salt = time.time_ns()
     return await _by_tasks(TASKS, count, lambda one: repository.write_if("main", f"{salt}.{one}", VALUE, None))
@@ -62,7 +62,7 @@ async def load(client: kvctl.Client, name: str, count: int) -> float:
 
 
 async def bucket_load(client: kvctl.Client, name: str, count: int) -> float:
-    """The same into a plain bucket."""
+    """Many changes put into a plain bucket."""
     begun = time.perf_counter()
     summary = await client.bucket(name).put_many((key(number), VALUE) for number in range(count))
     assert summary.written == count, summary.failed[:3]
@@ -73,7 +73,7 @@ async def bucket_load(client: kvctl.Client, name: str, count: int) -> float:
 
 
 async def seed(client: kvctl.Client, name: str, count: int) -> float:
-    """A repository with one commit of so many keys; one whose name begins with R3 has three replicas."""
+    """A repository with one commit of `count` keys; if its name begins with R3, on three replicas."""
     repository = await Repositories(client).create(name, replicas=3 if name.startswith("R3") else 1)
     begun = time.perf_counter()
     if count:
@@ -82,7 +82,7 @@ async def seed(client: kvctl.Client, name: str, count: int) -> float:
 
 
 async def commit(client: kvctl.Client, name: str, count: int) -> float:
-    """Commits of so many changed keys, chosen at random; staging them is not counted."""
+    """Commits of `count` changed keys, chosen at random; staging them is not counted."""
     repository = await Repositories(client).open(name)
     base = _base(name)
 
@@ -96,7 +96,7 @@ async def commit(client: kvctl.Client, name: str, count: int) -> float:
 
 
 async def diff(client: kvctl.Client, name: str, count: int) -> float:
-    """What differs between the last two commits, as a session sees it that has read nothing."""
+    """Diff of the last two commits in a fresh session."""
 
     async def once() -> float:
         repository = await Repositories(client).open(name)
@@ -128,7 +128,7 @@ async def merge(client: kvctl.Client, name: str, count: int) -> float:
 
 
 async def get_first(client: kvctl.Client, name: str, count: int) -> float:
-    """Gets of a committed key in a session that has read nothing."""
+    """Gets of a committed key in a fresh session."""
     repository = await Repositories(client).open(name)
     base = _base(name)
     return await _gets(lambda: Repository(repository.store), "main@", base, count)
@@ -158,7 +158,7 @@ async def bucket_get(client: kvctl.Client, name: str, count: int) -> float:
     return (time.perf_counter() - begun) / count
 
 
-# -- what is no time alone: a JSON object
+# -- results other than a time: a JSON object
 
 
 async def written(client: kvctl.Client, name: str, count: int) -> dict[str, int]:
@@ -175,7 +175,7 @@ async def written(client: kvctl.Client, name: str, count: int) -> dict[str, int]
 
 
 async def waits(client: kvctl.Client, name: str, count: int) -> dict[str, list[float]]:
-    """How long a writer and a reader wait, idle and while another process commits so many keys: p50, p99, longest."""
+    """Waiting times of a writer and a reader, idle and while another process commits: p50, p99, longest."""
     repository = await Repositories(client).open(name)
     base = _base(name)
     await _stage(repository, base, count)
@@ -192,7 +192,7 @@ async def waits(client: kvctl.Client, name: str, count: int) -> dict[str, list[f
 
 
 async def commit_staged(client: kvctl.Client, name: str, _: int) -> float:
-    """Commit what is staged."""
+    """Commit the staged changes."""
     repository = await Repositories(client).open(name)
     begun = time.perf_counter()
     await repository.commit("main", "staged")
@@ -200,7 +200,7 @@ async def commit_staged(client: kvctl.Client, name: str, _: int) -> float:
 
 
 async def longest_wait(client: kvctl.Client, name: str, count: int) -> dict[str, list[float]]:
-    """How long writers wait, 16 of them."""
+    """Waiting times of 16 writers."""
     repository = await Repositories(client).open(name)
     times: list[float] = []
 
@@ -227,12 +227,12 @@ async def _by_tasks(tasks: int, count: int, work: Callable[[str], Awaitable[obje
 
 
 def _base(name: str) -> int:
-    """How many keys a repository was made with: its name says so."""
+    """Return the number of keys a repository was created with, from its name."""
     return int("".join(letter for letter in name if letter.isdigit()))
 
 
 async def _stage(repository: Repository, base: int, count: int, branch: str = "main") -> None:
-    """Change so many keys, chosen at random, to what they never were."""
+    """Change `count` keys, chosen at random, to new values."""
     dice = random.Random(time.time_ns())
     chosen = [key(number) for number in dice.sample(range(base), min(count, base))]
     for first in range(0, len(chosen), 1000):
@@ -272,7 +272,7 @@ def _noting(repository: Repository) -> Iterator[list[int]]:
 
 @asynccontextmanager
 async def _measured(repository: Repository, base: int) -> AsyncIterator[dict[str, list[float]]]:
-    """What a writer and a reader wait for, one after the other, while the block runs."""
+    """Measure the waiting times of a writer and a reader, one after the other, while the block runs."""
     taken: dict[str, list[float]] = {"write": [], "read": []}
 
     async def again(times: list[float], work: Callable[[str], Awaitable[object]]) -> None:

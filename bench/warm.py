@@ -1,4 +1,4 @@
-"""Contenders that are processes, warm themselves up, and tell their seconds and the peak memory below them."""
+"""Contenders that are processes, warm themselves up, and report seconds and peak memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def warm(bench: Bench, module: str, work: str, *arguments: str) -> Callable[[], 
 
 @contextmanager
 def measured() -> Iterator[None]:
-    """Prints the seconds that this takes, and the peak of the memory of this process and all below it."""
+    """Print the seconds of the block, and the peak memory of this process and its children."""
     peak, done = 0, threading.Event()
 
     def watch() -> None:
@@ -53,7 +53,7 @@ def measured() -> Iterator[None]:
 
 
 def _memory() -> int:
-    """Bytes of this process and all below it; pages that they share count once."""
+    """Return the bytes of this process and its children; shared pages count once."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

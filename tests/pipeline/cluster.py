@@ -68,7 +68,7 @@ def run_connect(place: Path, variables: Mapping[str, str] | None = None) -> Iter
 
 
 def environment(place: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What Spark's scripts need: a Java, this Python, loopback; nothing of NATS and nothing of the user."""
+    """Return the environment for Spark's scripts: a Java, this Python, loopback; nothing of NATS or the user."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     ours = {
         "HOME": str(place),
@@ -89,7 +89,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
+    """Return free ports of 127.0.0.1."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""A stream sink called as Spark calls it, in any order of failures and replays, and what may come of it."""
+"""Stream sink called as Spark calls it, with failures and replays in any order, and its allowed results."""
 
 import random
 import uuid
@@ -21,7 +21,7 @@ Row = tuple[str, str]
 
 
 class Killed(Exception):
-    """What ends a task."""
+    """Kill of a task."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class RandomSink:
     # -- what happens --------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Write a new batch or an old one again; often it fails on its way."""
+        """Write a new batch or repeat an old one; often it fails."""
         plan = self.done and self.dice.random() < 0.6
         if not plan or self.dice.random() < 0.2:
             self.start_run()  # only a new run does a batch again
@@ -70,13 +70,13 @@ class RandomSink:
             self.others()
 
     def start_run(self) -> None:
-        """As a query that is started again: a new run, new workers."""
+        """Restart the query: a new run, new workers."""
         self._run = str(uuid.UUID(int=self.dice.getrandbits(128)))
         self._workers = [{}, {}]
         print("start run")
 
     def plan(self) -> None:
-        """Make the next batch, of a few rows of a few keys."""
+        """Create the next batch, of a few rows of a few keys."""
         several = self.dice.random() < 0.4
         keys = [f"k.{number}" for number in range(12)]
         count = self.dice.randint(1, 12)
@@ -87,7 +87,7 @@ class RandomSink:
         print(f"plan {self.batch.number}: {rows}")
 
     def run_batch(self) -> bool:
-        """Run all tasks of the batch; whether they came to their end."""
+        """Run all tasks of the batch; return whether they finished."""
         cut = (self.dice.random() < 0.5, self.dice.randint(1, 4))
         self.batch.cuts.add(cut)
         parts = self._parts(*cut)
@@ -162,7 +162,7 @@ class RandomSink:
     # -- what may come of it -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compare all revisions that there ever were with what the batch may have left."""
+        """Compare all revisions ever written with the allowed results of the batch."""
         everything = self.revisions.refresh()
         values = [value for _, value in self.batch.rows]
         copies = {value: sum(r.value == value.encode() for r in everything) for value in values}

@@ -1,4 +1,4 @@
-"""A stream of a bucket read as Spark reads it, in any order of crashes, and what it must have given."""
+"""Stream of a bucket read as Spark reads it, with crashes in any order, and its expected rows."""
 
 import random
 import time
@@ -71,7 +71,7 @@ class RandomSource:
         print(f"write up to {self.revisions.info()['last_seq']}")
 
     def run_batch(self) -> None:
-        """Plan the next batch, or the planned one again, and read it; a loss that is told begins everything anew."""
+        """Plan the next batch, or the planned one again, and read it; a reported loss restarts everything."""
         try:
             self._run_batch()
         except HistoryLost as error:

@@ -39,7 +39,7 @@ class Read:
 
 
 def latest(url: str, bucket: str, **options: str) -> dict[str, bytes]:
-    """What keys are, by name; none comes twice."""
+    """Return rows by key; checks that keys are unique."""
     rows = Read(url, bucket, **options).rows()
     assert len({row["key"] for row in rows}) == len(rows)
     return {row["key"]: row["value"] for row in rows}

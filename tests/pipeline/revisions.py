@@ -57,7 +57,7 @@ class Revisions:
 
 
 def held(revisions: Iterable[Revision], history: int) -> list[Revision]:
-    """What a bucket keeps of these revisions."""
+    """Return the revisions that a bucket keeps of these."""
     of_keys: dict[str, list[Revision]] = {}
     for revision in revisions:
         of_keys.setdefault(revision.key, []).append(revision)

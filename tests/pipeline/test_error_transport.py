@@ -9,11 +9,11 @@ from kvctl.pipeline.error_transport import MARK, crossing, recall
 
 
 class Local(UsageError):
-    """No class of kvctl.errors."""
+    """Class outside kvctl.errors."""
 
 
 def text_of(error: Exception) -> str:
-    """What Spark hands to the driver of an error in a worker."""
+    """Return the text that Spark passes to the driver for an error in a worker."""
     try:
         with crossing():
             raise error
@@ -47,7 +47,7 @@ def test_a_class_of_another_module_comes_back_as_the_one_it_extends() -> None:
     assert type(recall(text_of(Local("bad")))) is UsageError
 
 
-def test_the_hint_is_there_for_those_who_read_the_traceback() -> None:
+def test_traceback_includes_the_hint() -> None:
     assert "\nhint: Say `y`\n" in text_of(UsageError("Bad", hint="Say `y`"))
 
 
@@ -57,7 +57,7 @@ def test_an_error_that_crosses_twice_is_marked_once() -> None:
     assert len(caught.value.__notes__) == 1
 
 
-def test_of_several_the_last_counts() -> None:
+def test_last_of_several_marks_counts() -> None:
     back = recall(text_of(UsageError("first")) + text_of(BucketNotFound("second")))
     assert isinstance(back, BucketNotFound)
 
@@ -67,5 +67,5 @@ def test_other_errors_pass_unmarked() -> None:
 
 
 @pytest.mark.parametrize("rest", ["", '{"kind": "Us', '{"kind": "Nothing", "message": "", "hint": ""}', "[]", "{}"])
-def test_a_mark_that_was_cut_off_is_none(rest: str) -> None:
+def test_truncated_mark_is_ignored(rest: str) -> None:
     assert recall(f"{MARK}{rest}") is None

@@ -9,7 +9,7 @@ from kvctl.errors import UsageError
 from kvctl.pipeline.options import OPTIONS, SourceOptions, given_as, parse
 
 
-def test_any_case_is_taken_and_defaults_fill_the_rest() -> None:
+def test_option_names_ignore_case_and_have_defaults() -> None:
     options = parse({"BUCKET": "orders", "includedeleted": "TRUE", "timeout": "2s", "filter": "a.>, b.*"})
     assert options == SourceOptions("orders", include_deleted=True, timeout=timedelta(seconds=2), filter=("a.>", "b.*"))
     assert (options.mode, options.on_evicted, options.write_mode) == ("latest", "newer", "put")
@@ -39,7 +39,7 @@ def test_every_option_has_a_field_and_every_field_an_option() -> None:
         ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "cannot be combined"),
     ],
 )
-def test_an_error_names_the_option(given: dict[str, str], said: str) -> None:
+def test_invalid_value_names_the_option(given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse(given)
     assert said in refused.value.message
@@ -48,7 +48,7 @@ def test_an_error_names_the_option(given: dict[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("name", "near"), [("buckt", "bucket"), ("colums", "columns"), ("frmRevision", "fromRevision"), ("Urll", "url")]
 )
-def test_an_unknown_option_is_an_error_with_the_nearest(name: str, near: str) -> None:
+def test_unknown_option_suggests_the_nearest(name: str, near: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse({"bucket": "B", name: "x"})
     assert f"`{name}` is not an option" in refused.value.message
@@ -56,7 +56,7 @@ def test_an_unknown_option_is_an_error_with_the_nearest(name: str, near: str) ->
 
 
 @pytest.mark.parametrize("name", ["password", "Token", "seed"])
-def test_a_secret_is_refused_with_a_way_to_give_it(name: str) -> None:
+def test_secret_is_refused_with_an_alternative(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse({"bucket": "B", name: "hunter2"})
     assert "context" in (refused.value.hint or "")
@@ -77,5 +77,5 @@ def test_options_are_written_as_they_were_given() -> None:
     assert given_as(parse(given)) == given
 
 
-def test_sparks_own_options_are_passed_over() -> None:
+def test_options_of_spark_are_ignored() -> None:
     assert parse({"bucket": "B", "path": "file:/x", "checkpointlocation": "/y"}) == SourceOptions("B")

@@ -1,4 +1,4 @@
-"""The pipeline file: what is read, what is refused and where, and a JSON Schema of one mind with it."""
+"""Pipeline file: accepted and refused files, error positions, and a matching JSON Schema."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def read(text: str) -> Declared:
 
 
 @pytest.mark.parametrize("text", RIGHT)
-def test_what_is_read_is_valid(text: str) -> None:
+def test_accepted_files_are_valid_by_the_schema(text: str) -> None:
     read(text)
     VALIDATOR.validate(parser.parse(text.encode(), "p.yaml").data)
 
@@ -73,14 +73,14 @@ def test_paths_begin_at_the_files_folder() -> None:
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_invalid_is_refused(text: str) -> None:
+def test_files_invalid_by_the_schema_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         read(text)
     assert not VALIDATOR.is_valid(parser.parse(text.encode(), "p.yaml").data)
 
 
 @pytest.mark.parametrize("text", READER_ALONE)
-def test_what_takes_more_to_judge_is_refused_by_the_reader(text: str) -> None:
+def test_files_valid_by_the_schema_may_be_refused_by_the_reader(text: str) -> None:
     with pytest.raises(UsageError):
         read(text)
 
@@ -93,13 +93,13 @@ def test_options_are_those_of_the_data_source() -> None:
     assert found.sink == Files(Path("/there/o.csv"), "csv", "error")
 
 
-def test_a_complaint_says_where() -> None:
+def test_error_names_line_and_field() -> None:
     with pytest.raises(UsageError) as caught:
         read("version: 1\nsource:\n  bucket: B\n  fliter: a\nsink: {bucket: C}")
     assert caught.value.message == "p.yaml:4:3: source.fliter: `fliter` is not a field of `source`"
     assert caught.value.hint == "Did you mean `filter`?"
 
 
-def test_the_schema_is_shipped_as_it_is() -> None:
+def test_shipped_schema_is_current() -> None:
     shipped = json.loads((ROOT / "schemas" / "pipeline.json").read_text(encoding="utf-8"))
     assert shipped == json_schema(), "run `kvctl pipeline schema > schemas/pipeline.json`"

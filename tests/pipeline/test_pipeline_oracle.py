@@ -38,7 +38,7 @@ def test_stream_sink_writes_each_row_once_whatever_is_replayed(
     "config", [{}, {"max_age": 10**9, "duplicate_window": 10**8}, {"max_msgs": 40, "discard": "old"}],
     ids=["lasting", "expiring", "evicting"],
 )  # fmt: skip
-def test_stream_gives_the_newest_state_of_every_key_or_tells_of_a_loss(
+def test_stream_returns_the_newest_state_of_every_key_or_reports_a_loss(
     seed: int, steps: Steps, history: int, config: dict[str, object], server: Server, raw: RawClient,
     unique: Callable[..., str],
 ) -> None:  # fmt: skip

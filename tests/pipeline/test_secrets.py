@@ -77,7 +77,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def accounts(home: Path) -> Iterator[tuple[list[dict[str, str]], list[str]]]:
-    """Options of `nats-kv`, one set for every way to say who one is; and all that is secret in any of them."""
+    """Options of `nats-kv`, one set per kind of credentials; and all secrets in them."""
     key, operator = Key(USER), Operator()
     (jwt, seed), (other_jwt, other_seed) = operator.user(), operator.user()
     files = {"password": "tulip-password-6021", "token": "tulip-token-7712", "nkey": key.seed}

@@ -16,7 +16,7 @@ def test_suspects_come_in_their_order_with_their_names() -> None:
     assert (found.name(1, "k.a"), found.name(0, "k.b"), found.name(0, "none")) == (None, None, None)
 
 
-def test_suspects_of_any_number_take_no_memory() -> None:
+def test_suspects_use_constant_memory() -> None:
     def rows() -> Iterator[tuple[str, int, str | None]]:
         return ((f"$KV.bucket.some.longer.key.{number:09}", 0, None) for number in range(MANY))
 

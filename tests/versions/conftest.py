@@ -1,4 +1,4 @@
-"""Both stores, as tests of everything above them see them."""
+"""Both stores, for tests of the layers above."""
 
 from collections.abc import AsyncIterator, Callable
 

@@ -1,4 +1,4 @@
-"""A repository as dictionaries: obviously right, and slow. Each operation gives what it should do to contents.
+"""Repository as dictionaries: obviously right, and slow. Each operation returns its expected result.
 
 Commits are named as the real repository names them: an operation that makes one is told its id afterwards.
 """
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 @dataclass
 class Model:
-    """Contents by commit, and where branches and tags stand. Nothing in it is ever changed in place."""
+    """Contents by commit, and the commits of branches and tags. Nothing is changed in place."""
 
     commits: dict[str, Content] = field(default_factory=dict)
     parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Model:
     tags: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> "Model":
-        """Another one, which may go on differently."""
+        """Return an independent copy."""
         made = copy(self)
         for name, value in vars(self).items():
             setattr(made, name, dict(value))
@@ -48,7 +48,7 @@ class Model:
         return self.commits[self.branches[branch]]
 
     def changes(self, branch: str) -> Staged:
-        """Staged changes that are such."""
+        """Return staged changes that differ from the head."""
         under = self.committed(branch)
         return {key: value for key, value in self.staged[branch].items() if under.get(key) != value}
 
@@ -56,7 +56,7 @@ class Model:
         return _over(self.committed(branch), self.staged[branch])
 
     def seen(self) -> dict[str, Any]:
-        """All contents, whatever the commits are called."""
+        """Return all contents, independent of commit ids."""
         return {
             "branches": {name: (self.committed(name), self.changes(name)) for name in self.branches},
             "tags": {name: self.commits[commit] for name, commit in self.tags.items()},
@@ -81,7 +81,7 @@ class Model:
         return found
 
     def merge_bases(self, one: str, other: str) -> set[str]:
-        """Common ancestors from which no other common ancestor comes."""
+        """Return the common ancestors that are not ancestors of others."""
         common = self.ancestors(one) & self.ancestors(other)
         return common - {older for base in common for older in self.ancestors(base) - {base}}
 
@@ -128,7 +128,7 @@ class Model:
         self.staged[branch] = {}
 
     def adopt(self, made: Made, identity: str) -> None:
-        """The commit was made, and is called so."""
+        """Record the id of a created commit."""
         self.commits[identity], self.parents[identity] = made.content, made.parents
         self.branches[made.branch], self.staged[made.branch] = identity, {}
 
@@ -175,7 +175,7 @@ class Model:
         return self._made(branch, merged)
 
     def _combined(self, branch: str, base: str, source: str, strategy: str | None) -> Content:
-        """What the branch holds with the changes from base to source."""
+        """Return the branch's content with the changes from base to source."""
         was, theirs, ours = self.commits[base], self.commits[source], self.committed(branch)
         merged = dict(ours)
         for key in was.keys() | theirs.keys():

@@ -1,4 +1,4 @@
-"""What a repository holds, in the short forms that tests compare."""
+"""Contents of a repository, in the short forms that tests compare."""
 
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS
@@ -27,7 +27,7 @@ async def history_ids(repo: Repository, ref: str = "main") -> list[str]:
 
 
 async def stranger(repo: Repository) -> str:
-    """The id of a commit that shares no history with the others, which a tag keeps."""
+    """Create a tagged commit without common history; return its id."""
     made = Commit(root=(await repo.show("main")).root, parents=(), message="", author="", created_ns=1)
     await repo.store.set(COMMITS, bytes.fromhex(made.id), made.encode())
     if "stranger" not in await repo.tags():
@@ -36,7 +36,7 @@ async def stranger(repo: Repository) -> str:
 
 
 async def whole(repo: Repository) -> None:
-    """All that branches and tags lead to can be read, by somebody who has read nothing before."""
+    """Check that all reachable data can be read in a fresh session."""
     fresh = Repository(repo.store)
     seen: set[str] = set()
     for ref in [*await fresh.branches(), *await fresh.tags()]:

@@ -1,4 +1,4 @@
-"""A checkout key by key over cut connections: whose a change is tells its identity, not its value."""
+"""Checkout key by key over lost connections: a change is recognised by its identity, not its value."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -56,7 +56,7 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("subject", ["gone", "k"])
-async def test_change_whose_answer_is_lost_is_done_once(
+async def test_change_with_a_lost_answer_is_stored_once(
     rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, subject: str
 ) -> None:
     rule = proxy.on(f"$KV.{bucket.name}.{subject} ".encode(), LoseAnswer(cut=True))
@@ -68,7 +68,7 @@ async def test_change_whose_answer_is_lost_is_done_once(
     assert (await bucket.status()).last_revision == 3
 
 
-async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
+async def test_equal_value_of_another_client_is_not_taken_for_our_own(
     rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
 ) -> None:
     proxy.on(f"$KV.{bucket.name}.k ".encode(), Cut(), hook=put(server, bucket, "k", b"wanted"))
@@ -76,7 +76,7 @@ async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
     assert (done.done, done.done_by_others, done.written_by_others) == (1, ["k"], [])
 
 
-async def test_deletion_by_another_client_is_not_taken_for_ones_own(
+async def test_deletion_by_another_client_is_not_taken_for_our_own(
     rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
 ) -> None:
     theirs = put(server, bucket, "gone", b"", KV_Operation="DEL")
@@ -85,7 +85,7 @@ async def test_deletion_by_another_client_is_not_taken_for_ones_own(
     assert (done.done, done.done_by_others, done.written_by_others) == (1, ["gone"], [])
 
 
-async def test_change_that_others_have_written_over_is_found_below_theirs(
+async def test_change_overwritten_by_others_is_found_in_the_history(
     rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
 ) -> None:
     subject = f"$KV.{bucket.name}.k ".encode()

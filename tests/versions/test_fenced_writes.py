@@ -1,4 +1,4 @@
-"""Many fenced writes over cut connections: nobody's newer value is replaced, and nothing is written past the fence."""
+"""Many fenced writes over lost connections: no newer value is replaced, and nothing is written past the fence."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -68,7 +68,7 @@ class Newer:
             raw.put(self._bucket, self._place, b"newer")
 
 
-async def test_writes_whose_requests_are_lost_are_stored(ours: BucketStore, theirs: BucketStore, proxy: Proxy) -> None:
+async def test_writes_with_lost_requests_are_stored(ours: BucketStore, theirs: BucketStore, proxy: Proxy) -> None:
     fence = await fence_of(ours)
     await theirs.set(P, b"450", b"older")
     rule = proxy.on(subject(ours, b"300"), Cut())
@@ -77,9 +77,7 @@ async def test_writes_whose_requests_are_lost_are_stored(ours: BucketStore, thei
     assert await contents(theirs) == VALUES
 
 
-async def test_writes_whose_answers_are_lost_are_stored_once(
-    ours: BucketStore, theirs: BucketStore, proxy: Proxy
-) -> None:
+async def test_writes_with_lost_answers_are_stored_once(ours: BucketStore, theirs: BucketStore, proxy: Proxy) -> None:
     fence = await fence_of(ours)
     rule = proxy.on(b'"seq":%d' % (FIRST + 300), Cut(), way=DOWN)
     await ours.set_many(P, VALUES, fence=fence)
@@ -91,7 +89,7 @@ async def test_writes_whose_answers_are_lost_are_stored_once(
 
 @pytest.mark.guarantee("versions-23", by="fault")
 @pytest.mark.parametrize("lost", ["request", "answer"])
-async def test_newer_value_of_another_session_is_not_replaced_after_a_cut(
+async def test_newer_value_of_another_session_is_not_replaced_after_a_lost_connection(
     ours: BucketStore, theirs: BucketStore, proxy: Proxy, server: Server, lost: str
 ) -> None:
     fence = await fence_of(ours)
@@ -104,7 +102,7 @@ async def test_newer_value_of_another_session_is_not_replaced_after_a_cut(
     assert await contents(theirs) == VALUES | {b"450": b"newer"}
 
 
-async def test_value_written_before_is_replaced_after_a_cut(
+async def test_older_value_is_replaced_after_a_lost_connection(
     ours: BucketStore, theirs: BucketStore, proxy: Proxy
 ) -> None:
     fence = await fence_of(ours)
@@ -115,7 +113,7 @@ async def test_value_written_before_is_replaced_after_a_cut(
     assert await contents(theirs) == VALUES
 
 
-async def test_fence_that_moves_during_a_cut_stops_the_writes_and_names_those_done(
+async def test_fence_that_moves_during_a_lost_connection_stops_the_writes_and_names_those_done(
     ours: BucketStore, theirs: BucketStore, proxy: Proxy, server: Server
 ) -> None:
     fence = await fence_of(ours)
@@ -125,7 +123,7 @@ async def test_fence_that_moves_during_a_cut_stops_the_writes_and_names_those_do
     assert refused.value.written == set(await contents(theirs)) == {key for key in VALUES if key < b"300"}
 
 
-async def test_partition_that_is_cleared_during_a_cut_leaves_the_outcome_unknown(
+async def test_partition_cleared_during_a_lost_connection_leaves_the_outcome_unknown(
     ours: BucketStore, proxy: Proxy, server: Server
 ) -> None:
     fence = await fence_of(ours)

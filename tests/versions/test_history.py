@@ -1,4 +1,4 @@
-"""Log, the commits that touched a key, and who changed each key last."""
+"""Log, the commits that touched a key, and the last commit of each key."""
 
 import random
 from collections import Counter
@@ -31,7 +31,7 @@ async def forked(repo: Repository) -> Repository:
     return repo
 
 
-async def test_log_goes_from_the_newest_to_the_first_whole_or_in_part(forked: Repository) -> None:
+async def test_log_goes_from_the_newest_to_the_first_commit(forked: Repository) -> None:
     names = ["after", "merge", "left", "right", "base", "Repository created"]
     assert await history(forked) == names
     assert [one.message async for _, one in forked.log("main", first_parent=True)] == [
@@ -45,7 +45,7 @@ async def test_log_goes_from_the_newest_to_the_first_whole_or_in_part(forked: Re
         await anext(forked.log("nope"))
 
 
-async def test_commits_of_two_branches_come_by_their_time(repo: Repository) -> None:
+async def test_log_of_two_branches_is_ordered_by_time(repo: Repository) -> None:
     await committed(repo, "main", "base", a=b"1")
     await repo.create_branch("side")
     for number in range(3):
@@ -93,7 +93,7 @@ async def test_log_of_a_key_is_the_commits_that_touched_it(forked: Repository, k
     assert [one.message async for _, one in forked.log("main", key=key, limit=1)] == expected[:1]
 
 
-async def test_along_the_first_parents_a_merge_touches_what_it_brought(forked: Repository) -> None:
+async def test_merge_touches_its_changes_along_first_parents(forked: Repository) -> None:
     found = [one.message async for _, one in forked.log("main", key="b", first_parent=True)]
     assert found == ["merge", "base"]
 
@@ -125,7 +125,7 @@ async def test_annotate_of_many_keys_reads_differences(repo: Repository) -> None
 @pytest.mark.parametrize(
     ("name", "valid"), [("a" * 128, True), ("a" * 129, False), ("a..b", False), ("x/y.z-_9", True)]
 )
-def test_name_of_a_branch_has_a_form_and_a_length(name: str, valid: bool) -> None:
+def test_branch_name_is_checked_for_form_and_length(name: str, valid: bool) -> None:
     for check in (refs.check_name, refs.check_new_name):
         if valid:
             assert check(name) == name
@@ -143,7 +143,7 @@ def test_number_of_a_step_is_read_up_to_18_digits(digits: str, number: int) -> N
 
 
 async def plain(store: MemoryStore, message: str, *parents: Commit, at: int = 0) -> Commit:
-    """A commit that no branch leads to, with an empty tree."""
+    """Create an unreachable commit with an empty tree."""
     generation = 1 + max([parent.generation for parent in parents], default=0)
     made = Commit(
         root=EMPTY_ROOT.hex(), parents=tuple(parent.id for parent in parents), message=message, author="",

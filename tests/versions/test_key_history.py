@@ -1,4 +1,4 @@
-"""What became of keys, commit by commit; revisions of what is staged; loads and dumps of a branch."""
+"""History of keys, commit by commit; revisions of staged changes; loads and dumps of a branch."""
 
 import io
 import json
@@ -50,9 +50,7 @@ async def versions(repo: Repository, ref: str = "main", *filters: str) -> list[t
 
 
 class TestHistory:
-    async def test_each_commit_says_what_it_changed_oldest_first_and_what_is_staged_comes_last(
-        self, repo: Repository
-    ) -> None:
+    async def test_history_lists_changes_by_commit_oldest_first_and_staged_ones_last(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1", b=b"1")
         await committed(repo, "main", "two", a=b"2", b=None)
         await repo.put("main", "c", b"3")
@@ -63,7 +61,7 @@ class TestHistory:
         assert await versions(repo, "main~1", "a") == [("a", b"1", "one")]
 
     @pytest.mark.guarantee("versions-4")
-    async def test_a_merge_counts_where_a_key_is_as_in_none_of_its_parents(self, repo: Repository) -> None:
+    async def test_merge_counts_for_keys_that_differ_from_all_its_parents(self, repo: Repository) -> None:
         await committed(repo, "main", "base", a=b"0", b=b"0")
         await repo.create_branch("try")
         await committed(repo, "main", "left", a=b"1")
@@ -71,8 +69,8 @@ class TestHistory:
         await repo.merge("try", "main", "merge")
         assert [message for *_, message in await versions(repo, "main", "a", "b")] == ["base", "base", "left", "right"]
 
-    async def test_a_commit_at_any_step_hides_nothing(self) -> None:
-        """What was staged is there as such, or by the commit that took it; never neither."""
+    async def test_concurrent_commit_at_any_step_hides_no_change(self) -> None:
+        """Each change is listed as staged or by its commit; it is never missing."""
 
         async def scenario(fuse: Fuse) -> None:
             repo = await begun()
@@ -82,20 +80,20 @@ class TestHistory:
 
         assert await at_every_step(scenario, kill=False) > 2
 
-    async def test_large_values_are_whole(self, repo: Repository) -> None:
+    async def test_large_values_are_complete(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"x" * 100_000)
         assert await versions(repo) == [("a", b"x" * 100_000, "one")]
 
 
 class TestRevisions:
-    async def test_they_are_those_of_the_stream_and_rise(self, stored: Repository) -> None:
+    async def test_revisions_are_the_streams_and_increase(self, stored: Repository) -> None:
         await stored.put("main", "a", b"1")
         first = await staged_revisions.of_values(stored, "main", {"a": b"1"})
         await stored.put("main", "a", b"1")
         second = await staged_revisions.of_entries(stored, "main", await stored.get("main", "a"))
         assert second["a"] > first["a"] > 10**15
 
-    async def test_what_is_staged_otherwise_or_committed_has_none(self, stored: Repository) -> None:
+    async def test_keys_staged_with_another_value_or_committed_have_no_revision(self, stored: Repository) -> None:
         await stored.put("main", "a", b"1")
         await stored.delete("main", "b")
         assert await staged_revisions.of_values(stored, "main", {"a": b"2", "c": b"1"}) == {}
@@ -103,7 +101,7 @@ class TestRevisions:
         await stored.commit("main", "one")
         assert await staged_revisions.of_entries(stored, "main", await stored.entries("main")) == {}
 
-    async def test_the_newest_of_several_epochs_counts(self, stored: Repository) -> None:
+    async def test_newest_of_several_epochs_determines_the_revision(self, stored: Repository) -> None:
         await stored.put("main", "a", b"1")
         await stored.put("main", "b", b"1")
         await staging.seal(stored.store, "main")
@@ -118,13 +116,13 @@ async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> Loade
 
 
 class TestTransfer:
-    async def test_the_last_row_of_a_key_counts(self, repo: Repository) -> None:
+    async def test_last_row_of_a_key_is_loaded(self, repo: Repository) -> None:
         rows = [{"key": "a", "value": str(number)} for number in range(5)] + [{"key": "b", "operation": "DEL"}]
         await committed(repo, "main", "one", b=b"1")
         assert await load(repo, *rows) == Loaded(6, 0, 0)
         assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"4")]
 
-    async def test_modes(self, repo: Repository) -> None:
+    async def test_load_modes(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1", b=b"1")
         rows = [{"key": key, "value": "1" if key == "a" else "2"} for key in "abc"]
         assert await load(repo, *rows, mode=Mode.IF_DIFFERENT, dry_run=True) == Loaded(2, 1, 0)
@@ -132,7 +130,9 @@ class TestTransfer:
         assert await load(repo, *rows, mode=Mode.IF_DIFFERENT) == Loaded(1, 2, 0)
         assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"1"), ("b", b"2"), ("c", b"2")]
 
-    async def test_what_comes_between_is_left_alone(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_concurrently_created_key_is_left_unchanged(
+        self, repo: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         get = repo.get
 
         async def then_created(ref: str, *keys: str) -> Any:
@@ -146,7 +146,7 @@ class TestTransfer:
         assert [one.value for one in await repo.entries("main")] == [b"theirs", b"ours"]
 
     @pytest.mark.guarantee("versions-2")
-    async def test_rows_that_no_repository_holds_are_rejected(self, repo: Repository) -> None:
+    async def test_rows_that_no_repository_can_hold_are_rejected(self, repo: Repository) -> None:
         bad: list[Any] = []
         rows = [{"key": "a", "value": "1", "ttl": 5}, {"key": "k" * 3000, "value": "1"}, {"key": "b", "value": "1"}]
         assert await load(repo, *rows, rejected=bad.append) == Loaded(1, 0, 2)
@@ -155,7 +155,7 @@ class TestTransfer:
             await load(repo, {"key": "c", "value": "1"}, *rows, strict=True)
         assert [one.key for one in await repo.entries("main")] == ["b"]
 
-    async def test_what_is_dumped_is_loaded(self, repo: Repository) -> None:
+    async def test_dump_is_loaded_again(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1", b=bytes(range(256)), c=b"x" * 9000)
         await repo.delete("main", "a")
         file = io.BytesIO()
@@ -167,7 +167,7 @@ class TestTransfer:
         assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
         assert (await ref_dump.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
 
-    async def test_a_commit_at_any_step_leaves_a_dump_what_its_cut_says(self) -> None:
+    async def test_dump_is_consistent_with_its_cut_despite_a_commit_at_any_step(self) -> None:
         async def scenario(fuse: Fuse) -> None:
             repo = await begun()
             first = await committed(repo, "main", "one", a=b"1")
@@ -189,7 +189,7 @@ class TestTransfer:
 
         assert await at_every_step(scenario, kill=False) > 2
 
-    async def test_a_dump_of_history_says_that_it_is_more(self, repo: Repository) -> None:
+    async def test_dump_of_history_is_refused_unless_forced(self, repo: Repository) -> None:
         file = io.BytesIO()
         writer = DumpWriter(file, {"bucket": "B", "config": {}, "cut": 1, "created": "", "history": True})
         writer.add(entry_line("B", "a", b"1") + entry_line("B", "a", b"2"), 2)

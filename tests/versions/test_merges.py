@@ -21,7 +21,7 @@ STRATEGIES = [None, Strategy.SOURCE_WINS, Strategy.DEST_WINS]
 
 
 def merged(base: Content, source: Content, dest: Content, strategy: Strategy | None) -> tuple[Content, list[str]]:
-    """What a three-way merge gives, and the keys that stand in the way."""
+    """Return the result of a three-way merge, and the conflicting keys."""
     result, conflicts = dict(dest), []
     for key in sorted(base.keys() | source.keys() | dest.keys()):
         was, theirs, ours = base.get(key), source.get(key), dest.get(key)
@@ -37,19 +37,19 @@ def merged(base: Content, source: Content, dest: Content, strategy: Strategy | N
 
 
 def content(dice: random.Random, size: int) -> Content:
-    """Few values, so that the same ones meet; some large enough to be kept apart."""
+    """Return content with few values, so that equal ones occur; some are large."""
     values = [b"", b"0", b"1", b"true", b"x" * 5000, b"y" * 5000]
     return {f"k.{number}": dice.choice(values) for number in range(size) if dice.random() < 0.7}
 
 
 def changed(dice: random.Random, before: Content, size: int) -> Content:
-    """Some keys of another content over it, and some gone."""
+    """Overwrite some keys from another content, and remove some."""
     other = dice.sample(sorted(content(dice, size).items()), dice.randrange(3))
     return {key: value for key, value in (before | dict(other)).items() if dice.random() < 0.9}
 
 
 async def branched(base: Content, source: Content, dest: Content) -> Repository:
-    """main holds dest, side holds source, and their common commit base."""
+    """Set main to dest, side to source, and their merge base to base."""
     repo = Repository(MemoryStore())
     await repo.init()
     for branch, wanted in (("main", base), ("side", source), ("main", dest)):
@@ -60,14 +60,14 @@ async def branched(base: Content, source: Content, dest: Content) -> Repository:
 
 
 def apart(value: Value) -> Value:
-    """A large value as it is where it was not read."""
+    """Return a large value as Apart."""
     return Apart(object_id(value).hex()) if isinstance(value, bytes) and len(value) > INLINE else value
 
 
 @pytest.mark.guarantee("versions-12")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_merge_is_the_models(seed: int, strategy: Strategy | None) -> None:
+async def test_merge_equals_the_model(seed: int, strategy: Strategy | None) -> None:
     dice = random.Random(seed)
     size = dice.choice([4, 8, 8, 200])
     base = content(dice, size)
@@ -103,7 +103,7 @@ async def test_a_merge_is_the_models(seed: int, strategy: Strategy | None) -> No
 
 
 @pytest.mark.parametrize("seed", range(15))
-async def test_reverts_and_picks_are_merges_over_another_base(seed: int) -> None:
+async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed: int) -> None:
     dice = random.Random(seed)
     size = dice.choice([4, 8])
     before = content(dice, size)
@@ -127,7 +127,7 @@ async def test_reverts_and_picks_are_merges_over_another_base(seed: int) -> None
 
 
 @pytest.mark.guarantee("versions-17")
-async def test_the_merge_bugs_of_lakefs_are_not_ours() -> None:
+async def test_merge_does_not_have_the_known_bugs_of_lakefs() -> None:
     """Keys are compared, not identities alone: a new key whose value another one has is a change of its own."""
     repo = await branched({"b": b"x"}, {"a": b"x", "b": b"x"}, {})
     await repo.merge("side", "main")
@@ -138,7 +138,7 @@ async def test_the_merge_bugs_of_lakefs_are_not_ours() -> None:
     assert [one.key for one in caught.value.conflicts] == ["k"]
 
 
-async def test_a_squash_has_one_parent_and_again_brings_nothing() -> None:
+async def test_squash_has_one_parent_and_repeating_it_changes_nothing() -> None:
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     made = await repo.merge("side", "main", squash=True)
     assert made.commit is not None
@@ -148,7 +148,7 @@ async def test_a_squash_has_one_parent_and_again_brings_nothing() -> None:
     assert (again.commit, again.changes) == (None, ())
 
 
-async def test_a_merge_that_brings_nothing_new_is_recorded_once() -> None:
+async def test_merge_without_changes_is_recorded_once() -> None:
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"2"})
     made = await repo.merge("side", "main")
     assert made.commit is not None
@@ -157,7 +157,7 @@ async def test_a_merge_that_brings_nothing_new_is_recorded_once() -> None:
     assert (await repo.merge("main", "side")).commit is not None
 
 
-async def test_of_a_merge_the_parent_is_said() -> None:
+async def test_reverting_a_merge_requires_a_parent() -> None:
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     await repo.merge("side", "main")
     with pytest.raises(KvctlError, match="is a merge"):
@@ -170,7 +170,7 @@ async def test_of_a_merge_the_parent_is_said() -> None:
     assert await held(repo) == {"a": b"1"}
 
 
-async def test_a_staged_value_that_is_committed_already_hides_nothing() -> None:
+async def test_staged_value_equal_to_the_committed_one_hides_nothing() -> None:
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     await repo.put("main", "a", b"1")
     assert (await repo.status("main")).changes == ()

@@ -1,4 +1,4 @@
-"""Reads at a ref, and how much they read for it."""
+"""Reads at a ref, and the number of objects they read."""
 
 import random
 from contextlib import aclosing
@@ -16,7 +16,7 @@ MANY = 5000
 
 
 class CountingStore(MemoryStore):
-    """Notes what is read."""
+    """Counts reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class CountingStore(MemoryStore):
 
 @pytest.fixture
 async def large() -> tuple[Repository, CountingStore]:
-    """A repository with many keys, as a session sees it that has read nothing."""
+    """A repository with many keys, in a fresh session."""
     store = CountingStore()
     writing = Repository(store)
     await writing.init()
@@ -44,7 +44,7 @@ async def listed(repo: Repository, ref: str, *filters: str, start: str = "") -> 
     ]
 
 
-async def test_listings_are_what_a_dictionary_says(repo: Repository) -> None:
+async def test_listings_equal_a_dictionary(repo: Repository) -> None:
     dice = random.Random(8)
     content = {f"{dice.choice('abc')}.{number:03}": dice.randbytes(30) for number in range(400)}
     await repo.record("main", content, "first")
@@ -75,7 +75,7 @@ def _selected(key: str, pattern: str) -> bool:
     return len(tokens) == len(wanted) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
 
 
-async def test_what_is_no_filter_is_refused(repo: Repository) -> None:
+async def test_invalid_filter_is_refused(repo: Repository) -> None:
     for wrong in ("", "a..b", "a b"):
         with pytest.raises(UsageError):
             await repo.entries("main", wrong)
@@ -91,7 +91,7 @@ async def test_large_values_are_left_out_where_only_keys_are_wanted(repo: Reposi
 
 
 @pytest.mark.guarantee("versions-20")
-async def test_a_committed_get_reads_the_branch_and_one_object_a_level_then_the_branch_alone(
+async def test_get_reads_the_branch_and_one_object_per_level_then_only_the_branch(
     large: tuple[Repository, CountingStore],
 ) -> None:
     repo, store = large
@@ -120,8 +120,8 @@ async def test_a_listing_comes_in_batches(large: tuple[Repository, CountingStore
 
 
 @pytest.mark.guarantee("versions-10")
-async def test_a_listing_across_a_commit_and_a_collection_is_whole() -> None:
-    """The commit comes right after the staged changes were listed: they are gone, and the head is old."""
+async def test_listing_during_a_commit_and_a_collection_is_complete() -> None:
+    """The commit comes right after the staged changes were listed: they are removed, and the head is outdated."""
 
     class Interrupted(MemoryStore):
         async def get(self, partition: bytes, key: bytes) -> Found:
@@ -149,7 +149,7 @@ async def test_a_listing_across_a_commit_and_a_collection_is_whole() -> None:
         assert not store.armed
 
 
-async def test_an_object_that_is_gone_is_named(large: tuple[Repository, CountingStore]) -> None:
+async def test_missing_object_is_named(large: tuple[Repository, CountingStore]) -> None:
     repo, store = large
     await store.clear(OBJECTS)
     with pytest.raises(Broken, match="is missing"):

@@ -1,4 +1,4 @@
-"""Repositories of a connection: made once, found by name, listed, deleted, completed after a kill."""
+"""Repositories of a connection: created once, found by name, listed, deleted, completed after a kill."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from kvctl.versions.config import LAYOUT, RepositoryConfig, check_repository
 from kvctl.versions.repositories import default_author
 
 
-async def test_a_repository_is_made_once_and_begins_with_a_commit(
+async def test_repository_is_created_once_and_begins_with_a_commit(
     client: kvctl.Client, unique: Callable[..., str]
 ) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
@@ -42,7 +42,9 @@ async def test_a_repository_is_made_once_and_begins_with_a_commit(
             await call(name)
 
 
-async def test_its_stream_is_known_by_its_marks(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_repository_stream_is_recognised_by_its_metadata(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
     name = unique("R")
     await kvctl.Repositories(client).create(name, metadata={"team": "a"})
     config = (await catalog.find(client.api, name)).info["config"]
@@ -58,7 +60,9 @@ async def test_its_stream_is_known_by_its_marks(client: kvctl.Client, unique: Ca
 
 
 @pytest.mark.guarantee("versions-15")
-async def test_no_commit_of_a_former_life_is_met_again(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_commits_of_a_deleted_repository_do_not_reappear(
+    client: kvctl.Client, unique: Callable[..., str]
+) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     before = await repositories.create(name)
     await before.put("main", "key", b"value")
@@ -69,7 +73,7 @@ async def test_no_commit_of_a_former_life_is_met_again(client: kvctl.Client, uni
     assert len([commit async for commit in after.log("main")]) == 1
 
 
-async def test_a_creation_that_was_killed_completes(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_killed_creation_is_completed(client: kvctl.Client, unique: Callable[..., str]) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     await catalog.create(client.api, RepositoryConfig(name))  # killed before its first commit
     with pytest.raises(RepositoryNotFound, match="is incomplete"):
@@ -78,7 +82,7 @@ async def test_a_creation_that_was_killed_completes(client: kvctl.Client, unique
     assert list(await (await repositories.open(name)).branches()) == ["main"]
 
 
-async def test_a_repository_whose_branches_are_gone_is_not_begun_anew(
+async def test_repository_without_branches_is_not_initialised_again(
     client: kvctl.Client, unique: Callable[..., str]
 ) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
@@ -89,7 +93,7 @@ async def test_a_repository_whose_branches_are_gone_is_not_begun_anew(
     assert (await made.branches(), list(await made.tags())) == ({}, ["v1"])
 
 
-async def test_one_of_a_newer_kvctl_is_left_alone(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_repository_of_a_newer_kvctl_is_refused(client: kvctl.Client, unique: Callable[..., str]) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     await repositories.create(name)
     config = (await catalog.find(client.api, name)).info["config"]
@@ -98,7 +102,7 @@ async def test_one_of_a_newer_kvctl_is_left_alone(client: kvctl.Client, unique: 
         await repositories.open(name)
 
 
-async def test_a_connection_for_reading_writes_nothing(
+async def test_read_only_connection_writes_nothing(
     client: kvctl.Client, server: Server, unique: Callable[..., str]
 ) -> None:
     name = unique("R")
@@ -117,7 +121,7 @@ async def test_a_connection_for_reading_writes_nothing(
                 await write
 
 
-async def test_a_full_one_says_what_gives_it_room(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_full_repository_hints_at_its_limit(client: kvctl.Client, unique: Callable[..., str]) -> None:
     name = unique("R")
     made = await kvctl.Repositories(client).create(name, max_bytes=5000)
     with pytest.raises(ServerError, match="maximum bytes") as refused:
@@ -125,8 +129,8 @@ async def test_a_full_one_says_what_gives_it_room(client: kvctl.Client, unique: 
     assert f"kvctl stream edit KVR_{name} --set max_bytes=BYTES --force foreign-kind" in str(refused.value.hint)
 
 
-async def test_a_denial_asks_for_all_of_its_subjects() -> None:
-    """One record's subject is of no use: the next epoch has another."""
+async def test_permission_error_names_all_subjects_of_the_repository() -> None:
+    """One record's subject is not enough: the next epoch has another."""
     config = """
 listen: "127.0.0.1:@client@"
 jetstream { store_dir: "@store@" }
@@ -145,7 +149,7 @@ accounts { APP { jetstream: enabled, users: [
                 assert "publish to `$KVR.R.>`" in str(refused.value.hint)
 
 
-async def test_a_mirror_of_one_is_read_and_never_written(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_mirror_of_a_repository_is_read_only(client: kvctl.Client, unique: Callable[..., str]) -> None:
     repositories, name = kvctl.Repositories(client), unique("R")
     made = await repositories.create(name)
     await made.put("main", "key", b"value")
@@ -163,9 +167,7 @@ async def test_a_mirror_of_one_is_read_and_never_written(client: kvctl.Client, u
         await repositories.delete(f"{name}-M")
 
 
-async def test_a_mirror_that_holds_nothing_is_not_to_be_made_again(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_empty_mirror_is_reported_as_empty(client: kvctl.Client, unique: Callable[..., str]) -> None:
     name = unique("M")
     await streams.create(client.api, {"name": name, "mirror": {"name": f"KVR_{name}-GONE"}})
     with pytest.raises(RepositoryNotFound, match="is still empty") as refused:
@@ -173,7 +175,7 @@ async def test_a_mirror_that_holds_nothing_is_not_to_be_made_again(
     assert "mirror show" in str(refused.value.hint)
 
 
-def test_names_are_checked() -> None:
+def test_repository_names_are_checked() -> None:
     assert check_repository("a-B_1") == "a-B_1"
     for name in ("", "a.b", "a@b", "a b", "x" * 252):
         with pytest.raises(UsageError):
@@ -182,7 +184,7 @@ def test_names_are_checked() -> None:
         RepositoryConfig("r", settings={"history": 5})
 
 
-def test_who_commits_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_author_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVCTL_AUTHOR", "ann@example.com")
     assert default_author() == "ann@example.com"
     monkeypatch.delenv("KVCTL_AUTHOR")

@@ -67,7 +67,7 @@ class TestStaging:
 
 
 class TestCommit:
-    async def test_it_records_what_was_staged(self, repo: Repository) -> None:
+    async def test_commit_records_staged_changes(self, repo: Repository) -> None:
         made = await committed(repo, "main", "one", a=b"1", b=b"x" * 10_000)
         assert await held(repo, made.id) == await held(repo, "main") == {"a": b"1", "b": b"x" * 10_000}
         assert await staged(repo) == {}
@@ -76,7 +76,7 @@ class TestCommit:
         assert await history(repo) == ["two", "one", "Repository created"]
         assert await held(repo) == {"b": b"x" * 10_000}
 
-    async def test_nothing_to_record_is_said_and_leaves_nothing(self, repo: Repository) -> None:
+    async def test_commit_without_changes_is_refused_and_leaves_nothing(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")
         for changes in ({}, {"a": b"1"}, {"none": None}):
             await repo.put_many("main", changes) if changes else None
@@ -86,21 +86,21 @@ class TestCommit:
         made = await repo.commit("main", "on purpose", allow_empty=True)
         assert made.parents == ((await history_ids(repo))[1],)
 
-    async def test_what_is_no_text_is_refused(self, repo: Repository) -> None:
+    async def test_text_that_is_not_utf_8_is_refused(self, repo: Repository) -> None:
         await repo.put("main", "a", b"1")
         for message, meta in (("\udcff", {}), ("one", {"k": "\udcff"}), ("one", {"\udcff": "v"})):
             with pytest.raises(UsageError, match="is not UTF-8"):
                 await repo.commit("main", message, meta=meta)
         assert (await repo.commit("main", "one")).parents
 
-    async def test_what_a_commit_says_of_itself_has_a_limit(self, repo: Repository) -> None:
+    async def test_size_of_message_author_and_metadata_is_limited(self, repo: Repository) -> None:
         await repo.put("main", "a", b"1")
         for said in {"message": "m" * 2_000_000}, {"message": "m", "meta": {"k": "v" * 2_000_000}}:
             with pytest.raises(UsageError, match="message, author and metadata"):
                 await repo.commit("main", **said)
         assert await staged(repo) == {"a": b"1"}
 
-    async def test_with_nothing_staged_nothing_is_written(self, repo: Repository) -> None:
+    async def test_commit_without_staged_changes_writes_nothing(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")
         before = await staging.read(repo.store, "main")
         for _ in range(3):
@@ -108,7 +108,7 @@ class TestCommit:
                 await repo.commit("main", "again")
         assert await staging.read(repo.store, "main") == before
 
-    async def test_who_comes_too_late_is_told_which_commit_has_it(self, repo: Repository, store: Store) -> None:
+    async def test_late_committer_learns_which_commit_has_its_changes(self, repo: Repository, store: Store) -> None:
         async def scenario(fuse: Fuse) -> None:
             await repo.put("main", "a", b"%d" % fuse.number)
             others: list[Commit] = []
@@ -130,7 +130,7 @@ class TestCommit:
         assert named
         assert all(taker == other for taker, other in named)
 
-    async def test_letting_go_of_what_is_committed_already_loses_nothing(self, repo: Repository, store: Store) -> None:
+    async def test_dropping_epochs_already_committed_loses_nothing(self, repo: Repository, store: Store) -> None:
         await committed(repo, "main", "one", a=b"1")
 
         async def scenario(fuse: Fuse) -> None:
@@ -151,7 +151,7 @@ class TestCommit:
 
         assert await at_every_step(scenario, kill=False) > 5
 
-    async def test_the_same_content_is_the_same_tree_whatever_the_way(self, repo: Repository) -> None:
+    async def test_equal_content_has_the_same_tree_however_it_was_written(self, repo: Repository) -> None:
         keys = [f"k.{number}" for number in range(300)]
         await repo.create_branch("other")
         for branch, order in (("main", keys), ("other", keys[::-1])):
@@ -191,7 +191,7 @@ async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
 
 class TestRefs:
     @pytest.mark.guarantee("versions-1")
-    async def test_expressions(self, repo: Repository) -> None:
+    async def test_ref_expressions(self, repo: Repository) -> None:
         commits = [await committed(repo, "main", str(number), n=b"%d" % number) for number in range(4)]
         await repo.create_tag("v1", "main~1")
         await repo.put("main", "n", b"staged")
@@ -212,7 +212,7 @@ class TestRefs:
             with pytest.raises(UsageError):
                 await repo.get(wrong, "n")
 
-    async def test_new_name_that_reads_as_a_commit_id_is_refused(self, repo: Repository) -> None:
+    async def test_new_name_that_looks_like_a_commit_id_is_refused(self, repo: Repository) -> None:
         identity = (await committed(repo, "main", "one", a=b"1")).id
         for name in (identity, "0" * 40):
             with pytest.raises(UsageError, match="looks like a commit id"):
@@ -229,7 +229,7 @@ class TestRefs:
         await repo.create_branch("main", made.id)
         assert await held(repo) == {"a": b"1"}
 
-    async def test_where_a_commit_is_meant_staged_changes_are_not_left_out_silently(self, repo: Repository) -> None:
+    async def test_commands_on_commits_refuse_refs_with_staged_changes(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("other")
         await repo.put("main", "a", b"staged")
@@ -242,7 +242,7 @@ class TestRefs:
                 await attempt
         assert (list(await repo.branches()), await repo.tags()) == (["main", "other"], {})
 
-    async def test_records_that_cannot_be_understood_are_named_as_such(self, repo: Repository) -> None:
+    async def test_undecodable_records_raise_bad_record(self, repo: Repository) -> None:
         async def read_all(fresh: Repository) -> None:
             for ref in ("main", "main~1"):
                 await fresh.entries(ref)
@@ -260,7 +260,7 @@ class TestRefs:
             await repo.store.set(partition.encode(), key, before.value)
         assert await held(repo) == {"a": b"1"}
 
-    async def test_branches_and_tags_come_and_go(self, repo: Repository) -> None:
+    async def test_branches_and_tags_are_created_and_deleted(self, repo: Repository) -> None:
         first = await committed(repo, "main", "one", a=b"1")
         await repo.put("main", "a", b"staged")
         assert await repo.create_branch("feature/x") == first.id
@@ -296,7 +296,7 @@ class TestRefs:
 
 
 class TestMerge:
-    async def test_both_sides_changes_come_together(self, repo: Repository) -> None:
+    async def test_merge_combines_both_sides_changes(self, repo: Repository) -> None:
         await committed(repo, "main", "base", a=b"1", b=b"1", c=b"1")
         await repo.create_branch("side")
         source = await committed(repo, "side", "side", a=b"2", d=b"1", c=None)
@@ -324,9 +324,7 @@ class TestMerge:
         assert await held(repo, "copy") == {"a": b"2", "same": b"2", "only": b"1"}
         assert len((await refs.commit(repo.store, (await history_ids(repo, "copy"))[0])).parents) == 1
 
-    async def test_staged_changes_and_unrelated_histories_stand_in_the_way(
-        self, repo: Repository, store: Store
-    ) -> None:
+    async def test_merge_refuses_staged_changes_and_unrelated_histories(self, repo: Repository, store: Store) -> None:
         await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("side", "main~1")
         await repo.put("side", "x", b"1")
@@ -359,7 +357,7 @@ class TestMerge:
 
 
 class TestSizes:
-    async def test_the_largest_value_that_is_taken_can_be_committed(self, repo: Repository) -> None:
+    async def test_largest_accepted_value_can_be_committed(self, repo: Repository) -> None:
         largest = repo.writer.largest
         value = b"x" * largest
         await repo.put("main", "large", value)
@@ -381,7 +379,7 @@ class TestSizes:
                 await attempt
         assert await staged(repo) == {}
 
-    async def test_the_longest_key_goes_everywhere(self, repo: Repository) -> None:
+    async def test_longest_key_works_everywhere(self, repo: Repository) -> None:
         longest = "k" * LONGEST_KEY
         await repo.put("main", longest, b"1")
         await repo.write_if("main", longest[:-1], b"2", None)
@@ -392,7 +390,7 @@ class TestSizes:
             with pytest.raises(UsageError, match="2,048"):
                 await attempt
 
-    async def test_values_around_the_border_of_a_leaf(self, repo: Repository) -> None:
+    async def test_values_around_the_inline_limit(self, repo: Repository) -> None:
         content = {f"k{size}": b"x" * size for size in (0, 1, INLINE - 1, INLINE, INLINE + 1)}
         await repo.put_many("main", content)
         await repo.commit("main", "border")
@@ -400,7 +398,7 @@ class TestSizes:
 
 
 class TestRecord:
-    async def test_a_content_becomes_the_commit_and_nothing_else_is_in_it(self, repo: Repository) -> None:
+    async def test_recorded_commit_has_exactly_the_content(self, repo: Repository) -> None:
         await committed(repo, "main", "one", gone=b"1", same=b"x" * 9000, other=b"1")
         content = {"same": b"x" * 9000, "other": b"2", "new": b"y" * 9000}
         made = await repo.record("main", content, "recorded", meta={"from": "test"})
@@ -412,13 +410,13 @@ class TestRecord:
         await repo.record("main", {}, "nothing left")
         assert await held(repo) == {}
 
-    async def test_it_is_the_tree_of_a_commit_of_the_same(self, repo: Repository) -> None:
+    async def test_recorded_tree_equals_that_of_a_commit_of_the_same_content(self, repo: Repository) -> None:
         content = {f"k.{number}": b"%d" % number for number in range(900)}
         await repo.create_branch("other")
         await repo.put_many("other", content)
         assert (await repo.commit("other", "staged")).root == (await repo.record("main", content, "recorded")).root
 
-    async def test_it_is_refused_with_staged_changes_and_for_what_is_not_sorted(self, repo: Repository) -> None:
+    async def test_record_is_refused_with_staged_changes_and_for_unsorted_content(self, repo: Repository) -> None:
         await repo.put("main", "a", b"1")
         with pytest.raises(Staged):
             await repo.record("main", {"b": b"1"}, "refused")
@@ -434,7 +432,7 @@ class TestRecord:
         assert await history(repo) == ["Repository created"]
 
 
-async def test_names_that_are_not_text_are_branches_and_tags_that_do_not_exist(repo: Repository) -> None:
+async def test_names_that_are_not_utf_8_do_not_exist(repo: Repository) -> None:
     for attempt in (
         repo.put("\udcff", "k", b"v"),
         repo.status("\udcff"),

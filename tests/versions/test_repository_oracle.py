@@ -44,7 +44,7 @@ Plain = Callable[[Model], Made | None]
 
 @dataclass
 class Step:
-    """What is done to both."""
+    """One operation on both."""
 
     text: str
     real: Real
@@ -56,7 +56,7 @@ class Step:
 
 @dataclass
 class Run:
-    """A repository and its model, and what was done to them."""
+    """Repository and its model, with the operations applied to them."""
 
     dice: random.Random
     open: Callable[[], Awaitable[Store]]
@@ -65,7 +65,7 @@ class Run:
     kill: Callable[[], None] | None = None
     """Kill the server, and start it again."""
     committer: list[str] | None = None
-    """The command of a process that commits for ever."""
+    """Return the command of a process that commits in an endless loop."""
     model: Model = field(default_factory=Model)
     done: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN))
     repo: Repository = field(init=False)
@@ -120,7 +120,7 @@ class Run:
         self.model = after
 
     async def _carry_out_killed(self, step: Step, after: Model, made: Made | None) -> None:
-        """At any write: it is done or not."""
+        """Kill the operation at any write: it is done or not."""
         fuse = Fuse(self.dice.randrange(1, 9), kill=True)
         if step.by_process:
             await step.real(self.repo)
@@ -142,7 +142,7 @@ class Run:
     # -- comparing ---------------------------------------------------------------------------------------------
 
     async def compare(self, *, commits: bool | None = None) -> None:
-        """All branches and tags, and now and then all commits that can be reached, by somebody who has read nothing."""
+        """Compare all branches and tags, and sometimes all reachable commits, in a fresh session."""
         fresh, model = Repository(self.repo.store), self.model
         assert await fresh.branches() == model.branches
         assert await fresh.tags() == model.tags
@@ -192,7 +192,7 @@ class Run:
         return self._writes(branch, changes)
 
     async def _append(self) -> Step:
-        """Keys in rising order, behind or before all there are."""
+        """Put keys in rising order, after or before all existing ones."""
         branch, count = self._branch(), self.dice.choice([1, 1, 2, 30, 90, 300])
         first, self.appended = self.appended, self.appended + count
         where = self.dice.choice(["n{:06}", "zzz.{:06}", "-{:06}"])
@@ -206,7 +206,7 @@ class Run:
         )  # fmt: skip
 
     async def _series(self) -> Step:
-        """Commits of keys in rising order alone, as of times and sequence numbers; from nothing on, or from what is."""
+        """Commit only keys in rising order, such as times and sequence numbers, on empty or existing content."""
         branch, size = self._branch(), self.dice.choice([1, 1, 1, 3, 40])
         if self.dice.random() < 0.7:
             self.queued += [self._writes(branch, dict.fromkeys(self.model.content(branch))), self._commits(branch)]
@@ -231,7 +231,7 @@ class Run:
         )  # fmt: skip
 
     async def _shrink(self) -> Step:
-        """Delete a run of neighbours, now and then all."""
+        """Delete a run of neighbours, sometimes all."""
         branch = self._branch()
         keys = sorted(self.model.content(branch), key=str.encode)
         start = self.dice.choice([0, self.dice.randrange(len(keys) + 1)])
@@ -260,7 +260,7 @@ class Run:
         )  # fmt: skip
 
     async def _seal(self) -> Step:
-        """As a commit leaves it that is killed after its first write."""
+        """Leave the state of a commit killed after its first write."""
         branch = self._branch()
         return Step(f"seal {branch}", lambda repo: staging.seal(repo.store, branch), lambda _: None)
 
@@ -371,7 +371,7 @@ class Run:
         return Step("gc", real, lambda model: model.collect())
 
     async def _gc_whole(self) -> Step:
-        """And what it leaves: nothing to collect, and no commit that nothing leads to."""
+        """Collect, and check that no garbage and no unreachable commit is left."""
         gone = self.model.commits.keys() - self.model.reachable()
 
         async def real(repo: Repository) -> None:
@@ -411,7 +411,7 @@ class Run:
         return Step("kill the server", real, lambda _: None)
 
     async def _commit_by_a_process(self) -> Step:
-        """It commits to main for ever, and is killed at some write."""
+        """Run a process that commits to main, and kill it at some write."""
         if self.committer is None or "main" not in self.model.branches:
             return await self._commit()
         committer = self.committer
@@ -462,7 +462,7 @@ def quick_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
 
 
-async def test_repository_in_memory_is_the_model(seed: int, steps: Callable[[int], int]) -> None:
+async def test_repository_in_memory_equals_the_model(seed: int, steps: Callable[[int], int]) -> None:
     store = MemoryStore()
 
     async def reopened() -> Store:
@@ -474,8 +474,10 @@ async def test_repository_in_memory_is_the_model(seed: int, steps: Callable[[int
     await run.compare(commits=True)
 
 
-async def test_repository_on_jetstream_is_the_model(own_server: Server, seed: int, steps: Callable[[int], int]) -> None:
-    """The server is killed now and then, and a process that commits."""
+async def test_repository_on_jetstream_equals_the_model(
+    own_server: Server, seed: int, steps: Callable[[int], int]
+) -> None:
+    """The server, and a process that commits, are killed from time to time."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(kvctl.connect(own_server.url))
         name = await stored(client, "O", 1)

@@ -145,7 +145,12 @@ async def cherry_pick(
 
 
 async def _combine(
-    session: Session, repository: "Repository", place: "At", combined: "Awaitable[MergeResult]", dry_run: bool, idle: str
+    session: Session,
+    repository: "Repository",
+    place: "At",
+    combined: "Awaitable[MergeResult]",
+    dry_run: bool,
+    idle: str,
 ) -> None:
     """Run it and print the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
     from kvctl.cli.repo.views import show_changes, show_conflicts, show_made

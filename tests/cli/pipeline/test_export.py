@@ -110,7 +110,7 @@ def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object
 @pytest.mark.parametrize(
     ("args", "exit_code", "message"),
     [
-        (["export", "B", "--to", "DIR"], 4, "holds an export"),
+        (["export", "B", "--to", "DIR"], 4, "contains an export"),
         (["export", "B", "--to", "DIR/_manifest.json"], 2, "is not a folder"),
         (["export", "B", "--to", "s3://lake/b"], 2, "is not a path"),
         (["export", "B!", "--to", "new"], 2, "is not a bucket name"),

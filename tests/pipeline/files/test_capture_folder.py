@@ -1,4 +1,4 @@
-"""The folder of a capture, without Spark: what any reader of it sees, whatever was killed when."""
+"""Folder of a capture, without Spark: readers see consistent files after any kill."""
 
 import json
 import os
@@ -32,7 +32,7 @@ NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> CaptureFolder:
-    """A capture that has begun."""
+    """A capture that has started."""
     made = CaptureFolder(tmp_path / "capture")
     made.path.mkdir()
     made.begun("orders", LIFE, {"max_msgs_per_subject": 1})
@@ -52,13 +52,13 @@ def rows(revisions: Sequence[int], created: datetime = NEW_YEAR) -> pa.RecordBat
 
 
 def written(folder: CaptureFolder, *batches: pa.RecordBatch) -> list[Piece]:
-    """The pieces that a task makes of the batches."""
+    """Return the pieces that a task writes from the batches."""
     told = write_pieces(batches, str(folder.staging))
     return [Piece(**row) for batch in told for row in batch.to_pylist()]
 
 
 def seen(folder: CaptureFolder) -> list[int]:
-    """The revisions in all Parquet files that are found below the folder, hidden places included."""
+    """Return the revisions in all Parquet files below the folder, hidden ones included."""
     tables = [pq.ParquetFile(path).read(["revision"]) for path in sorted(folder.path.rglob("*.parquet"))]
     return [revision for table in tables for revision in table["revision"].to_pylist()]
 
@@ -84,7 +84,7 @@ class Disk:
         self.unsafe.add(other.parent)
 
 
-def test_every_folder_that_files_are_renamed_into_is_safe_on_the_disk(
+def test_every_folder_that_files_are_renamed_into_is_flushed(
     folder: CaptureFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -105,7 +105,7 @@ def test_every_folder_that_files_are_renamed_into_is_safe_on_the_disk(
     assert not disk.unsafe
 
 
-def test_a_batch_is_cut_into_days_and_named_by_its_revisions(folder: CaptureFolder) -> None:
+def test_batch_is_split_by_day_and_files_are_named_by_revision(folder: CaptureFolder) -> None:
     pieces = written(folder, rows([1, 2, 3], NEW_YEAR - timedelta(hours=2)), rows([7], NEW_YEAR))
     assert [(piece.name, piece.rows) for piece in pieces] == [
         ("day=2025-12-31/00000000000000000001-00000000000000000002.parquet", 2),
@@ -118,20 +118,20 @@ def test_a_batch_is_cut_into_days_and_named_by_its_revisions(folder: CaptureFold
     assert sorted(set(table["day"].to_pylist())) == ["2025-12-31", "2026-01-01"]
 
 
-def test_a_day_that_comes_again_is_another_file(folder: CaptureFolder) -> None:
+def test_repeated_day_gets_another_file(folder: CaptureFolder) -> None:
     pieces = written(folder, rows([1, 2], NEW_YEAR), rows([3], NEW_YEAR + timedelta(days=1)), rows([4], NEW_YEAR))
     assert [piece.day for piece in pieces] == ["2026-01-01", "2026-01-02", "2026-01-01"]
     folder.publish(folder.existing(), pieces, None)
     assert sorted(seen(folder)) == [1, 2, 3, 4]
 
 
-def test_files_stay_of_a_size_that_can_be_handled(folder: CaptureFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_is_bounded(folder: CaptureFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [rows([2 * number + 1, 2 * number + 2]) for number in range(5)]
     monkeypatch.setattr("kvctl.pipeline.files.capture_pieces.LARGEST", 2 * batches[0].nbytes)
     assert [piece.rows for piece in written(folder, *batches)] == [4, 4, 2]
 
 
-def test_nothing_is_seen_of_a_batch_before_it_counts(folder: CaptureFolder) -> None:
+def test_batch_is_invisible_before_the_state_names_it(folder: CaptureFolder) -> None:
     written(folder, rows([1, 2]))
     assert seen(folder) == []
     assert ds.dataset(folder.path, partitioning="hive").to_table().num_rows == 0
@@ -141,7 +141,7 @@ def test_nothing_is_seen_of_a_batch_before_it_counts(folder: CaptureFolder) -> N
 
 @pytest.mark.guarantee("pipeline-29")
 @pytest.mark.parametrize("moved", [0, 1])
-def test_a_batch_that_counts_is_completed_by_the_next_run(
+def test_recorded_batch_is_completed_by_the_next_run(
     folder: CaptureFolder, monkeypatch: pytest.MonkeyPatch, moved: int
 ) -> None:
     pieces = written(folder, rows([1, 2], NEW_YEAR), rows([3], NEW_YEAR + timedelta(days=1)))
@@ -158,7 +158,7 @@ def test_a_batch_that_counts_is_completed_by_the_next_run(
     assert sorted(seen(folder)) == [1, 2, 3, 4]
 
 
-def test_files_that_are_not_of_the_capture_are_none_of_its_files(folder: CaptureFolder) -> None:
+def test_files_of_others_are_not_part_of_the_capture(folder: CaptureFolder) -> None:
     state = folder.publish(folder.existing(), written(folder, rows([1])), None)
     later = folder.publish(state, written(folder, rows([2])), None)
     (folder.path / "day=2026-01-01" / "mine.parquet").write_bytes(b"")
@@ -172,14 +172,14 @@ def test_two_captures_do_not_share_a_folder(folder: CaptureFolder) -> None:
         pass
 
 
-def test_a_folder_belongs_to_one_life_of_one_bucket(folder: CaptureFolder) -> None:
+def test_folder_belongs_to_one_stream_instance_of_one_bucket(folder: CaptureFolder) -> None:
     with pytest.raises(ConflictError, match="has a capture of bucket `orders`"):
         folder.begun("stock", LIFE, {})
     with pytest.raises(StreamReplaced, match="it was recreated at 2026-02-01"):
         folder.begun("orders", "2026-02-01T00:00:00Z", {})
 
 
-def test_folders_of_others_are_refused(tmp_path: Path) -> None:
+def test_folders_with_other_content_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,b\n")
     with pytest.raises(ConflictError, match="has files that are not a capture"):
         CaptureFolder(tmp_path).state()
@@ -214,14 +214,14 @@ def test_a_state_survives_the_disk(folder: CaptureFolder) -> None:
     assert capture_folder.decode(capture_folder.encode(state), folder.path) == state
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_capture_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KvctlError, match="Could not write"), CaptureFolder(tmp_path / "file" / "below").claimed():
         pass
 
 
 def _killed_after(monkeypatch: pytest.MonkeyPatch, moved: int) -> None:
-    """Interrupts the moving of files out of `_staging` after so many of them."""
+    """Interrupt the move of files out of `_staging` after this number of files."""
     rename: Callable[[Path, Path], None] = capture_folder.os.replace
     left = iter([True] * moved)
 

@@ -1,4 +1,4 @@
-"""Manifests and the files they name: what is written, what is found when something was changed."""
+"""Manifests and the files they name: writing, and detection of changes."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_files_in_linked_folders_are_data_as_they_are_to_spark(export: Path, tmp
     ]
 
 
-def test_a_manifest_says_again_what_it_said() -> None:
+def test_manifest_round_trips() -> None:
     manifest = replace(manifest_of([Part("part-00000.json", 13, 1, "00" * 32)]), newer=3, partitioned_by="prefix")
     assert decode(encode(manifest), "x") == manifest
     assert not manifest.exact
@@ -139,7 +139,7 @@ def test_damage_is_found_and_named(damage: str, export: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 1500, 997))
-def test_a_manifest_that_was_changed_is_refused(bit: int, export: Path) -> None:
+def test_changed_manifest_is_refused(bit: int, export: Path) -> None:
     path = export / MANIFEST
     data = bytearray(path.read_bytes())
     data[bit // 8 % len(data)] ^= 1 << bit % 8
@@ -148,7 +148,7 @@ def test_a_manifest_that_was_changed_is_refused(bit: int, export: Path) -> None:
         export_files.read_manifest(export)
 
 
-def test_an_edited_manifest_is_refused_although_it_fits(export: Path) -> None:
+def test_edited_manifest_is_refused_despite_valid_fields(export: Path) -> None:
     path = export / MANIFEST
     document = json.loads(path.read_bytes())
     document["files"].pop()
@@ -170,7 +170,7 @@ def test_a_manifest_names_no_files_elsewhere(name: str) -> None:
         decode(encode(manifest_of([Part(name, 1, 1, "00")])), "x")
 
 
-def test_without_a_manifest_nothing_is_an_export(export: Path) -> None:
+def test_folder_without_a_manifest_is_not_an_export(export: Path) -> None:
     (export / MANIFEST).unlink()
     with pytest.raises(ConflictError, match="is not a complete export"):
         export_files.read_manifest(export)
@@ -178,7 +178,7 @@ def test_without_a_manifest_nothing_is_an_export(export: Path) -> None:
         export_files.read_manifest(export / "nowhere")
 
 
-def test_an_export_that_breaks_off_leaves_the_one_before(export: Path) -> None:
+def test_interrupted_export_leaves_the_previous_one(export: Path) -> None:
     def break_off() -> None:
         with target_folder.taken(export) as staging:
             staging.mkdir(parents=True)
@@ -190,13 +190,13 @@ def test_an_export_that_breaks_off_leaves_the_one_before(export: Path) -> None:
     assert export_files.damages(export, export_files.read_manifest(export)) == []
 
 
-def test_an_export_that_comes_to_nothing_leaves_no_folder(tmp_path: Path) -> None:
+def test_failed_export_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), target_folder.taken(tmp_path / "new"):
         raise ZeroDivisionError
     assert not (tmp_path / "new").exists()
 
 
-def test_two_exports_into_one_folder_exclude_each_other(export: Path) -> None:
+def test_concurrent_export_into_the_same_folder_is_refused(export: Path) -> None:
     with (
         target_folder.taken(export),
         pytest.raises(ConflictError, match="Another export is being written"),
@@ -205,9 +205,7 @@ def test_two_exports_into_one_folder_exclude_each_other(export: Path) -> None:
         pass
 
 
-def test_only_overwrite_takes_a_folder_that_holds_something(
-    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_empty_folder_requires_overwrite(export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConflictError, match="contains an export"):
         target_folder.check_vacant(export, overwrite=False)
     target_folder.check_vacant(export, overwrite=True)
@@ -223,13 +221,13 @@ def test_only_overwrite_takes_a_folder_that_holds_something(
         target_folder.check_vacant(tmp_path, overwrite=True)
 
 
-def test_what_goes_is_counted(export: Path) -> None:
+def test_removed_files_are_counted(export: Path) -> None:
     removed = target_folder.occupants(export)
     assert (removed.files, removed.whole) == (4, True)
     (export / MANIFEST).unlink()
     assert target_folder.occupants(export) == target_folder.Removed(3, 78, False)
 
 
-def test_a_url_is_no_folder() -> None:
+def test_url_is_refused_as_a_folder() -> None:
     with pytest.raises(UsageError, match="is not a path"):
         export_files.folder_of("s3://bucket/export")

@@ -1,4 +1,4 @@
-"""Rows in files: every value comes back byte for byte from each format, also to readers that are not Spark."""
+"""Rows in files: every value round-trips byte for byte in each format, also for readers other than Spark."""
 
 import base64
 import csv
@@ -27,7 +27,7 @@ ODD = [
 
 
 def values() -> list[bytes]:
-    """Odd ones, random bytes, and random text of characters that mean something to some format."""
+    """Unusual values, random bytes, and random text of characters that are special in some format."""
     chance = random.Random(7)
     alphabet = "\"\\,' #;\té\ufeff\u2028\u0085\U0001f600{}[]:\n\r\0a"
     texts = ["".join(chance.choices(alphabet, k=chance.randrange(7))).encode() for _ in range(1500)]
@@ -66,7 +66,7 @@ def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: Spa
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_marker_has_no_value_and_in_text_an_empty_one(format: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_marker_has_no_value_or_an_empty_one_in_text(format: str, spark: SparkSession, tmp_path: Path) -> None:
     schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
     found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
@@ -85,7 +85,7 @@ def test_a_marker_has_no_value_and_in_text_an_empty_one(format: str, spark: Spar
 
 @pytest.mark.guarantee("pipeline-21")
 @pytest.mark.parametrize("format", FORMATS)
-def test_files_are_plain_to_other_readers(format: str, rows: DataFrame, tmp_path: Path) -> None:
+def test_files_can_be_read_by_other_tools(format: str, rows: DataFrame, tmp_path: Path) -> None:
     file_rows.write(rows, tmp_path / "out", format, bucket="B")
     found = {int(row["revision"]): row for row in _read_without_spark(tmp_path / "out", format)}
     assert [found[n + 1]["value"] for n in range(len(found))] == values()
@@ -141,7 +141,7 @@ TABLES = {
         ("tsv", "o", [b"a,b", b""]),
     ],
 )
-def test_a_table_of_ones_own_is_read_as_text(
+def test_foreign_table_is_read_as_text(
     format: str, column: str, expected: list[bytes | None], spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / f"table.{format}"
@@ -152,7 +152,7 @@ def test_a_table_of_ones_own_is_read_as_text(
     assert [None if row.value is None else bytes(row.value) for row in found] == expected
 
 
-def test_a_table_says_itself_what_is_base64_and_for_how_long(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_columns_set_encoding_and_ttl(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("key,value,encoding,ttl\na,/w==,base64,30\nb,x,utf-8,\n")
     found = file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "value").orderBy("key").collect()
     assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
@@ -171,7 +171,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
-def test_rows_that_would_lose_something_say_so(format: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_would_lose_data_are_reported(format: str, spark: SparkSession, tmp_path: Path) -> None:
     text, expected = PROBLEMS[format]
     (tmp_path / "t").write_text(text)
     found = file_rows.read_table(spark, tmp_path / "t", format, "key", "value").collect()
@@ -188,7 +188,7 @@ def test_files_of_a_table_with_columns_in_another_order_are_refused(spark: Spark
         file_rows.read_table(spark, tmp_path, "csv", "key", "value").collect()
 
 
-def test_keys_in_bytes_that_are_no_text_say_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_binary_keys_that_are_not_utf_8_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([(b"a", "x"), (b"\xff", "y")], "key binary, value string")
     frame.coalesce(1).write.parquet(str(tmp_path / "t"))
     found = file_rows.read_table(spark, tmp_path / "t", "parquet", "key", "value").collect()
@@ -203,7 +203,7 @@ def test_bytes_and_numbers_of_a_parquet_table(spark: SparkSession, tmp_path: Pat
     assert bytes(read("d").value) == b"1.5"
 
 
-def test_a_column_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_column_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,v\n1,x\n")
     with pytest.raises(UsageError, match="no column `key`") as raised:
         file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "v")

@@ -1,4 +1,4 @@
-"""A folder that is replaced at once: whole before, whole after, and put back where a process was killed in between."""
+"""Atomic replacement of a folder: complete before and after, and restored after a kill in between."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ def made(place: Path, text: str) -> Path:
     return place
 
 
-def test_a_folder_is_made_and_replaced_without_a_trace(tmp_path: Path) -> None:
+def test_folder_is_created_and_replaced_without_leftovers(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     for text in ("first", "second"):
         with folder_swap.beside(folder) as new:
@@ -25,7 +25,7 @@ def test_a_folder_is_made_and_replaced_without_a_trace(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_what_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+def test_failure_leaves_the_folder_unchanged(tmp_path: Path) -> None:
     folder = made(tmp_path / "state", "before")
     with folder_swap.beside(folder) as new:
         made(new, "half")
@@ -34,7 +34,7 @@ def test_what_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "state [1]*"])
-def test_a_folder_that_a_killed_process_had_moved_away_comes_back(name: str, tmp_path: Path) -> None:
+def test_folder_moved_away_by_a_killed_process_is_restored(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     made(tmp_path / f".{name}.kvctl-dead" / "old", "before")
     made(tmp_path / f".{name}.kvctl-dead" / "new", "after")
@@ -43,7 +43,7 @@ def test_a_folder_that_a_killed_process_had_moved_away_comes_back(name: str, tmp
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_what_a_living_process_makes_is_left_alone(tmp_path: Path) -> None:
+def test_folder_of_a_running_process_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with folder_swap.beside(folder) as first:
         made(first, "first")
@@ -54,7 +54,7 @@ def test_what_a_living_process_makes_is_left_alone(tmp_path: Path) -> None:
     assert (folder / "data").read_text() == "first"
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KvctlError, match="Could not write"), folder_swap.beside(tmp_path / "file" / "state"):
         shutil.rmtree(tmp_path)

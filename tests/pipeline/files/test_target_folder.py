@@ -1,4 +1,4 @@
-"""The same job on a cluster, behind Spark Connect, and by spark-submit: real ones on loopback."""
+"""Jobs on a cluster, behind Spark Connect, and by spark-submit, on loopback."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def place(request: pytest.FixtureRequest) -> list[str]:
     return ["--remote", "local[2]"]
 
 
-def test_check_says_who_the_workers_are(place: list[str]) -> None:
+def test_check_lists_the_workers(place: list[str]) -> None:
     done = pipeline("check", *place, "-o", "json")
     found = json.loads(done.out)
     assert [worker["python"] for worker in found["workers"]] == [".".join(map(str, sys.version_info[:3]))]
@@ -90,7 +90,7 @@ def test_check_says_who_the_workers_are(place: list[str]) -> None:
 
 
 @pytest.mark.guarantee("pipeline-1")
-def test_a_bucket_goes_out_and_comes_back(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
+def test_bucket_is_exported_and_loaded(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
     bucket = fill(ENTRIES)
     folder = str(tmp_path / "export")
     exported = pipeline("export", bucket, "--to", folder, *place, "-s", server.url)

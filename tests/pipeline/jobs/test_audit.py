@@ -1,4 +1,4 @@
-"""Audits on Spark come to what audits without it come to."""
+"""Audits on Spark have the same result as audits without it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -28,7 +28,7 @@ SHORTLY = timedelta(seconds=2)
 
 @pytest.fixture
 def on_spark(engine: Engine, server: Server) -> Callable[..., Any]:
-    """Audits an origin and its replicas; in a thread, as commands do."""
+    """Audit an origin and its replicas; in a thread, as commands do."""
     import asyncio
 
     async def run(origin: str, *names: str, report: Callable[[Difference], None] = lambda _: None) -> list[Outcome]:
@@ -39,12 +39,12 @@ def on_spark(engine: Engine, server: Server) -> Callable[..., Any]:
 
 
 async def same(client: kvctl.Client, found: Sequence[Outcome], replica: str) -> None:
-    """That an audit without Spark says the same of these pairs."""
+    """Check that an audit without Spark has the same result."""
     expected = [item for item in await audited(client, replica) if item.origin == found[0].origin]
     assert [asdict(item) for item in found] == [asdict(item) for item in expected]
 
 
-async def test_a_mirror_that_agrees_and_one_that_lost_keys(
+async def test_audit_of_an_equal_mirror_and_one_that_lost_keys(
     client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
 ) -> None:
     bucket, whole, short = unique("ORIGIN"), unique("M"), unique("M")
@@ -64,7 +64,7 @@ async def test_a_mirror_that_agrees_and_one_that_lost_keys(
         await same(client, [item], item.replica)
 
 
-async def test_an_aggregate_through_transforms_with_keys_of_its_own(
+async def test_audit_of_an_aggregate_with_transforms_and_own_keys(
     client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
 ) -> None:
     one, two, both = unique("ONE"), unique("TWO"), unique("BOTH")
@@ -84,7 +84,7 @@ async def test_an_aggregate_through_transforms_with_keys_of_its_own(
     await same(client, found, both)
 
 
-async def test_buckets_that_have_nothing_to_do_with_each_other_key_by_key(
+async def test_audit_of_unrelated_buckets_compares_key_by_key(
     client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
 ) -> None:
     one, two = unique("ONE"), unique("TWO")
@@ -105,7 +105,7 @@ async def test_buckets_that_have_nothing_to_do_with_each_other_key_by_key(
 async def test_keys_that_differ_are_decided_about_in_blocks(
     client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of which only one is held; all are found, of a replica and of a bucket that is none."""
+    """Only one block is held; all differences are found, in a replica and in an unrelated bucket."""
     monkeypatch.setattr(confirmation, "BLOCK", 3)
     monkeypatch.setattr(job, "BLOCK", 3)
     origin, mirror, other = unique("ORIGIN"), unique("M"), unique("OTHER")
@@ -127,7 +127,7 @@ async def test_keys_that_differ_are_decided_about_in_blocks(
     await same(client, found[:1], mirror)
 
 
-async def test_what_is_not_there_is_said(unique: Names, raw: RawClient, on_spark: Any) -> None:
+async def test_audit_reports_missing_buckets(unique: Names, raw: RawClient, on_spark: Any) -> None:
     bucket = unique("ORIGIN")
     raw.create_bucket(bucket)
     with pytest.raises(BucketNotFound):
@@ -136,7 +136,7 @@ async def test_what_is_not_there_is_said(unique: Names, raw: RawClient, on_spark
         await on_spark(unique("NONE"), bucket)
 
 
-async def test_an_origin_in_another_domain(engine: Engine, leaf: Lab, unique: Names) -> None:
+async def test_audit_of_an_origin_in_another_domain(engine: Engine, leaf: Lab, unique: Names) -> None:
     import asyncio
 
     bucket, mirror = unique("ORIGIN"), unique("M")

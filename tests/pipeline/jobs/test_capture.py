@@ -21,7 +21,7 @@ Capture = Callable[..., Captured]
 
 @pytest.fixture
 def take(engine: Engine, server: Server, tmp_path: Path) -> Capture:
-    """Captures what is there of a bucket into `tmp_path / "capture"`."""
+    """Capture the existing changes of a bucket into `tmp_path / "capture"`."""
 
     def take(bucket: str, checkpoint: str = "checkpoint", **options: str) -> Captured:
         asked = parse({"bucket": bucket, "url": server.url, **options})
@@ -31,7 +31,7 @@ def take(engine: Engine, server: Server, tmp_path: Path) -> Capture:
 
 
 def captured(folder: Path) -> list[tuple[int, str, str, bytes | None]]:
-    """What a plain reader of all files finds: revision, key, operation and value."""
+    """Return revision, key, operation and value from all files, as a plain reader finds them."""
     table = ds.dataset(folder, partitioning="hive").to_table()
     columns = [table[name].to_pylist() for name in ("revision", "key", "operation", "value")]
     return sorted(zip(*columns, strict=True))
@@ -63,7 +63,7 @@ def test_every_change_is_captured_once_however_often_it_runs(
     assert [row[0] for row in captured(tmp_path / "capture")] == [1, 2, 3, 4, 5]
 
 
-def test_another_captures_checkpoint_and_another_life_of_the_bucket_are_refused(
+def test_foreign_checkpoint_and_recreated_bucket_are_refused(
     fill: Fill, raw: RawClient, take: Capture, tmp_path: Path
 ) -> None:
     bucket = fill({"a": b"1"})
@@ -83,9 +83,7 @@ def test_another_captures_checkpoint_and_another_life_of_the_bucket_are_refused(
     assert captured(tmp_path / "capture") == [(1, "a", "PUT", b"1")]
 
 
-def test_changes_that_are_gone_end_it_unless_that_is_allowed(
-    fill: Fill, raw: RawClient, take: Capture, tmp_path: Path
-) -> None:
+def test_lost_changes_end_the_capture_unless_allowed(fill: Fill, raw: RawClient, take: Capture, tmp_path: Path) -> None:
     bucket = fill({"a": b"1"})
     take(bucket)
     raw.put(bucket, "b", b"2")
@@ -98,7 +96,7 @@ def test_changes_that_are_gone_end_it_unless_that_is_allowed(
     assert [row[0] for row in captured(tmp_path / "capture")] == [1, 3]
 
 
-def test_what_goes_wrong_in_a_batch_is_the_error_that_it_was(
+def test_error_in_a_batch_keeps_its_type(
     fill: Fill, take: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(*_: object) -> None:

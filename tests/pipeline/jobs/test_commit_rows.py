@@ -1,4 +1,4 @@
-"""Commits made by Spark, and exported by it: the same tree as without."""
+"""Commits created and exported by Spark: the same tree as without it."""
 
 import asyncio
 import random
@@ -49,7 +49,7 @@ def options(name: str, repository: Repository, server: Server) -> SourceOptions:
 
 
 def content(count: int, seed: int = 0) -> dict[str, bytes]:
-    """Keys and values of all sizes, also such as stand apart from their leaf."""
+    """Return keys and values of all sizes, including those stored separately."""
     chosen = random.Random(seed)
     sizes = (0, 5, 100, 100, 100, 9000)
     return {f"k.{chosen.randrange(10**9)}": chosen.randbytes(chosen.choice(sizes)) for _ in range(count)}
@@ -81,7 +81,7 @@ async def held(repository: Repository, ref: str = "main") -> dict[str, bytes]:
     return {entry.key: entry.value for entry in await repository.entries(ref)}
 
 
-async def test_the_root_is_that_of_the_same_rows_put_and_committed(
+async def test_committed_root_equals_that_of_the_same_rows_put_and_committed(
     client: kvctl.Client, unique: Callable[..., str], repository: Repository, go: Go
 ) -> None:
     rows = content(3000)
@@ -94,7 +94,7 @@ async def test_the_root_is_that_of_the_same_rows_put_and_committed(
     assert await held(repository) == rows
 
 
-async def test_run_again_it_makes_no_second_commit(repository: Repository, go: Go) -> None:
+async def test_repeated_run_creates_no_second_commit(repository: Repository, go: Go) -> None:
     rows = content(50)
     first, again = await go(rows), await go(rows)
     assert (again.commit, again.recorded) == (first.commit, False)
@@ -103,7 +103,7 @@ async def test_run_again_it_makes_no_second_commit(repository: Repository, go: G
     assert len([commit async for commit in repository.log("main")]) == 2
 
 
-async def test_it_replaces_what_the_branch_holds(repository: Repository, go: Go) -> None:
+async def test_commit_replaces_the_content_of_the_branch(repository: Repository, go: Go) -> None:
     await go(content(50, seed=1))
     rows = content(60, seed=2)
     await go(rows)
@@ -112,7 +112,7 @@ async def test_it_replaces_what_the_branch_holds(repository: Repository, go: Go)
     assert await held(repository) == {}
 
 
-async def test_staged_changes_are_in_the_way(repository: Repository, go: Go) -> None:
+async def test_commit_refuses_staged_changes(repository: Repository, go: Go) -> None:
     await repository.put("main", "k", b"staged")
     with pytest.raises(Staged):
         await go(content(5))
@@ -120,13 +120,15 @@ async def test_staged_changes_are_in_the_way(repository: Repository, go: Go) -> 
 
 
 @pytest.mark.parametrize("rows", [{"no key": b""}, {"_kv.a": b""}])
-async def test_what_no_branch_can_hold_is_refused_whole(repository: Repository, go: Go, rows: dict[str, bytes]) -> None:
+async def test_commit_with_invalid_rows_is_refused_completely(
+    repository: Repository, go: Go, rows: dict[str, bytes]
+) -> None:
     with pytest.raises(UsageError):
         await go({"fine": b"1", **rows})
     assert await held(repository) == {}
 
 
-async def test_a_key_that_comes_twice_is_refused(
+async def test_duplicate_key_is_refused(
     repository: Repository, engine: Engine, options: SourceOptions, tmp_path: Path
 ) -> None:
     path = tmp_path / "twice.csv"
@@ -151,7 +153,7 @@ async def test_a_rehearsal_counts_checks_and_stores_nothing(
         await asyncio.to_thread(rehearse, engine, source, options, "main")
 
 
-async def test_export_of_a_commit_holds_what_its_filters_select(
+async def test_export_of_a_commit_has_the_keys_its_filters_select(
     repository: Repository, go: Go, engine: Engine, options: SourceOptions, tmp_path: Path
 ) -> None:
     rows = content(400) | {f"eu.{number}": b"x" * 500 for number in range(500)}

@@ -1,4 +1,4 @@
-"""Compactions: the bucket again from its captured changes, in a folder that holds nothing else."""
+"""Compactions: the bucket restored from its captured changes, in a folder without other content."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ DELETE, PURGE = {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup"
 
 
 @pytest.mark.guarantee("pipeline-30")
-def test_a_compaction_is_the_bucket_and_is_replaced_by_the_next(
+def test_compaction_equals_the_bucket_and_is_replaced_by_the_next(
     fill: Fill, raw: RawClient, engine: Engine, server: Server, tmp_path: Path
 ) -> None:
     bucket = fill({f"k{number}": b"old" for number in range(20)}, max_msgs_per_subject=3)
@@ -59,7 +59,7 @@ def test_a_compaction_is_the_bucket_and_is_replaced_by_the_next(
 
 
 @pytest.mark.parametrize("extra", ["notes.txt", "_hidden", "sub/data.parquet"])
-def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path, extra: str) -> None:
+def test_folder_with_other_content_is_refused(tmp_path: Path, extra: str) -> None:
     folder = tmp_path / "latest"
     captured(tmp_path / "capture")
     (folder / extra).parent.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path, extra: str
     assert (folder / extra).read_text() == "mine"
 
 
-def test_places_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_overlapping_folders_are_refused(tmp_path: Path) -> None:
     captured(tmp_path / "capture")
     for folder in (tmp_path / "capture", tmp_path / "capture" / "latest", tmp_path):
         with pytest.raises(UsageError, match="overlap"):
@@ -86,7 +86,7 @@ def test_places_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         check_places(tmp_path / "capture", tmp_path / "file")
 
 
-def test_an_empty_capture_is_compacted_and_one_that_lacks_a_file_is_not(engine: Engine, tmp_path: Path) -> None:
+def test_empty_capture_is_compacted_but_not_one_with_a_missing_file(engine: Engine, tmp_path: Path) -> None:
     folder = captured(tmp_path / "capture")
     state = folder.existing()
     assert compact(engine, folder.path, tmp_path / "empty").exported.manifest.rows == 0
@@ -139,7 +139,7 @@ def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark: Spark
 
 
 async def living_entries(server: Server, bucket: str) -> Mapping[str, tuple[bytes, int]]:
-    """What the bucket holds, by the library: value and revision."""
+    """Return value and revision of the bucket's entries, by the library."""
     async with kvctl.connect(server.url) as client:
         return {entry.key: (entry.value, entry.revision) async for entry in client.bucket(bucket).entries()}
 

@@ -1,4 +1,4 @@
-"""Exports of buckets on real Spark: the bucket as of one revision, in every format, whole or not there."""
+"""Exports of buckets on real Spark: the bucket as of one revision, in every format, complete or absent."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return sorted(found, key=lambda row: row["revision"])
 
 
-def test_an_export_holds_the_living_keys_and_says_of_what_revision(
+def test_export_has_existing_keys_and_names_its_revision(
     exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path
 ) -> None:
     bucket = fill({"a.1": b"x", "a.2": b"gone", "b.1": b"\xff"})
@@ -61,7 +61,7 @@ def test_an_export_holds_the_living_keys_and_says_of_what_revision(
     assert export_files.damages(tmp_path / "out", manifest) == []
 
 
-def test_history_is_every_entry(exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path) -> None:
+def test_export_of_history_has_every_entry(exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path) -> None:
     bucket = fill({"a": b"1"}, max_msgs_per_subject=5)
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "a", b"", {"KV-Operation": "DEL"})
@@ -71,7 +71,7 @@ def test_history_is_every_entry(exported: Exporting, fill: Fill, raw: RawClient,
     ]  # fmt: skip
 
 
-def test_filters_and_prefixes(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_export_with_filters_and_prefixes(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
     bucket = fill({"a.1": b"x", "a=b/c.2": b"y", "b.1": b"z", "lone": b"w"})
     made = exported(bucket, filters=("a.>", "a=b/c.*", "lone"), by_prefix=True)
     names = [part.name for part in made.manifest.files]
@@ -82,13 +82,13 @@ def test_filters_and_prefixes(exported: Exporting, fill: Fill, tmp_path: Path) -
     assert (made.manifest.filters, made.manifest.partitioned_by) == (("a.>", "a=b/c.*", "lone"), "prefix")
 
 
-def test_an_empty_bucket_is_an_export_of_nothing(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_export_of_an_empty_bucket_is_empty(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
     made = exported(fill({}), format="csv")
     assert (made.manifest.rows, made.manifest.cut) == (0, 0)
     assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
 
 
-def test_what_is_written_after_the_cut_is_not_in_it(
+def test_export_excludes_writes_after_the_cut(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
 ) -> None:
     bucket = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=3)
@@ -102,7 +102,7 @@ def test_what_is_written_after_the_cut_is_not_in_it(
 
 
 @pytest.mark.guarantee("pipeline-22")
-def test_what_the_bucket_no_longer_holds_is_newer_and_counted(
+def test_export_takes_and_counts_newer_values_of_evicted_entries(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
 ) -> None:
     bucket = fill({"a": b"1", "b": b"1", "c": b"1"})
@@ -115,7 +115,9 @@ def test_what_the_bucket_no_longer_holds_is_newer_and_counted(
 
 
 @pytest.mark.guarantee("pipeline-22")
-def test_writers_do_not_blur_the_cut(exported: Exporting, fill: Fill, server: Server, tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_affect_the_cut(
+    exported: Exporting, fill: Fill, server: Server, tmp_path: Path
+) -> None:
     """Keys are overwritten in turn, never more often than history holds: each row is the last one up to the cut."""
     count = 200
     bucket = fill(max_msgs_per_subject=64)
@@ -140,10 +142,10 @@ def test_writers_do_not_blur_the_cut(exported: Exporting, fill: Fill, server: Se
     assert all(row["value"] == str(row["revision"]) for row in lines(tmp_path / "out"))
 
 
-def test_overwriting_says_what_went(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_overwriting_export_reports_removed_files(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
     bucket = fill({"a": b"1"})
     exported(bucket)
-    with pytest.raises(ConflictError, match="holds an export"):
+    with pytest.raises(ConflictError, match="contains an export"):
         exported(bucket)
     (tmp_path / "out" / MANIFEST).unlink()
     with pytest.raises(ConflictError, match="no whole export"):
@@ -153,7 +155,7 @@ def test_overwriting_says_what_went(exported: Exporting, fill: Fill, tmp_path: P
     assert {path.name for path in (tmp_path / "out").iterdir()} == {MANIFEST, "part-00000.csv"}
 
 
-def test_what_fails_leaves_the_export_before(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_failed_export_leaves_the_previous_one(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
     exported(fill({"a": b"1"}))
     with pytest.raises(BucketNotFound):
         exported("NOWHERE", overwrite=True)
@@ -163,7 +165,7 @@ def test_what_fails_leaves_the_export_before(exported: Exporting, fill: Fill, tm
     assert not (tmp_path / "new").exists()
 
 
-def test_rows_that_do_not_arrive_are_no_export(
+def test_export_with_missing_rows_fails(
     exported: Exporting, fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Executors that write to a disk of their own leave nothing here."""
@@ -187,7 +189,7 @@ def _with_clock(proxy: Proxy, ahead: timedelta) -> None:
 
 @pytest.mark.guarantee("writing-13", by="fault")
 @pytest.mark.parametrize(("ahead", "left"), [(timedelta(minutes=30), 1800), (timedelta(minutes=-30), 5400)])
-def test_ttl_of_an_export_is_what_is_left_by_the_server_s_clock(
+def test_export_computes_remaining_ttl_by_the_servers_clock(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int
 ) -> None:
     bucket = fill({"plain": b"v"}, allow_msg_ttl=True)
@@ -200,7 +202,7 @@ def test_ttl_of_an_export_is_what_is_left_by_the_server_s_clock(
     assert left - 120 < found["k"] <= left
 
 
-def test_stats_of_a_day_count_by_the_server_s_clock(engine: Engine, fill: Fill, server: Server) -> None:
+def test_stats_use_the_servers_clock(engine: Engine, fill: Fill, server: Server) -> None:
     bucket = fill({"k": b"v"})
     with Proxy(server.url) as proxy:
         _with_clock(proxy, timedelta(days=2))

@@ -1,4 +1,4 @@
-"""Loads of exports and tables on real Spark: what comes back is what was there, also after a load that was cut off."""
+"""Loads of exports and tables on real Spark: the content is restored, also after an interrupted load."""
 
 import json
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def pipeline(engine: Engine, server: Server, tmp_path: Path) -> Files:
 
 
 async def entries(client: kvctl.Client, bucket: str) -> list[tuple[str, str, bytes, dict[str, str]]]:
-    """What a bucket holds, oldest first, without the ids of rows."""
+    """Return the entries of a bucket, oldest first, without row ids."""
     found = [entry async for entry in client.bucket(bucket).history()]
     drop = ("KV-Operation", "Kvctl-Row", "Nats-Rollup", "Nats-TTL")
     return [
@@ -65,7 +65,7 @@ async def entries(client: kvctl.Client, bucket: str) -> list[tuple[str, str, byt
 
 @pytest.mark.guarantee("pipeline-24")
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
-async def test_a_bucket_comes_back_under_another_name(
+async def test_bucket_is_loaded_under_another_name(
     format: str, pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client, unique: Callable[[], str]
 ) -> None:
     values = {f"v.{n}": value for n, value in enumerate(ODD) if len(value) < 1_000_000} | dict.fromkeys(KEYS, b"\xff")
@@ -85,7 +85,7 @@ async def test_a_bucket_comes_back_under_another_name(
 
 
 @pytest.mark.guarantee("pipeline-24")
-async def test_history_comes_back_in_the_order_of_each_key(
+async def test_history_is_loaded_in_the_order_of_each_key(
     pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client, unique: Callable[[], str]
 ) -> None:
     bucket = fill(max_msgs_per_subject=4)
@@ -131,7 +131,9 @@ async def test_history_comes_back_in_the_order_of_each_key(
 
 
 @pytest.mark.guarantee("pipeline-24")
-async def test_only_what_differs_is_written(pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client) -> None:
+async def test_only_differing_rows_are_written(
+    pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client
+) -> None:
     bucket = fill({"a": b"1", "b": b"2", "c": b"3"})
     pipeline.export(bucket)
     raw.put(bucket, "b", b"changed")
@@ -148,7 +150,7 @@ async def test_only_what_differs_is_written(pipeline: Files, fill: Fill, raw: Ra
     assert (await client.bucket(bucket).status()).last_revision == before
 
 
-async def test_a_table_of_ones_own_with_bad_rows(
+async def test_load_of_a_table_with_bad_rows(
     pipeline: Files, client: kvctl.Client, unique: Callable[[], str], tmp_path: Path
 ) -> None:
     rows = [{"sku": "a.1", "n": 7}, {"sku": "b 2", "n": 1}, {"n": 3}, {"sku": "c", "n": "é"}]
@@ -170,14 +172,14 @@ async def test_a_table_of_ones_own_with_bad_rows(
     ]  # fmt: skip
 
 
-def test_a_load_whose_server_has_gone_says_how_to_complete_it(engine: Engine) -> None:
+def test_load_with_a_lost_server_hints_how_to_complete_it(engine: Engine) -> None:
     rows = engine.spark.createDataFrame([("a", b"1")], "key string, value binary")
     with pytest.raises(NoServer) as raised, engine.explaining():
         write(rows, SourceOptions(bucket="B", url="nats://127.0.0.1:1"))
     assert raised.value.hint == "Bucket `B` may have some of the rows; run it again to complete it"
 
 
-def test_what_cannot_be_loaded_is_refused_before_anything_is_written(
+def test_invalid_load_is_refused_before_anything_is_written(
     pipeline: Files, fill: Fill, raw: RawClient, tmp_path: Path
 ) -> None:
     bucket = fill({"a": b"1"})

@@ -1,4 +1,4 @@
-"""Declared pipelines, run: buckets and files, SQL and expressions, what is wrong, and what would be done."""
+"""Runs of declared pipelines: buckets and files, SQL and expressions, errors, and plans."""
 
 import csv
 from collections.abc import Callable
@@ -33,9 +33,7 @@ def held(engine: Engine, server: Server, bucket: str) -> dict[str, bytes]:
     return {row.key: bytes(row.value) for row in rows}
 
 
-def test_a_query_brings_buckets_and_files_together(
-    go: Run, fill: Fill, engine: Engine, server: Server, tmp_path: Path
-) -> None:
+def test_query_combines_buckets_and_files(go: Run, fill: Fill, engine: Engine, server: Server, tmp_path: Path) -> None:
     orders, totals = fill({"NEW.1": b"3", "NEW.2": b"4", "OLD.1": b"5"}), fill()
     (tmp_path / "prices.csv").write_text("key,price\nNEW.1,10\nNEW.2,20\n")
     text = f"""
@@ -55,7 +53,7 @@ sink: {{bucket: {totals}, if_different: true}}
     assert (again.written, again.unchanged) == (0, 2)
 
 
-def test_expressions_into_files_that_are_not_overwritten(go: Run, fill: Fill, engine: Engine, tmp_path: Path) -> None:
+def test_run_writes_expressions_without_overwriting_files(go: Run, fill: Fill, engine: Engine, tmp_path: Path) -> None:
     bucket = fill({"a": b"1", "b": b"2"})
     text = f"""
 version: 1
@@ -73,7 +71,7 @@ sink: {{path: out, format: parquet}}
     assert engine.spark.read.parquet(str(tmp_path / "out")).count() == 2
 
 
-def test_files_that_were_not_finished_are_not_in_the_way(go: Run, fill: Fill, tmp_path: Path) -> None:
+def test_unfinished_files_do_not_block_a_run(go: Run, fill: Fill, tmp_path: Path) -> None:
     bucket = fill({"a": b"1", "b": b"x"})
     text = f"""
 version: 1
@@ -87,7 +85,7 @@ sink: {{path: out, format: parquet}}
     assert go(text.replace("cast(", "try_cast(")).written == 2
 
 
-def test_a_plan_says_what_would_be_done_and_does_nothing(go: Run, fill: Fill, engine: Engine, server: Server) -> None:
+def test_plan_describes_the_run_without_effect(go: Run, fill: Fill, engine: Engine, server: Server) -> None:
     bucket, sink = fill({"a": b"1"}), fill()
     planned = go(
         f"version: 1\nsource: {{bucket: {bucket}}}\nselect: {{key: key, value: value}}\nsink: {{bucket: {sink}}}",
@@ -111,7 +109,7 @@ def test_a_plan_says_what_would_be_done_and_does_nothing(go: Run, fill: Fill, en
         ("source: {bucket: B}\nselect: {x: key}\nsink: {bucket: B}", KvctlError),
     ],
 )
-def test_what_is_wrong_is_one_clear_error(
+def test_invalid_pipeline_is_one_clear_error(
     go: Run, fill: Fill, engine: Engine, server: Server, tmp_path: Path, text: str, error: type[KvctlError]
 ) -> None:
     bucket = fill({"a": b"1"})
@@ -122,7 +120,7 @@ def test_what_is_wrong_is_one_clear_error(
     assert held(engine, server, bucket) == {"a": b"1"}
 
 
-def test_files_are_read_and_written_as_their_form_has_it(go: Run, engine: Engine, tmp_path: Path) -> None:
+def test_files_are_read_and_written_with_their_schema(go: Run, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('key,value\na,"say ""x"", \\"\nb,"two\nlines"\n')
     text = "version: 1\nsource: {path: in.csv}\nsink: {path: out.csv}"
     assert go(text).written == 2
@@ -132,7 +130,7 @@ def test_files_are_read_and_written_as_their_form_has_it(go: Run, engine: Engine
 
 
 @pytest.mark.parametrize("row", ["a,1,2", "a", '{"key": "a"'])
-def test_a_row_that_is_not_of_its_files_form_fails_the_run(go: Run, tmp_path: Path, row: str) -> None:
+def test_malformed_row_fails_the_run(go: Run, tmp_path: Path, row: str) -> None:
     json = row.startswith("{")
     (tmp_path / "in").write_text(f'{{"key": "b", "value": 1}}\n{row}\n' if json else f"key,value\nb,1\n{row}\n")
     with pytest.raises(KvctlError, match=r"Malformed|is not a JSON object"):
@@ -140,7 +138,7 @@ def test_a_row_that_is_not_of_its_files_form_fails_the_run(go: Run, tmp_path: Pa
     assert not (tmp_path / "out.json").exists()
 
 
-def test_columns_that_the_sink_does_not_take_are_found_by_a_dry_run(go: Run, fill: Fill) -> None:
+def test_dry_run_finds_columns_that_the_sink_does_not_accept(go: Run, fill: Fill) -> None:
     bucket = fill({"a": b"1"})
     with pytest.raises(UsageError, match="Unknown column `x`"):
         go(f"version: 1\nsource: {{bucket: {bucket}}}\nselect: {{x: key}}\nsink: {{bucket: {bucket}}}", plan=True)

@@ -1,4 +1,4 @@
-"""What a bucket is made of, counted by Spark, and drawn."""
+"""Statistics of a bucket, computed by Spark, and their picture."""
 
 import re
 from xml.etree import ElementTree
@@ -39,7 +39,7 @@ def test_keys_are_counted_by_prefix(engine: Engine, fill: Fill, raw: RawClient, 
     assert [(group.prefix, group.keys) for group in deeper.prefixes] == [("eu.a", 2)]
 
 
-def test_an_empty_bucket_and_none(engine: Engine, fill: Fill, server: Server) -> None:
+def test_stats_of_an_empty_and_a_missing_bucket(engine: Engine, fill: Fill, server: Server) -> None:
     found = stats(engine, SourceOptions(bucket=fill(), url=server.url))
     assert (found.total.keys, found.total.oldest, found.prefixes, found.largest) == (0, None, (), ())
     with pytest.raises(BucketNotFound):

@@ -85,7 +85,7 @@ def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(
     assert compared.counts == {"missing": 0, "extra": 1, "differs": 1}
 
 
-def test_another_bucket_is_compared_by_what_its_keys_hold(verifying: Verifying, fill: Fill, raw: RawClient) -> None:
+def test_another_bucket_is_compared_by_values(verifying: Verifying, fill: Fill, raw: RawClient) -> None:
     verifying.export(fill({"a": b"1", "b": b"2", "c": b"\xff"}))
     copy = fill({"x": b"", "b": b"2", "c": b"\xfe"})
     raw.put(copy, "x", b"", {"KV-Operation": "DEL"})

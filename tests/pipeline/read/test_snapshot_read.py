@@ -38,7 +38,7 @@ class Oracle:
         self.log.append((self.raw.put(self.bucket, key, value, headers or None), key, operation, value))
 
     def held(self, cut: int | None = None) -> dict[str, list[tuple[int, str, bytes]]]:
-        """What the bucket held of each key right after a revision, or holds now."""
+        """Return the bucket's state right after a revision, or now."""
         keys: dict[str, list[tuple[int, str, bytes]]] = {}
         for revision, key, operation, value in self.log:
             if cut is None or revision <= cut:
@@ -220,7 +220,7 @@ def test_what_was_acknowledged_is_read_from_any_replica(cluster: Lab, unique: Ca
 
 @contextmanager
 def _writing(url: str, bucket: Oracle, write: Callable[[int], tuple[str, str]]) -> Iterator[Callable[[int], None]]:
-    """Writes all the time; what it gives waits until so many more are written."""
+    """Write continuously; the returned function waits for a number of further writes."""
     stopped, progress = threading.Event(), threading.Condition()
 
     def work() -> None:

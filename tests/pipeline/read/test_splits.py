@@ -1,4 +1,4 @@
-"""What is read is cut into parts that cover it once, none of them empty, of about the same size."""
+"""Splits cover a read exactly once, are not empty, and have about the same size."""
 
 from itertools import pairwise
 

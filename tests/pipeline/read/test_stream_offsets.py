@@ -45,7 +45,7 @@ def raw_own(own_server: Server) -> RawClient:
 
 
 def keys(reader: KvStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    """What the tasks of a batch read."""
+    """Return the rows that the tasks of a batch read."""
     batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
     return [row["key"] for batch in batches for row in batch.to_pylist()]
 
@@ -188,7 +188,7 @@ def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(
 def test_loss_during_a_read_ends_it(
     begin: Begin, raw: RawClient, bucket_name: str, config: dict[str, Any], cause: str | None
 ) -> None:
-    """What goes while a task reads is a loss unless newer revisions of its keys took its place."""
+    """Entries removed during a read are lost unless newer revisions of their keys replaced them."""
     raw.create_bucket(bucket_name, **config)
     value = b"x" * 1000
     for number in range(24_999):
@@ -220,7 +220,7 @@ def test_loss_during_a_read_ends_it(
 
 @pytest.mark.guarantee("pipeline-26", by="fault")
 def test_a_read_that_is_quicker_than_expiry_is_no_loss(begin: Begin, raw: RawClient, bucket_name: str) -> None:
-    """What goes after its row came was read."""
+    """Entries removed after they were read are not lost."""
     raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
     for number in range(20):
         raw.put(bucket_name, f"k{number}", b"")

@@ -1,4 +1,4 @@
-"""What a stream read learns from a real server: losses told from history, where to begin, how far a batch goes."""
+"""Requests of a stream read on a real server: losses or history, the start, and the end of a batch."""
 
 import time
 from collections.abc import Callable
@@ -20,13 +20,13 @@ Unique = Callable[..., str]
 
 
 async def standing_of(client: kvctl.Client, bucket: str) -> Standing:
-    """Where the bucket stands now."""
+    """Return the bucket's current state."""
     return (await look(client.bucket(bucket)))[1]
 
 
 @pytest.fixture
 def written(raw: RawClient, client: kvctl.Client, bucket_name: str) -> Bucket:
-    """A bucket without history in which most revisions are gone: keys 0 to 9 stand at 1 to 5 and 996 to 1000."""
+    """A bucket without history with few revisions left: keys 0 to 9 are at 1 to 5 and 996 to 1000."""
     raw.create_bucket(bucket_name)
     for number in range(5):
         raw.put(bucket_name, f"k{number}", b"old")

@@ -34,7 +34,7 @@ def archive(tmp_path: Path) -> Archive:
 
 
 def written(folder: Path) -> Path:
-    """What a JVM wrote."""
+    """Write the file of a JVM."""
     (folder / "fresh").write_bytes(b"123456")
     return folder / "fresh"
 

@@ -133,7 +133,7 @@ SYSTEM = (
 
 @pytest.fixture(scope="module")
 def bare(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], str, Path]:
-    """What `BARE` printed on a machine without a Java, what it left on stderr, and its directory."""
+    """Run `BARE` on a machine without a Java; return its output, its stderr, and its directory."""
     place = tmp_path_factory.mktemp("bare")
     (place / "bin").mkdir()
     (place / "tmp").mkdir()

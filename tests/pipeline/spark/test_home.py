@@ -1,4 +1,4 @@
-"""The directory that Spark is started from."""
+"""Home directory of Spark."""
 
 import os
 from pathlib import Path
@@ -17,14 +17,14 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
 
 
-def test_it_is_the_installed_package_without_its_python(tmp_path: Path) -> None:
+def test_spark_home_is_the_installed_package_without_its_python(tmp_path: Path) -> None:
     home = spark_home(tmp_path)
     assert spark_home(tmp_path) == home
     assert sorted(os.listdir(home)) == ["bin", "jars", "sbin"]
     assert (home / "jars").resolve() == INSTALLED / "jars"
 
 
-def test_what_is_named_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_spark_home_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "own"))
     assert spark_home(tmp_path) == tmp_path / "own"
 
@@ -33,7 +33,7 @@ def test_another_interpreter_gets_pyspark_from_its_home(tmp_path: Path) -> None:
     assert spark_home(tmp_path, "/opt/python") == INSTALLED
 
 
-def test_workers_import_what_is_compiled(spark: SparkSession) -> None:
+def test_workers_import_the_compiled_package(spark: SparkSession) -> None:
     places = spark.range(1).mapInArrow(_place, "place string").collect()
     assert places[0]["place"] == str(INSTALLED)
 

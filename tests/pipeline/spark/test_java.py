@@ -1,4 +1,4 @@
-"""Which Java is taken; none is started here."""
+"""Selection of a Java; none is started here."""
 
 import subprocess
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_java_home_comes_first(install: Installed, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
-def test_one_that_is_too_old_gives_way_to_the_next(
+def test_outdated_java_is_skipped(
     install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     old, other = install(version), install("21.0.2")
@@ -60,7 +60,7 @@ def test_one_that_is_too_old_gives_way_to_the_next(
     assert find_java().home == other
 
 
-def test_a_java_home_without_a_java_gives_way(
+def test_java_home_without_a_java_is_skipped(
     install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin" / "java").symlink_to(install("21") / "bin" / "java")
@@ -68,7 +68,9 @@ def test_a_java_home_without_a_java_gives_way(
     assert find_java().version == 21
 
 
-def test_one_that_says_its_version_only_itself_is_asked(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_without_a_release_file_is_run_for_its_version(
+    install: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install("17.0.9", release=False)))
     assert find_java().version == 17
 
@@ -81,13 +83,13 @@ def test_a_script_on_path_is_asked_where_its_java_is(install: Installed, tmp_pat
     assert find_java().home == home
 
 
-def test_without_any_the_error_says_what_to_install() -> None:
+def test_missing_java_hints_what_to_install() -> None:
     with pytest.raises(KvctlError, match=r"Spark needs Java 17 or newer$") as caught:
         find_java()
     assert "pip install 'kvctl[spark]'" in str(caught.value.hint)
 
 
-def test_the_one_that_is_too_old_is_named(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_java_is_named_in_the_error(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     home = install("11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(KvctlError, match=f"Java 11 in `{home}` is too old"):
@@ -100,7 +102,7 @@ def test_a_java_with_all_modules_is_used_as_it_is(install: Installed, tmp_path: 
     assert not (tmp_path / "cache").exists()
 
 
-def test_one_that_lacks_the_vectors_is_run_without_asking_for_them(
+def test_java_without_the_vector_module_is_run_without_requesting_it(
     install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install("25", modules="java.base java.xml")))

@@ -1,4 +1,4 @@
-"""Where a session runs and what Spark is told, before there is one."""
+"""Place and settings of a session, without starting one."""
 
 import pytest
 
@@ -33,29 +33,29 @@ def test_a_task_has_four_attempts_on_this_machine_too(master: str, told_as: str)
     assert with_retries(master) == told_as
 
 
-def test_a_session_of_this_machine_listens_on_loopback_alone_and_shows_no_page() -> None:
+def test_local_session_listens_on_loopback_only_without_web_page() -> None:
     local = told(Target())
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
     assert local["spark.ui.enabled"] == "false"
     assert local["spark.sql.warehouse.dir"].startswith("/scratch/")
 
 
-def test_a_cluster_has_to_reach_the_driver() -> None:
+def test_driver_is_reachable_for_a_cluster() -> None:
     assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(Target("spark://a:7077")).keys()
 
 
-def test_a_cluster_of_this_machine_does_not() -> None:
+def test_driver_of_a_local_cluster_listens_on_loopback() -> None:
     assert told(Target("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
 
 
-def test_what_the_user_sets_beats_ours_and_joins_the_options_of_java() -> None:
+def test_user_settings_override_ours_and_extend_java_options() -> None:
     conf = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xss4m"}
     found = told(Target(conf=conf))
     assert found["spark.ui.enabled"] == "true"
     assert found["spark.driver.extraJavaOptions"] == "-Dlog=x -Xss4m"
 
 
-def test_settings_are_pairs_and_the_last_of_a_name_counts() -> None:
+def test_last_setting_of_a_name_counts() -> None:
     assert parse_conf(["a.b=1", "c=x=y", "a.b="]) == {"a.b": "", "c": "x=y"}
 
 
@@ -70,19 +70,19 @@ def test_a_setting_without_name_or_value_is_refused(pair: str) -> None:
     [{"master": "local", "remote": "sc://a"}, {"master": ""}, {"remote": ""}, {"remote": "spark://a"}],
     ids=str,
 )
-def test_places_that_are_none_are_refused(target: dict[str, str]) -> None:
+def test_invalid_masters_and_remotes_are_refused(target: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         Target(**target)
 
 
 @pytest.mark.parametrize("kind", ["master", "remote"])
-def test_nobody_waits_for_a_server_that_is_not_there(kind: str) -> None:
+def test_unreachable_server_is_reported_immediately(kind: str) -> None:
     scheme = {"master": "spark", "remote": "sc"}[kind]
     with pytest.raises(NoServer, match=r"Could not reach .*: Connection refused"):
         check_reachable(Target(**{kind: f"{scheme}://127.0.0.1:1"}))
 
 
-def test_a_listener_that_is_no_connect_server_is_not_asked_for_long(
+def test_listener_that_is_not_a_connect_server_is_reported_quickly(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "ANSWER", 0.5)
@@ -93,6 +93,6 @@ def test_a_listener_that_is_no_connect_server_is_not_asked_for_long(
 
 
 @pytest.mark.parametrize("address", ["", ":7077", "a:b", "[::1"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="not a server address"):
         check_reachable(Target(f"spark://{address}"))

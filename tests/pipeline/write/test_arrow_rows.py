@@ -1,4 +1,4 @@
-"""Columns that can be written, and batches made into rows."""
+"""Columns that can be written, and batches converted to rows."""
 
 import pyarrow as pa
 import pytest
@@ -61,7 +61,7 @@ def test_columns_of_a_reading_are_taken() -> None:
     )
 
 
-def test_rows_that_cannot_be_written_are_told_apart() -> None:
+def test_rows_that_cannot_be_written_are_separated() -> None:
     rows = [
         {"key": "fine", "value": "ö", "operation": "PUT"},
         {"key": None, "value": "", "operation": None},
@@ -92,7 +92,7 @@ def test_rows_that_cannot_be_written_are_told_apart() -> None:
     ]  # fmt: skip
 
 
-def test_headers_that_make_a_server_do_something_are_not_taken_over() -> None:
+def test_headers_with_server_side_effects_are_not_written() -> None:
     headers = [("Nats-Rollup", "all"), ("Nats-Msg-Id", "1"), ("Kvctl-Row", "x.0.0"), ("Color", "red")]
     kinds = [("key", pa.string()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.string()))]
     rows = [{"key": "a", "value": b"", "headers": headers}]

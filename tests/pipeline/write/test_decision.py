@@ -1,4 +1,4 @@
-"""What to do about a row, by what its key holds."""
+"""Decisions about a row, from the entries of its key."""
 
 from typing import Any
 
@@ -57,7 +57,9 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
         (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 3, deduplicated=True))], Outcome.WRITE),
     ],
 )
-def test_a_retried_put(history: int, line: int, value: str, stored: list[StoredMessage], outcome: Outcome) -> None:
+def test_retried_put_is_decided_by_stored_rows(
+    history: int, line: int, value: str, stored: list[StoredMessage], outcome: Outcome
+) -> None:
     decider = Decider(IDS, WriteMode.PUT, history)
     decider.note([row(0, "a"), row(1, "b"), row(2, "v" if stored and b"v" == stored[0].payload else "w"), row(3)])
     decision = decider.decide(Asked(row(line, value)), stored[-1] if stored else theirs(4), stored)
@@ -66,7 +68,7 @@ def test_a_retried_put(history: int, line: int, value: str, stored: list[StoredM
         assert decision.revision == (stored[-1].sequence if stored else 4)
 
 
-def test_two_equal_rows_are_two() -> None:
+def test_equal_rows_are_counted_separately() -> None:
     """In another order than before, each stored one stands for one of them."""
     decider = Decider(IDS, WriteMode.PUT, 5)
     decider.note([row(0), row(1)])
@@ -75,7 +77,7 @@ def test_two_equal_rows_are_two() -> None:
     assert decider.decide(Asked(row(1)), stored[0], stored).outcome is not Outcome.STORED
 
 
-def test_a_row_that_stands_for_others_has_to_come_again() -> None:
+def test_row_that_replaced_others_must_occur_again() -> None:
     """Without history it pushed them out, unless the plan gives other rows now."""
     decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
     decider.note([row(0)])
@@ -99,7 +101,7 @@ def test_row_that_others_overwrote_meanwhile_has_come_again() -> None:
 
 
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
-def test_nothing_unknown_is_a_success_on_condition(mode: WriteMode) -> None:
+def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode: WriteMode) -> None:
     decision = Decider(IDS, mode, 1).decide(Asked(row(0), 0), theirs(9), [theirs(9)])
     assert decision.outcome is Outcome.REFUSED
     assert decision.cause == "Unknown outcome: the key was at revision 9 since"
@@ -117,7 +119,7 @@ def test_nothing_unknown_is_a_success_on_condition(mode: WriteMode) -> None:
         (WriteMode.PUT, None, theirs(9), ""),
     ],
 )
-def test_a_row_that_was_refused(mode: WriteMode, expected: int | None, last: Any, cause: str) -> None:
+def test_refused_row_is_known_not_to_be_stored(mode: WriteMode, expected: int | None, last: Any, cause: str) -> None:
     """It is known not to be stored: what others have written since says nothing else."""
     since = [last] if last else []
     decision = Decider(IDS, mode, 1).decide(Asked(row(0), expected), last, since, absent=True)
@@ -154,7 +156,7 @@ ELSEWHERE = RowIds("JOB", 4)
         (5, "v", [mine(9, 6, "b")], Outcome.STORED),  # the row after it is there
     ],
 )
-def test_a_put_of_a_job_that_was_cut_into_other_partitions(
+def test_put_of_a_job_with_other_partitions(
     history: int, value: str, stored: list[StoredMessage], outcome: Outcome
 ) -> None:
     decider = Decider(IDS, WriteMode.PUT, history, moved=True, lenient=True)

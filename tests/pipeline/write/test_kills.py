@@ -1,4 +1,4 @@
-"""Exports and loads that are killed: nothing is taken for whole that is not, and run again they complete."""
+"""Killed exports and loads: nothing incomplete counts as complete, and a repeated run completes them."""
 
 import os
 import signal
@@ -90,7 +90,7 @@ POINTS = ["writing", "staged", "moved"]
 
 @dataclass(frozen=True)
 class Killed:
-    """How a job ended."""
+    """Result of a killed job."""
 
     exit_code: int
     errors: str

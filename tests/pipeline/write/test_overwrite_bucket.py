@@ -1,4 +1,4 @@
-"""The exchange of a bucket's content by what is staged beside it, ended at every point and run again."""
+"""Exchange of a bucket's content with the staged rows, interrupted at every point and repeated."""
 
 import asyncio
 from typing import Any
@@ -62,7 +62,9 @@ async def test_content_is_exchanged(client: kvctl.Client, bucket_name: str, raw:
     assert ("old.1", b"before", "PUT") in await contents(client, bucket_name)
 
 
-async def test_what_is_the_same_is_left_alone_on_demand(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_if_different_leaves_equal_values_unchanged(
+    client: kvctl.Client, bucket_name: str, raw: RawClient
+) -> None:
     await client.create_bucket(bucket_name)
     for row in puts(50):
         raw.put(bucket_name, row["key"], row["value"])
@@ -96,7 +98,7 @@ async def test_histories_deletions_headers_and_ttls_come_through(
     assert entries[0].headers == {"Color": "red"}
 
 
-async def test_what_others_write_meanwhile_stays(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_concurrent_writes_of_others_stay(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "old", b"")
     stage = await staged(client, bucket_name, puts(10))
@@ -111,7 +113,7 @@ async def test_what_others_write_meanwhile_stays(client: kvctl.Client, bucket_na
 
 @pytest.mark.guarantee("pipeline-17")
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8, 13])
-async def test_an_exchange_that_is_ended_is_completed_by_the_next(
+async def test_interrupted_exchange_is_completed_by_the_next(
     client: kvctl.Client, bucket_name: str, raw: RawClient, rounds: int
 ) -> None:
     await client.create_bucket(bucket_name)
@@ -128,7 +130,7 @@ async def test_an_exchange_that_is_ended_is_completed_by_the_next(
     assert differences(await living(client, bucket_name), wanted(puts(3000))) == []
 
 
-async def test_less_than_was_written_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_incomplete_stage_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "old", b"1")
     stage = await staged(client, bucket_name, puts(9))
@@ -138,7 +140,7 @@ async def test_less_than_was_written_is_not_exchanged(client: kvctl.Client, buck
 
 
 @pytest.mark.guarantee("pipeline-16")
-async def test_what_has_no_room_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_stage_without_room_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name, max_bytes=20_000)
     raw.put(bucket_name, "old", b"1" * 15_000)
     stage = await staged(client, bucket_name, puts(100))
@@ -178,7 +180,7 @@ async def test_overwrite_that_begins_during_removal_costs_no_key(
     assert await living(client, bucket_name) == wanted(puts(20))
 
 
-async def test_a_bucket_that_is_no_stage_is_not_taken_for_one(client: kvctl.Client, bucket_name: str) -> None:
+async def test_bucket_that_is_not_a_stage_is_refused(client: kvctl.Client, bucket_name: str) -> None:
     await client.create_bucket(bucket_name)
     theirs = await client.create_bucket(bucket_name + overwrite_bucket.SUFFIX)
     await theirs.put("a", b"theirs")
@@ -187,7 +189,7 @@ async def test_a_bucket_that_is_no_stage_is_not_taken_for_one(client: kvctl.Clie
     assert (await theirs.get("a")).value == b"theirs"
 
 
-async def test_a_bucket_that_goes_half_way_is_told(client: kvctl.Client, bucket_name: str) -> None:
+async def test_bucket_deleted_during_the_exchange_is_reported(client: kvctl.Client, bucket_name: str) -> None:
     await client.create_bucket(bucket_name)
     stage = await staged(client, bucket_name, puts(5000))
     running = asyncio.create_task(exchange(client, bucket_name, stage, 5000))

@@ -1,4 +1,4 @@
-"""Rows published by one task: each stored once, those of a key in order, whatever an attempt before it did."""
+"""Rows published by one task: each stored once, those of a key in order, whatever an earlier attempt did."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -88,7 +88,7 @@ async def test_an_id_of_a_row_is_no_header_of_its_writer(client: kvctl.Client, b
 
 @pytest.mark.parametrize("since", [0, None])
 @pytest.mark.parametrize("stored", [0, 1, 700, 1000])
-async def test_a_retry_adds_what_is_missing(
+async def test_retry_adds_missing_rows(
     client: kvctl.Client, bucket: str, raw: RawClient, stored: int, since: int | None
 ) -> None:
     rows = puts(1000)
@@ -121,7 +121,7 @@ async def test_a_retry_in_another_order_adds_nothing(client: kvctl.Client, bucke
     assert last_seq(raw, bucket) == 300
 
 
-async def test_other_rows_under_the_same_id_are_not_taken_for_written(
+async def test_different_rows_under_the_same_id_do_not_count_as_written(
     client: kvctl.Client, bucket: str, raw: RawClient
 ) -> None:
     await Task(client, bucket)(puts(20))
@@ -133,7 +133,7 @@ async def test_other_rows_under_the_same_id_are_not_taken_for_written(
             await Task(client, bucket)([{"key": "k.9", "value": b"other"}], begun=True, since=None)
 
 
-async def test_a_retry_leaves_what_others_wrote_meanwhile(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_retry_leaves_concurrent_writes_of_others(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     rows = puts(10)
     await Task(client, bucket)(rows)
     raw.put(bucket, "k.3", b"theirs")
@@ -161,14 +161,14 @@ async def test_late_rows_of_a_killed_attempt_are_waited_for_in_a_busy_bucket(
     assert stored in ([b"newer"], [b"older", b"newer"])
 
 
-async def test_what_was_there_before_the_job_is_overwritten(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_entries_before_the_job_are_overwritten(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     for row in puts(20):
         raw.put(bucket, row["key"], b"old")
     assert await Task(client, bucket)(puts(20), begun=True, since=None) == (20, 0, 0)
     assert [value for _, value, _ in await contents(client, bucket)][-20:] == [row["value"] for row in puts(20)]
 
 
-async def test_rows_that_are_a_bit_too_much_are_rejected(client: kvctl.Client, bucket_name: str) -> None:
+async def test_rows_slightly_too_large_are_rejected(client: kvctl.Client, bucket_name: str) -> None:
     await client.create_bucket(bucket_name, max_value_size=200)
     task = Task(client, bucket_name)
     rows = [
@@ -186,7 +186,7 @@ async def test_rows_that_are_a_bit_too_much_are_rejected(client: kvctl.Client, b
 async def test_the_largest_value_of_all_is_written_once(
     client: kvctl.Client, bucket_name: str, raw: RawClient, limit: int | None
 ) -> None:
-    """No id fits beside it; it is known by itself."""
+    """No id fits beside it; it is identified by its value."""
     await client.create_bucket(bucket_name, max_value_size=limit, history=5)
     rows = [{"key": "k", "value": b"x" * (limit or client.connection.max_payload)}, *puts(1)]
     assert await Task(client, bucket_name)(rows) == (2, 0, 0)
@@ -218,7 +218,7 @@ async def test_history_is_written_back(client: kvctl.Client, bucket_name: str, r
 # -- on condition -----------------------------------------------------------------------------------------
 
 
-async def test_create_writes_what_does_not_live(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_create_writes_keys_that_do_not_exist(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     raw.put(bucket, "k.1", b"lives")
     raw.put(bucket, "k.2", b"", {"KV-Operation": "DEL"})
     task = Task(client, bucket, mode=WriteMode.CREATE)
@@ -242,8 +242,10 @@ async def test_update_writes_at_its_revision(client: kvctl.Client, bucket: str, 
 
 @pytest.mark.guarantee("pipeline-14")
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
-async def test_a_condition_holds_once(client: kvctl.Client, bucket: str, raw: RawClient, mode: WriteMode) -> None:
-    """A retried create or update finds its own write, and does not take it for a conflict, nor do it twice."""
+async def test_retried_conditional_write_finds_its_own_row(
+    client: kvctl.Client, bucket: str, raw: RawClient, mode: WriteMode
+) -> None:
+    """A retried create or update finds its own write: no conflict, and no second write."""
     rows = [row | ({"revision": 0} if mode is WriteMode.UPDATE else {}) for row in puts(50)]
     task = Task(client, bucket, mode=mode)
     await task(rows[:30])
@@ -259,7 +261,7 @@ async def test_a_condition_holds_once(client: kvctl.Client, bucket: str, raw: Ra
 
 
 @pytest.mark.guarantee("pipeline-13")
-async def test_what_is_the_same_is_not_written(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_equal_values_are_not_written(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
     task = Task(client, bucket, if_different=True)
     assert await task(puts(1500)) == (1500, 0, 0)
     assert await task(puts(1500)) == (0, 1500, 0)
@@ -271,7 +273,7 @@ async def test_what_is_the_same_is_not_written(client: kvctl.Client, bucket: str
 # -- trouble -------------------------------------------------------------------------------------------------
 
 
-async def test_a_cut_connection_doubles_and_loses_nothing(own_server: Server, bucket_name: str) -> None:
+async def test_lost_connection_neither_duplicates_nor_loses_rows(own_server: Server, bucket_name: str) -> None:
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name, history=5)
         rows = [{"key": f"k.{n % 20_000}", "value": f"v{n}".encode()} for n in range(60_000)]
@@ -298,14 +300,14 @@ async def test_a_server_that_restarts_is_waited_for(own_server: Server, bucket_n
         assert (await client.bucket(bucket_name).status()).last_revision == 60_000
 
 
-async def test_a_full_bucket_ends_it(client: kvctl.Client, bucket_name: str) -> None:
+async def test_full_bucket_ends_the_write(client: kvctl.Client, bucket_name: str) -> None:
     await client.create_bucket(bucket_name, max_bytes=20_000)
     with pytest.raises(ServerError, match=r"`k\.\d+`: .*maximum bytes exceeded") as caught:
         await Task(client, bucket_name)(puts(2000))
     assert "--max-bytes" in str(caught.value.hint)
 
 
-async def test_a_bucket_that_is_deleted_meanwhile_ends_it(own_server: Server, bucket_name: str) -> None:
+async def test_bucket_deleted_concurrently_ends_the_write(own_server: Server, bucket_name: str) -> None:
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
 

@@ -54,7 +54,7 @@ class Query:
             raise explained(error) from None
 
     def forget_last_commit(self) -> None:
-        """As if Spark had been killed before it noted the last batch."""
+        """Simulate a kill before Spark recorded the last batch."""
         last = max(int(file.name) for file in (self.checkpoint / "commits").iterdir() if file.name.isdecimal())
         for name in (str(last), f".{last}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
@@ -90,8 +90,10 @@ def test_a_replayed_batch_adds_nothing(query: Callable[..., Query], fill: Fill, 
     assert state(raw, bucket)["last_seq"] == 511
 
 
-def test_only_the_note_of_the_last_batch_stays(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
-    """That it began, for a run that has to do it again."""
+def test_only_the_registry_note_of_the_last_batch_stays(
+    query: Callable[..., Query], fill: Fill, raw: RawClient
+) -> None:
+    """It records the beginning, for a run that has to repeat the batch."""
     bucket = fill()
     stream = query(bucket)
     for name in ("1.json", "2.json"):
@@ -102,7 +104,7 @@ def test_only_the_note_of_the_last_batch_stays(query: Callable[..., Query], fill
     assert note.endswith("-1")
 
 
-def test_what_others_wrote_since_stays(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
+def test_later_writes_of_others_stay(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
     bucket = fill()
     stream = query(bucket)
     stream.add("1.json", rows(10))
@@ -167,7 +169,7 @@ def test_a_batch_with_rows_that_fail_ends_the_query(query: Callable[..., Query],
     assert [row.key for row in stream.spark.read.parquet(str(dead)).collect()] == ["not a key"]
 
 
-def test_a_whole_result_for_each_batch_is_refused(query: Callable[..., Query], fill: Fill) -> None:
+def test_output_mode_complete_is_refused(query: Callable[..., Query], fill: Fill) -> None:
     stream = query(fill())
     stream.add("1.json", rows(3))
     with pytest.raises(UsageError, match="Output mode complete"):

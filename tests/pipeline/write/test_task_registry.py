@@ -1,4 +1,4 @@
-"""Attempts at a task meet on the server, although Spark may number them anew."""
+"""Attempts at a task detect each other on the server, although Spark may restart numbering them."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.raw import RawClient
 
 
 @pytest.mark.guarantee("pipeline-14")
-async def test_a_second_attempt_meets_the_first(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_second_attempt_detects_the_first(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"")
     target = await target_of(client.bucket(bucket_name))
@@ -40,14 +40,16 @@ async def test_every_task_learns_which_run_began_the_job(
     assert await task_registry.begin(later, "JOB", "run 2") == task_registry.Beginning("run 2", 2)
 
 
-async def test_without_room_for_it_nothing_is_noted(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_missing_room_for_consumers_skips_the_registry(
+    client: kvctl.Client, bucket_name: str, raw: RawClient
+) -> None:
     raw.create_bucket(bucket_name, max_consumers=1)
     target = await target_of(client.bucket(bucket_name))
     assert [await task_registry.claim(target, "JOB", task) for task in (0, 1, 1)] == [False] * 3
     assert await task_registry.begin(target, "JOB", "run") is None
 
 
-async def test_an_answer_that_is_lost_may_be_of_a_first_attempt(own_server: Server, bucket_name: str) -> None:
+async def test_lost_answer_may_belong_to_a_first_attempt(own_server: Server, bucket_name: str) -> None:
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
         target = await target_of(client.bucket(bucket_name))

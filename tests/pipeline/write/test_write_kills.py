@@ -171,7 +171,7 @@ def test_conditions_hold_although_a_worker_is_killed(
 @pytest.mark.guarantee("pipeline-15", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence", [1, 20_000, 55_000])
-def test_a_killed_driver_goes_on_under_the_same_id(
+def test_killed_driver_continues_under_the_same_id(
     server: Server, raw: RawClient, start: Callable[..., Job], bucket: str, sequence: int
 ) -> None:
     asked = {"options": {"url": server.url, "bucket": bucket, "writeId": "one"}}

@@ -59,7 +59,7 @@ def test_rows_are_written_and_nothing_else_is_left(
     assert (report["bucket"], report["written"], report["rejected"]) == (bucket, 3000, 0)
 
 
-def test_a_second_write_of_what_is_there_writes_nothing(
+def test_second_write_of_equal_rows_writes_nothing(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
     bucket = fill()
@@ -69,7 +69,7 @@ def test_a_second_write_of_what_is_there_writes_nothing(
 
 
 @pytest.mark.guarantee("pipeline-11")
-def test_what_was_read_is_written_back(
+def test_rows_that_were_read_can_be_written_back(
     spark: SparkSession, server: Server, fill: Fill, write: Write, raw: RawClient
 ) -> None:
     """History in the order of a key, deletions and times to live included."""
@@ -92,7 +92,7 @@ def test_what_was_read_is_written_back(
 
 
 def by_key(rows: list[Any]) -> list[tuple[str, list[Any]]]:
-    """What a key held, in order, without revisions."""
+    """Return the history of each key, in order, without revisions."""
     kept: dict[str, list[Any]] = {}
     for row in sorted(rows, key=lambda row: row.revision):
         kept.setdefault(row.key, []).append((bytes(row.value or b""), row.operation, str(row.headers), row.ttl))
@@ -116,7 +116,7 @@ def test_rows_that_fail_are_named_after_the_others_are_written(
 
 
 @pytest.mark.guarantee("pipeline-12")
-def test_rows_that_fail_are_kept_for_another_try(
+def test_rejected_rows_are_stored_for_another_try(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient, tmp_path: Path
 ) -> None:
     bucket, folder, report = fill({"k.7": b"there"}), tmp_path / "dead", tmp_path / "report"
@@ -137,7 +137,7 @@ def test_rows_that_fail_are_kept_for_another_try(
     assert value(raw, bucket, "k.7") == b"v7"
 
 
-def test_kept_rows_are_seen_by_readers_whatever_the_job_is_called(
+def test_stored_rejected_rows_are_readable_for_any_job_name(
     spark: SparkSession, fill: Fill, write: Write, tmp_path: Path
 ) -> None:
     hidden = next(text for text in map(str, count()) if job_of(text).startswith("_"))
@@ -146,7 +146,7 @@ def test_kept_rows_are_seen_by_readers_whatever_the_job_is_called(
     assert [row.key for row in spark.read.parquet(str(tmp_path / "dead")).collect()] == ["no key"]
 
 
-def test_what_cannot_be_written_is_refused_before_any_task(
+def test_invalid_write_is_refused_before_any_task(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
     bucket = fill()
@@ -208,7 +208,7 @@ def test_sql_reads_and_writes(
 
 
 @pytest.mark.guarantee("pipeline-15")
-def test_a_write_under_an_id_goes_on_where_it_was(
+def test_write_under_an_id_continues_where_it_stopped(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
     bucket = fill(max_msgs_per_subject=3)
@@ -236,7 +236,7 @@ def test_overwrite_replaces_the_content(
 
 
 @pytest.mark.guarantee("pipeline-16")
-def test_an_overwrite_that_fails_leaves_all_as_it_was(
+def test_failed_overwrite_leaves_the_bucket_unchanged(
     spark: SparkSession, fill: Fill, write: Write, raw: RawClient
 ) -> None:
     bucket = fill({"old": b"1"})

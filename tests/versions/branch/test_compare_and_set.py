@@ -1,4 +1,4 @@
-"""Staged writes on condition of a staged revision, which is over when the same value is staged again."""
+"""Staged writes conditional on a staged revision, which changes when the same value is staged again."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, staged
 
 
-async def test_write_if_staged_is_over_when_the_same_value_is_staged_again(repo: Repository) -> None:
+async def test_write_if_staged_fails_after_the_same_value_is_staged_again(repo: Repository) -> None:
     first = await repo.put("main", "lock", b"held")
     second = await repo.write_if_staged("main", "lock", b"held", first.__eq__)
     assert second != first
@@ -27,7 +27,7 @@ async def test_write_if_staged_is_over_when_the_same_value_is_staged_again(repo:
     assert (told.value.staged, told.value.identity) == (None, None)
 
 
-async def test_write_if_staged_finds_a_value_in_a_sealed_epoch_and_none_that_is_committed(repo: Repository) -> None:
+async def test_write_if_staged_finds_values_in_sealed_epochs_but_not_committed_ones(repo: Repository) -> None:
     first = await repo.put("main", "k", b"1")
     await staging.seal(repo.store, "main")
     second = await repo.write_if_staged("main", "k", b"2", first.__eq__)
@@ -42,7 +42,7 @@ async def test_write_if_staged_finds_a_value_in_a_sealed_epoch_and_none_that_is_
 
 
 @pytest.mark.guarantee("versions-3", by="race")
-async def test_of_many_with_the_same_revision_and_the_same_value_one_writes(repo: Repository) -> None:
+async def test_one_of_many_conditional_writes_with_the_same_revision_succeeds(repo: Repository) -> None:
     read = await repo.put("main", "lock", b"free")
     ends = await asyncio.gather(
         *(repo.write_if_staged("main", "lock", b"free", read.__eq__) for _ in range(8)), return_exceptions=True
@@ -79,7 +79,7 @@ async def test_write_if_staged_is_refused_if_the_same_value_is_staged_at_any_ste
     assert outcomes == {True, False}
 
 
-async def test_writes_give_the_revision_they_were_acknowledged_with(repo: Repository) -> None:
+async def test_writes_return_their_acknowledged_revision(repo: Repository) -> None:
     made = [
         await repo.put("main", "a", b"1"), await repo.write_if("main", "b", b"1", None), await repo.delete("main", "c"),
         *(await repo.put_many("main", {"d": b"1", "e": None})).values(),

@@ -1,4 +1,4 @@
-"""Staged changes dropped: all, of one key, of a prefix, however often the branch was sealed."""
+"""Reset of staged changes: all, one key, a prefix, however often the branch was sealed."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ async def keys_of(repo: Repository, epoch: str) -> list[bytes]:
         return [entry.key async for entry in entries]
 
 
-async def test_a_reset_drops_all_and_leaves_nothing_behind(repo: Repository) -> None:
+async def test_reset_drops_all_staged_changes_and_leaves_nothing_behind(repo: Repository) -> None:
     await committed(repo, "main", "one", a=b"1")
     await repo.put("main", "a", b"2")
     await staging.seal(repo.store, "main")
@@ -46,7 +46,7 @@ async def test_a_reset_drops_all_and_leaves_nothing_behind(repo: Repository) -> 
 
 
 @pytest.mark.parametrize("seals", [0, 1, 2])
-async def test_a_key_is_reset_in_whatever_epoch_it_is(repo: Repository, seals: int) -> None:
+async def test_reset_of_a_key_works_in_any_epoch(repo: Repository, seals: int) -> None:
     await committed(repo, "main", "one", a=b"1", ab=b"1")
     await repo.put_many("main", {"a": b"2", "ab": b"2", "c": b"1"})
     if seals:
@@ -64,7 +64,7 @@ async def test_a_key_is_reset_in_whatever_epoch_it_is(repo: Repository, seals: i
 
 
 @pytest.mark.parametrize("seals", [0, 1, 2])
-async def test_a_prefix_is_reset_whole(repo: Repository, seals: int) -> None:
+async def test_reset_of_a_prefix_drops_all_its_keys(repo: Repository, seals: int) -> None:
     await repo.put_many("main", {f"app.{number}": b"1" for number in range(20)} | {"ap": b"1", "apq": b"1", "z": b"1"})
     if seals:
         await staging.seal(repo.store, "main")
@@ -77,7 +77,7 @@ async def test_a_prefix_is_reset_whole(repo: Repository, seals: int) -> None:
     assert set(await held(repo, (await repo.commit("main", "rest")).id)) == left
 
 
-async def test_a_reset_of_many_keys_is_one_step(repo: Repository) -> None:
+async def test_reset_of_many_keys_is_atomic(repo: Repository) -> None:
     many = {f"k{number}": b"1" for number in range(700)}
     await repo.put_many("main", many)
     await repo.put("main", "other", b"1")
@@ -85,7 +85,7 @@ async def test_a_reset_of_many_keys_is_one_step(repo: Repository) -> None:
     assert await staged(repo) == {"other": b"1"}
 
 
-async def test_hard_moves_the_branch_and_is_refused_with_staged_changes(repo: Repository) -> None:
+async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(repo: Repository) -> None:
     for number in range(3):
         await committed(repo, "main", str(number), n=b"%d" % number)
     ids = await history_ids(repo)
@@ -106,7 +106,7 @@ async def test_hard_moves_the_branch_and_is_refused_with_staged_changes(repo: Re
 
 
 @pytest.mark.guarantee("versions-13")
-async def test_what_is_left_of_many_failed_commits_is_folded_and_loses_nothing(
+async def test_epochs_of_many_failed_commits_are_folded_without_loss(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
@@ -153,7 +153,7 @@ async def test_failed_commits_with_nothing_new_staged_seal_once(repo: Repository
 
 
 async def crowd(repo: Repository, count: int, *, branch: str = "main") -> None:
-    """Leave so many sealed epochs, as commits do that are killed after they sealed, most of them empty."""
+    """Leave `count` sealed epochs, as commits killed after the seal do, most of them empty."""
     await repo.put(branch, "k0", b"1")
     await repo.put(branch, "app.x", b"1")
     record = await staging.seal(repo.store, branch)
@@ -169,7 +169,7 @@ CROWDED = {"k0", "app.x", "same", *(f"k{number + 1}" for number in range(0, 1100
 
 
 class TestManySealedEpochs:
-    """More than one write has room for: each operation goes on, on what others have left."""
+    """More epochs than one write has room for: each operation continues from others' leftovers."""
 
     async def test_commit(self, repo: Repository) -> None:
         await crowd(repo, 1100)
@@ -195,7 +195,7 @@ class TestManySealedEpochs:
         await repo.gc()
         assert await dropped_epochs.uncollected(repo.store) == []
 
-    async def test_merge_where_all_is_what_is_committed(self, repo: Repository) -> None:
+    async def test_merge_when_staged_values_equal_committed_ones(self, repo: Repository) -> None:
         await committed(repo, "main", "one", k0=b"1", app_x=b"1")
         await repo.create_branch("side")
         await committed(repo, "side", "side", s=b"1")
@@ -222,8 +222,10 @@ async def test_many_failed_commits_are_folded_however_short_the_time(
 
 
 @pytest.mark.parametrize("others", [15, 16, 30])
-async def test_commit_whose_epoch_is_folded_and_forgotten_takes_what_is_sealed(repo: Repository, others: int) -> None:
-    """It said that the head holds its changes, which were staged still."""
+async def test_commit_whose_epoch_is_folded_and_forgotten_takes_all_sealed_epochs(
+    repo: Repository, others: int
+) -> None:
+    """It used to report that the head has its changes, which were still staged."""
     await repo.put("main", "mine", b"1")
     own = await commits._seal(repo.store, "main", CommitInfo("", ""))
     for number in range(others):

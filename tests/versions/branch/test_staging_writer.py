@@ -1,4 +1,4 @@
-"""Staging: one write a change, whoever seals meanwhile."""
+"""Staging: one write per change, despite concurrent seals."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -47,7 +47,7 @@ async def counting() -> tuple[Repository, CountingStore]:
     return repo, store
 
 
-async def test_the_epoch_is_asked_for_once(counting: tuple[Repository, CountingStore]) -> None:
+async def test_epoch_is_requested_once(counting: tuple[Repository, CountingStore]) -> None:
     repo, store = counting
     for number in range(10):
         await repo.put("main", f"k{number}", b"v")
@@ -56,7 +56,7 @@ async def test_the_epoch_is_asked_for_once(counting: tuple[Repository, CountingS
     assert (store.asked, store.written) == (1, 12)
 
 
-async def test_of_many_tasks_that_are_refused_one_asks(counting: tuple[Repository, CountingStore]) -> None:
+async def test_one_of_many_refused_tasks_requests_the_epoch(counting: tuple[Repository, CountingStore]) -> None:
     repo, store = counting
     await repo.put("main", "k", b"v")
     await staging.seal(store, "main")
@@ -66,7 +66,7 @@ async def test_of_many_tasks_that_are_refused_one_asks(counting: tuple[Repositor
     assert len(await staged(repo)) == 51
 
 
-async def test_a_branch_that_is_gone_is_found_so_and_a_new_one_of_its_name_is_another(repo: Repository) -> None:
+async def test_deleted_branch_is_detected_and_a_new_one_of_its_name_is_distinct(repo: Repository) -> None:
     await repo.create_branch("b")
     await repo.put("b", "k", b"v")
     other = Repository(repo.store)
@@ -78,7 +78,7 @@ async def test_a_branch_that_is_gone_is_found_so_and_a_new_one_of_its_name_is_an
     assert await held(other, "b") == {"new": b"v"}
 
 
-async def test_what_a_seal_comes_between_is_committed_or_staged(repo: Repository) -> None:
+async def test_write_during_a_seal_is_committed_or_staged(repo: Repository) -> None:
     sealing = Repository(repo.store)
     changes = {f"key.{number:04}": b"%d" % number for number in range(3000)}
 
@@ -119,7 +119,7 @@ async def test_the_largest_value_is_staged_committed_and_read(repo: Repository, 
 
 
 class InterruptedStore(MemoryStore):
-    """Before the third write from now on, lets somebody else act."""
+    """Runs another actor before the third write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class InterruptedStore(MemoryStore):
 
 
 @pytest.mark.guarantee("versions-23", by="race")
-async def test_changes_staged_before_a_commit_came_in_between_are_not_staged_again() -> None:
+async def test_changes_staged_before_a_concurrent_commit_are_not_staged_again() -> None:
     store = InterruptedStore()
     ours, theirs = Repository(store), Repository(store)
     await ours.init()

@@ -1,4 +1,4 @@
-"""A process that commits for ever, and says so before each write: for tests that kill it in the middle.
+"""Process that commits in an endless loop and reports each write in advance: for tests that kill it.
 
 python -m tests.versions.concurrency.committer URL BUCKET
 """

@@ -1,4 +1,4 @@
-"""Writers, readers, committers and collectors on one branch at once; what they did is recorded, and checked afterwards.
+"""Concurrent writers, readers, committers and collectors on one branch, recorded and checked afterwards.
 
 - What was acknowledged is in exactly one commit, or staged; nothing else is, but what was never answered.
 - What was acknowledged before a commit began is in it; before a listing began, in that.
@@ -26,7 +26,7 @@ MESSAGE = "recorded"
 
 @dataclass
 class Record:
-    """What was done."""
+    """Recorded operations."""
 
     tried: set[str] = field(default_factory=set)
     """Keys of which each was written once."""
@@ -42,7 +42,7 @@ class Record:
 
 
 class Race:
-    """Tasks that go on until the time is up, on sessions of their own."""
+    """Tasks that run until the time is up, each on its own session."""
 
     def __init__(self, open_store: Callable[[], Store], sessions: int, dice: random.Random) -> None:
         self.record = Record()
@@ -54,7 +54,7 @@ class Race:
     async def run(
         self, seconds: float, *roles: Awaitable[None], enough: Callable[[Record], bool] = lambda _: True
     ) -> None:
-        """Let the roles play for so long, and until enough was done; then check."""
+        """Run the roles for this time, and until enough was done; then check."""
         await asyncio.gather(*roles, self._end(seconds, enough))
         await check(Repository(self._open()), self.record)
 
@@ -83,7 +83,7 @@ class Race:
             await asyncio.sleep(0)
 
     async def committer(self, number: int, every: float) -> None:
-        """Commits of what is staged; what was acknowledged before is in them."""
+        """Commit staged changes; they include all that was acknowledged before."""
         repo, record = self._repo(number), self.record
         while not self.ended.is_set():
             before, counted = set(record.acknowledged), dict(record.counted)
@@ -102,7 +102,7 @@ class Race:
             await asyncio.sleep(every)
 
     async def abandoner(self, number: int, every: float) -> None:
-        """Commits that end in the middle, at any write."""
+        """Start commits that end at any write."""
         while not self.ended.is_set():
             fuse = Fuse(self._dice.randrange(1, 8), kill=True)
             repo = Repository(SteppedStore(self._repo(number).store, fuse))
@@ -112,7 +112,7 @@ class Race:
             await asyncio.sleep(every)
 
     async def reader(self, number: int) -> None:
-        """Listings, which hold all that was acknowledged before they began."""
+        """List entries, which include all that was acknowledged before."""
         repo, record = self._repo(number), self.record
         while not self.ended.is_set():
             before, counted = set(record.acknowledged), dict(record.counted)
@@ -149,7 +149,7 @@ class Race:
 
 
 async def check(repo: Repository, record: Record) -> None:
-    """What a history says of a record that is over."""
+    """Check a finished record against the history."""
     introduced: list[str] = []
     counted: dict[str, list[int]] = {}
     commits = list(reversed(await history_ids(repo)))
@@ -175,7 +175,7 @@ async def check(repo: Repository, record: Record) -> None:
 
 
 async def _left_nothing(repo: Repository) -> None:
-    """After a commit and a collection all is where it belongs, and nothing is left over."""
+    """Check that a commit and a collection leave nothing staged and no garbage."""
     with suppress(NothingToCommit):
         await repo.commit("main", MESSAGE)
     before = await held(repo)
@@ -187,7 +187,7 @@ async def _left_nothing(repo: Repository) -> None:
 
 
 def roles(race: Race, *, writers: int, committers: Sequence[float], extra: bool = True) -> list[Awaitable[None]]:
-    """Writers, committers that commit every so many seconds, and with `extra` one each of the others."""
+    """Return writers, committers with an interval in seconds, and with `extra` one each of the others."""
     found: list[Awaitable[None]] = [race.writer(number) for number in range(writers)]
     found += [race.committer(number, every) for number, every in enumerate(committers)]
     if extra:

@@ -1,4 +1,4 @@
-"""Something happens at each step of an operation in turn: it is killed there, or somebody else comes in between.
+"""Kill an operation, or run another one, at each of its steps in turn.
 
 A step is what is announced to the fuse: each operation of a SteppedStore is, and whatever else a test announces.
 
@@ -30,11 +30,11 @@ from kvctl.versions.store.protocol import (
 
 
 class Killed(BaseException):
-    """The process ended here: whatever it still tries to do is not done either."""
+    """The process ended here: later steps have no effect either."""
 
 
 class Fuse:
-    """Blows at its step number `number`: it kills, or runs what the test has put into `then`."""
+    """Fires at step `number`: it kills, or runs the test's `then`."""
 
     def __init__(self, number: int, *, kill: bool) -> None:
         self.number = number
@@ -59,7 +59,7 @@ class Fuse:
 
     @contextmanager
     def killing(self) -> Iterator[None]:
-        """What is in the block may be killed; nothing after it."""
+        """Allow kills in the block, but not after it."""
         try:
             yield
         except Killed:
@@ -67,7 +67,7 @@ class Fuse:
 
     @property
     def finished(self) -> bool:
-        """Whether there were not that many steps."""
+        """Return whether there were fewer steps."""
         return not self.blown
 
 
@@ -86,7 +86,7 @@ class StagingRecord(Fuse):
 
 
 async def at_every_step(scenario: Callable[[Fuse], Awaitable[None]], *, kill: bool) -> int:
-    """Carry a scenario out with a fuse that blows at the first step, the second and so on; how many steps there are.
+    """Run a scenario with a fuse that fires at the first step, the second and so on; return the number of steps.
 
     The last time, no step is left for it to blow at.
     """

@@ -1,4 +1,4 @@
-"""Many at once on one branch, on every store, with committers that end in the middle."""
+"""Races on one branch, on every store, with committers that are interrupted."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ from tests.versions.repos import held, whole
 
 
 class Slow(MemoryStore):
-    """In memory, where others come between any two operations, and between the keys of one read."""
+    """Store in memory that yields to others between any two operations, and between the keys of one read."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Slow(MemoryStore):
 
 
 def all_have_acted(record: Record) -> bool:
-    """Commits were made, abandoned and read, and garbage was collected meanwhile."""
+    """Return whether commits were made, abandoned and read, and garbage was collected."""
     return min(record.commits, record.abandoned, record.listings, record.collections) > 1
 
 
 @pytest.mark.guarantee("versions-6", by="race")
 @pytest.mark.parametrize("seed", range(3))
-async def test_in_memory_where_others_come_between_any_two_steps(seed: int) -> None:
+async def test_race_in_memory_with_interleaving_at_any_step(seed: int) -> None:
     dice = random.Random(seed)
     store = Slow(dice)
     await Repository(store).init()
@@ -92,7 +92,7 @@ async def test_in_memory_where_others_come_between_any_two_steps(seed: int) -> N
 
 @pytest.mark.guarantee("versions-5", by="race")
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None:
+async def test_race_of_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None:
     await Repository(reopen()).init()
     race = Race(reopen, 3, random.Random(1))
     await race.run(1.5, *roles(race, writers=16, committers=[0.05]), enough=all_have_acted)
@@ -100,12 +100,12 @@ async def test_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None
 
 @pytest.mark.guarantee("versions-5", by="kill")
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_committers_that_are_processes_and_killed(reopen: Open) -> None:
+async def test_race_with_killed_committer_processes(reopen: Open) -> None:
     await killed_committers(reopen, seconds=1, least=2)
 
 
 def anything(repo: Repository, dice: random.Random, number: int) -> Sequence[Callable[[], Awaitable[object]]]:
-    """What one may do to a repository that has or had three branches."""
+    """Choose an operation on a repository that has or had three branches."""
     branch, other = dice.sample(["main", "left", "right"], 2)
     key, value = f"k{dice.randrange(9)}", b"x" * dice.choice([1, 2, 5000, 5001])
     return [
@@ -129,7 +129,7 @@ def anything(repo: Repository, dice: random.Random, number: int) -> Sequence[Cal
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_anything_beside_anything_leaves_all_whole(seed: int) -> None:
+async def test_any_concurrent_operations_leave_all_data_complete(seed: int) -> None:
     """Only what is documented is raised, and all can be read afterwards."""
     dice = random.Random(seed)
     store = Slow(dice)
@@ -155,7 +155,7 @@ async def test_anything_beside_anything_leaves_all_whole(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_many_committers_for_a_minute(reopen: Open) -> None:
+async def test_race_of_many_committers_for_a_minute(reopen: Open) -> None:
     await Repository(reopen()).init()
     race = Race(reopen, 4, random.Random(2))
     await race.run(60, *roles(race, writers=16, committers=[0.05, 0.05, 0.01, 0.2]), enough=all_have_acted)
@@ -163,12 +163,12 @@ async def test_many_committers_for_a_minute(reopen: Open) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_processes_that_are_killed_for_a_minute(reopen: Open) -> None:
+async def test_race_with_killed_processes_for_a_minute(reopen: Open) -> None:
     await killed_committers(reopen, seconds=60, least=5)
 
 
 async def killed_committers(reopen: Open, *, seconds: float, least: int) -> None:
-    """Writers, a committer, and a process that commits and is killed at any write, so many times at the least."""
+    """Run writers, a committer, and a process that is killed at any write, at least `times` times."""
     dice = random.Random(3)
     store = reopen()
     assert isinstance(store, BucketStore)
@@ -197,7 +197,7 @@ async def killed_committers(reopen: Open, *, seconds: float, least: int) -> None
 
 
 async def lines(stream: asyncio.StreamReader | None, number: int) -> None:
-    """Wait for so many lines."""
+    """Wait for a number of lines."""
     assert stream is not None
     for _ in range(number):
         await stream.readline()

@@ -1,4 +1,4 @@
-"""A server that is killed: what was deleted stays deleted, and what it brings back of cleared epochs decides nothing.
+"""Killed server: deleted data stays deleted, and restored entries of cleared epochs have no effect.
 
 Once a marker has expired, nats-server 2.15 may bring back what it deleted (its issue 8505). So the markers of what
 decides never expire. Here all others expire after a second.
@@ -42,7 +42,7 @@ def api_of(repo: Repository) -> Api:
 
 
 async def kill(server: Server, repo: Repository) -> None:
-    """Write until all markers that expire have, then kill: an idle server saves its state."""
+    """Write until all markers have expired, then kill: an idle server saves its state."""
     for number in range(8):
         await repo.put("main", "busy", b"%d" % number)
         await asyncio.sleep(0.25)
@@ -82,7 +82,7 @@ async def test_changes_that_were_reset_stay_reset(own_server: Server, repo: Repo
 
 
 async def test_folded_epoch_survives_the_collection_after_a_kill(own_server: Server, repo: Repository) -> None:
-    """The list of epochs to clear had it, before the branch knew it; that comes back, and says nothing any more."""
+    """The epoch was on the dropped list before the branch used it; that entry is restored, and must be ignored."""
     await repo.put_many("main", {"app.a": b"1", "app.b": b"1", "kept": b"1"})
     await staging.seal(repo.store, "main")
     await repo.reset_prefix("main", "app.")
@@ -107,7 +107,7 @@ async def test_doctor_finds_nothing_after_a_kill_and_a_collection(own_server: Se
 
 @pytest.mark.parametrize("reopen", ["memory", "bucket"], indirect=True)
 class TestList:
-    """What comes back is put there by hand: nothing has to be killed."""
+    """Restored entries are written by the test: no kill is needed."""
 
     @pytest.fixture
     async def repo(self, store: Store) -> Repository:
@@ -115,7 +115,7 @@ class TestList:
         await made.init()
         return made
 
-    async def test_an_epoch_that_a_branch_knows_is_not_cleared_though_it_is_listed(self, repo: Repository) -> None:
+    async def test_listed_epoch_that_a_branch_uses_is_not_cleared(self, repo: Repository) -> None:
         await repo.put("main", "k", b"1")
         await staging.seal(repo.store, "main")
         await repo.put("main", "l", b"1")
@@ -126,7 +126,7 @@ class TestList:
         assert await staged(repo) == {"k": b"1", "l": b"1"}
         assert await dropped_epochs.listed(repo.store) == []
 
-    async def test_a_cleared_epoch_that_is_back_is_collected(self, repo: Repository) -> None:
+    async def test_restored_cleared_epoch_is_collected(self, repo: Repository) -> None:
         await repo.put("main", "k", b"1")
         (epoch,) = (await staging.read(repo.store, "main")).staging.epochs
         await repo.commit("main", "one")
@@ -137,7 +137,7 @@ class TestList:
         assert await held(repo) == {"k": b"1"}
 
 
-async def test_doctor_and_collection_agree_on_epochs_that_are_back(own_server: Server, repo: Repository) -> None:
+async def test_doctor_and_collection_agree_on_restored_epochs(own_server: Server, repo: Repository) -> None:
     for name in ("old", "older"):
         await repo.store.set(staging.partition_of(name), b"k", b"\x01v")
     found = await fsck.inspect(*await opened(api_of(repo), "c"))

@@ -1,4 +1,4 @@
-"""Killed at every write, and met by others at every step: nothing half-made is seen, nothing acknowledged is lost."""
+"""Kills and concurrent operations at every step: no partial state is seen, nothing acknowledged is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ _FORKED = MemoryStore()
 
 
 async def forked(store: Store) -> Repository:
-    """main and side changed different keys; on `third` something is staged; a commit is there that no branch has."""
+    """main and side changed different keys; `third` has staged changes; one commit is unreachable."""
     if not isinstance(store, MemoryStore):
         return await fork(store)
     if not _FORKED._values:
@@ -73,14 +73,14 @@ async def fork(store: Store) -> Repository:
 
 
 async def state(repo: Repository) -> dict[str, object]:
-    """All that can be seen: heads, tags, contents."""
+    """Return all visible state: heads, tags, contents."""
     branches = await repo.branches()
     contents = {branch: (await held(repo, f"{branch}@"), await staged(repo, branch)) for branch in branches}
     return {"branches": branches, "tags": await repo.tags(), "contents": contents}
 
 
 async def lost_commit(repo: Repository) -> str:
-    """The id of the commit that no branch leads to."""
+    """Return the id of the unreachable commit."""
     async with repo.store.scan(b"commits") as entries:
         found = [Commit.decode(entry.value) async for entry in entries]
     (identity,) = [commit.id for commit in found if commit.message == "lost"]
@@ -106,7 +106,7 @@ async def commit(repo: Repository) -> object:
 
 
 async def reuse(repo: Repository) -> object:
-    """A commit that makes an object anew which is there, and which nothing refers to."""
+    """A commit that recreates an existing unreferenced object."""
     await repo.put("main", "again", LARGE + b"lost")
     return await repo.commit("main", "again")
 
@@ -163,7 +163,7 @@ async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Ca
     indirect=["fresh"],
     ids=lambda one: getattr(one, "__name__", one),
 )
-async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(
+async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_completes_it(
     fresh: Fresh, operation: Operation
 ) -> None:
     done = await forked(MemoryStore())
@@ -192,7 +192,7 @@ async def test_killed_at_any_write_it_is_done_or_not_and_the_next_completes_it(
 
 @pytest.mark.guarantee("versions-14", by="kill")
 @pytest.mark.parametrize(("fresh", "together"), [("memory", 1), ("bucket", 400)], indirect=["fresh"])
-async def test_a_collection_killed_at_any_write_leaves_all_that_is_reachable(
+async def test_collection_killed_at_any_write_leaves_all_reachable_data(
     fresh: Fresh, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "TOGETHER", together)
@@ -248,8 +248,8 @@ LINKING = [pick, tag_lost, merge_lost, hard_lost]
 @pytest.mark.guarantee("versions-14", by="race")
 @pytest.mark.parametrize("operation", [*WRITING, reuse, *LINKING], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("first", [True, False], ids=["gc-meets-it", "it-meets-gc"])
-async def test_a_collection_at_any_step_leaves_whole_what_others_do(operation: Operation, first: bool) -> None:
-    """Each runs whole at every step of the other; what counts on unreachable commits may find them gone, never half."""
+async def test_collection_at_any_step_leaves_other_operations_complete(operation: Operation, first: bool) -> None:
+    """Each runs completely at every step of the other; unreachable commits may be missing, but never incomplete."""
 
     async def scenario(fuse: Fuse) -> None:
         store = MemoryStore()
@@ -277,7 +277,7 @@ async def test_a_collection_at_any_step_leaves_whole_what_others_do(operation: O
 
 @pytest.mark.guarantee("versions-3", by="race")
 @pytest.mark.parametrize("operation", WRITING[:5], ids=lambda one: one.__name__)
-async def test_a_creation_at_any_step_is_kept_or_refused(operation: Operation) -> None:
+async def test_key_creation_at_any_step_is_kept_or_refused(operation: Operation) -> None:
     """A key that is created while another operation runs was absent then, and nothing is committed under it."""
     outcomes: set[bool] = set()
 
@@ -308,7 +308,7 @@ async def test_a_creation_at_any_step_is_kept_or_refused(operation: Operation) -
 
 
 @pytest.mark.parametrize("operation", [merge, reset_hard, record], ids=lambda one: one.__name__)
-async def test_what_changes_a_branch_while_a_key_is_created_is_seen_or_refused(operation: Operation) -> None:
+async def test_branch_change_during_key_creation_is_seen_or_refused(operation: Operation) -> None:
     outcomes: set[bool] = set()
 
     async def scenario(fuse: Fuse) -> None:
@@ -342,8 +342,8 @@ async def test_what_changes_a_branch_while_a_key_is_created_is_seen_or_refused(o
 @pytest.mark.guarantee("versions-5", by="race")
 @pytest.mark.parametrize("first", [True, False], ids=["commit-meets-reset", "reset-meets-commit"])
 @pytest.mark.parametrize("prefix", ["t", "v", ""])
-async def test_a_reset_and_a_commit_come_one_after_the_other(prefix: str, first: bool) -> None:
-    """Of a sealed key, of one that is not sealed, of all: it is dropped and not committed, or committed."""
+async def test_concurrent_reset_and_commit_are_serialized(prefix: str, first: bool) -> None:
+    """For a sealed key, an unsealed key, all keys: the change is dropped, or committed."""
     outcomes: set[bool] = set()
     content = {"t": LARGE + b"third", "u": b"1", "v": b"1"}
 
@@ -374,7 +374,7 @@ async def test_a_reset_and_a_commit_come_one_after_the_other(prefix: str, first:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["commit-meets-deletion", "deletion-meets-commit"])
-async def test_a_branch_deleted_beside_a_commit_is_gone_with_all_it_had(first: bool) -> None:
+async def test_branch_deleted_during_a_commit_is_removed_completely(first: bool) -> None:
     async def commit_if_there(repo: Repository) -> object:
         with suppress(BranchNotFound, NothingToCommit):
             await repo.put("third", "w", b"1")
@@ -397,7 +397,7 @@ async def test_a_branch_deleted_beside_a_commit_is_gone_with_all_it_had(first: b
     assert await at_every_step(scenario, kill=False) > 2
 
 
-async def test_what_a_reset_keeps_is_never_taken_by_a_collection_between_any_two_of_its_steps() -> None:
+async def test_collection_between_any_two_steps_of_a_reset_removes_nothing_it_keeps() -> None:
     """Three parts: some steps of the reset, some of the collection, then the rest of both."""
     for pause in range(1, 8):
 
@@ -428,7 +428,7 @@ async def test_what_a_reset_keeps_is_never_taken_by_a_collection_between_any_two
         assert await at_every_step(scenario, kill=False) > 5
 
 
-async def test_a_commit_is_done_however_many_others_begin_meanwhile() -> None:
+async def test_commit_succeeds_despite_many_concurrent_commits() -> None:
     store = MemoryStore()
     repo = await forked(store)
     begun = 0
@@ -449,8 +449,8 @@ async def test_a_commit_is_done_however_many_others_begin_meanwhile() -> None:
     }
 
 
-async def test_a_commit_that_takes_nothing_in_the_middle_of_another_is_built_on() -> None:
-    """What the other has prepared still fits the epochs, but not the head."""
+async def test_commit_without_changes_during_another_becomes_its_parent() -> None:
+    """The tree that the other has prepared still fits the epochs, but not the head."""
 
     async def scenario(fuse: Fuse) -> None:
         store = MemoryStore()

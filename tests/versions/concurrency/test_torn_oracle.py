@@ -1,4 +1,4 @@
-"""Writers of one key each, on a store whose reads are of no one moment, beside all that may move the branch."""
+"""Writers of one key each, on a store with torn reads, beside all operations that move the branch."""
 
 import asyncio
 import random
@@ -73,10 +73,10 @@ class Counter:
 
 
 @pytest.mark.parametrize(("keys", "all_sorts"), [(1, False), (2, False), (4, True)])
-async def test_no_acknowledged_write_is_lost_where_reads_are_torn(
+async def test_torn_reads_lose_no_acknowledged_write(
     seed: int, steps: Callable[[int], int], keys: int, all_sorts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each record of a read is of another moment; commits, merges, resets, folds and collections come between."""
+    """Each record is read at another time; commits, merges, resets, folds and collections come in between."""
     monkeypatch.setattr(sealed_epochs, "MOST", 3)
     monkeypatch.setattr(sealed_epochs, "CROWD", 6)
     monkeypatch.setattr(sealed_epochs, "TOGETHER", 8)
@@ -106,7 +106,7 @@ async def test_no_acknowledged_write_is_lost_where_reads_are_torn(
         ]  # fmt: skip
 
     async def other() -> None:
-        for number in range(2 * steps(40)):  # not for ever: each commit makes the next merge look at more
+        for number in range(2 * steps(40)):  # bounded: each commit makes the next merge read more
             if ended.is_set():
                 return
             some = others(Repository(store), number)
@@ -140,7 +140,7 @@ class Pace(Fuse):
 
 
 @pytest.mark.guarantee("versions-5", "versions-7")
-async def test_value_that_went_and_came_back_survives_torn_reads_of_committers(
+async def test_value_changed_back_survives_torn_reads_of_committers(
     seed: int, steps: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many short rounds: k is 1, then 2, then 1 again, beside committers that may take one 1 for the other."""

@@ -1,4 +1,4 @@
-"""Keys that are read together are not of one moment: whatever others do between two of them, nothing is lost."""
+"""Keys read together are not consistent: whatever others do between two of them, nothing is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ async def based() -> tuple[MemoryStore, Repository]:
 
 
 async def commits_later(store: Store) -> tuple[StagingRecord, asyncio.Task[object]]:
-    """A commit of what is sealed, stopped before it moves the branch."""
+    """Start a commit of the sealed epochs, stopped before it moves the branch."""
     pause = StagingRecord()
     task: asyncio.Task[object] = asyncio.create_task(Repository(SteppedStore(store, pause)).commit("main", "k is 2"))
     await pause.reached.wait()
@@ -84,8 +84,8 @@ async def test_value_staged_again_survives_a_commit_between_any_two_reads(
     assert await at_every_step(scenario, kill=False) > 5
 
 
-async def test_conditional_write_meets_no_conflict_that_never_was(backwards: bool) -> None:
-    """A commit between the reads moves the value from what is staged to what is committed: it is the same."""
+async def test_conditional_write_reports_no_false_conflict(backwards: bool) -> None:
+    """A commit between the reads moves the value from staged to committed: it stays the same."""
 
     async def scenario(fuse: Fuse) -> None:
         store, repo = await based()
@@ -100,8 +100,8 @@ async def test_conditional_write_meets_no_conflict_that_never_was(backwards: boo
     assert await at_every_step(scenario, kill=False) > 3
 
 
-async def test_merge_says_staged_only_of_a_branch_that_has_staged_changes(backwards: bool) -> None:
-    """What is staged becomes what is committed between the reads: at no moment does it differ from the head of then."""
+async def test_merge_raises_staged_only_for_a_branch_with_staged_changes(backwards: bool) -> None:
+    """A commit between the reads takes the staged changes: at no time do they differ from the head."""
 
     async def scenario(fuse: Fuse) -> None:
         store, repo = await based()

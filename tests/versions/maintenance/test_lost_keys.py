@@ -1,4 +1,4 @@
-"""Commits that lost all keys of their parent: found, not mistaken for others, no longer made."""
+"""Commits that lost all keys of their parent: found, not mistaken for others, no longer created."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -19,7 +19,7 @@ KEYS = [f"k{number:06d}" for number in range(200)]
 
 
 def full() -> list[str]:
-    """The keys of the first leaf, which is full."""
+    """Return the keys of the first leaf, which is full."""
     first, *_ = chunks_of(0, [(key.encode(), b"\0v") for key in KEYS])
     return [key.decode() for key in first.keys]
 
@@ -30,14 +30,14 @@ async def losses(repo: Repository) -> list[Loss]:
 
 
 async def lost(repo: Repository) -> tuple[str, str]:
-    """Make what the defect made: a commit with the new key alone. Ids of the parent and of that commit."""
+    """Create the defect's result: a commit with only the new key. Return the ids of the parent and that commit."""
     await repo.put_many("main", dict.fromkeys(full(), b"v"))
     before = await repo.commit("main", "before")
     after = await repo.record("main", {KEYS[len(full())]: b"v"}, "after")
     return before.id, after.id
 
 
-async def test_commit_behind_a_full_root_keeps_all_keys(repo: Repository) -> None:
+async def test_commit_after_a_full_root_keeps_all_keys(repo: Repository) -> None:
     for key in KEYS[:100]:
         await repo.put("main", key, b"v")
         await repo.commit("main", key)
@@ -45,7 +45,7 @@ async def test_commit_behind_a_full_root_keeps_all_keys(repo: Repository) -> Non
     assert await losses(repo) == []
 
 
-async def test_lost_keys_are_found_until_they_are_there_again(repo: Repository) -> None:
+async def test_lost_keys_are_reported_until_they_are_restored(repo: Repository) -> None:
     before, after = await lost(repo)
     await repo.create_branch("other")
     await repo.put("main", "zzz", b"v")
@@ -57,14 +57,14 @@ async def test_lost_keys_are_found_until_they_are_there_again(repo: Repository) 
 
 
 @pytest.mark.parametrize("content", [["k000003"], ["a", "k000010x"], ["zzz", *KEYS[5:]]])
-async def test_replaced_content_within_the_range_is_no_loss(repo: Repository, content: list[str]) -> None:
+async def test_replaced_content_within_the_range_is_not_a_loss(repo: Repository, content: list[str]) -> None:
     await repo.put_many("main", dict.fromkeys(full(), b"v"))
     await repo.commit("main", "before")
     await repo.record("main", dict.fromkeys(content, b"w"), "after")
     assert await losses(repo) == []
 
 
-async def test_a_parent_that_is_not_full_was_not_lost(repo: Repository) -> None:
+async def test_parent_that_is_not_full_is_not_a_loss(repo: Repository) -> None:
     await repo.put_many("main", dict.fromkeys(full()[:-1], b"v"))
     await repo.commit("main", "before")
     await repo.record("main", {"zzz": b"v"}, "after")
@@ -104,7 +104,7 @@ FULL_LEAF, FULL_TREE = LEAVES[0], MANY[: MANY.index(BRANCH.keys[-1]) + 1]
 
 
 @pytest.mark.parametrize("before", [FULL_LEAF, FULL_TREE], ids=["leaf", "two levels"])
-def test_full_tree_was_lost_when_no_key_in_its_range_is_left(before: list[bytes]) -> None:
+def test_full_tree_counts_as_lost_when_no_key_in_its_range_is_left(before: list[bytes]) -> None:
     first, last = before[0], before[-1]
     outside = [b"a%06d" % number for number in range(200)]
     for after, lost in (
@@ -125,7 +125,7 @@ def test_full_tree_was_lost_when_no_key_in_its_range_is_left(before: list[bytes]
 
 
 @pytest.mark.parametrize("before", [[], [b"k"], FULL_LEAF[:-1], FULL_TREE[:-1], [*FULL_LEAF, b"x"]])
-def test_tree_that_is_not_full_was_not_lost(before: list[bytes]) -> None:
+def test_tree_that_is_not_full_does_not_count_as_lost(before: list[bytes]) -> None:
     (one, held), (other, new) = tree(before), tree([b"z"])
     assert answer(lost_keys._lost_all(one, other), held | new) is False
 
@@ -141,7 +141,7 @@ def test_tree_that_is_not_full_was_not_lost(before: list[bytes]) -> None:
     ],
     ids=["all", "both ends", "first", "last", "between"],
 )
-def test_lost_tree_is_there_again_when_both_its_ends_are(head: list[bytes], restored: bool) -> None:
+def test_lost_tree_counts_as_restored_when_both_its_ends_exist(head: list[bytes], restored: bool) -> None:
     (one, held), (other, new) = tree(FULL_LEAF), tree(head)
     assert answer(lost_keys._has_ends(other, one), held | new) is restored
     (single, few) = tree([b"k"])
@@ -172,7 +172,7 @@ async def test_limit_of_commits_is_for_all_branches_together(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("side", ["parent", "commit", "head"])
-async def test_missing_object_is_no_loss_but_a_finding_of_its_own(side: str) -> None:
+async def test_missing_object_is_a_separate_finding_not_a_loss(side: str) -> None:
     store = MemoryStore()
     repo = Repository(store)
     await repo.init()

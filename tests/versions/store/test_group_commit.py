@@ -24,7 +24,7 @@ FENCE = ("fence", Predicate(("s", "fence", 7)))
 
 
 class Carrier:
-    """Carries batches out, one after the other, and notes them; conditions on keys in `failing` do not hold."""
+    """Runs batches one after the other, and records them; conditions on keys in `failing` do not hold."""
 
     def __init__(self, *failing: str) -> None:
         self.batches: list[list[PendingWrite]] = []
@@ -54,7 +54,7 @@ async def ended(carrier: Carrier, *writes: PendingWrite) -> list[object]:
     return await asyncio.gather(*(group.write(pending) for pending in writes), return_exceptions=True)
 
 
-async def test_what_comes_up_while_a_batch_is_in_flight_goes_with_the_next() -> None:
+async def test_writes_during_a_batch_in_flight_join_the_next_one() -> None:
     carrier = Carrier()
     group = GroupCommit(carrier)
     first = asyncio.create_task(group.write(put("first")))
@@ -65,14 +65,14 @@ async def test_what_comes_up_while_a_batch_is_in_flight_goes_with_the_next() -> 
     assert carrier.sizes == [1, 20]
 
 
-async def test_a_failing_condition_ends_its_own_wish_and_the_others_are_tried_again() -> None:
+async def test_failing_condition_fails_only_its_own_write() -> None:
     carrier = Carrier("k3", "k5")
     ends = await ended(carrier, *(create(f"k{number}") for number in range(8)))
     assert [number for number, end in enumerate(ends) if isinstance(end, PredicateFailed)] == [3, 5]
     assert carrier.sizes == [8, 6]
 
 
-async def test_where_nobody_knows_which_condition_fails_all_of_the_batch_do() -> None:
+async def test_unknown_failing_condition_fails_the_batch() -> None:
     class Mute(Carrier):
         async def __call__(self, writes: Sequence[PendingWrite]) -> None:
             await super().__call__(writes)
@@ -84,7 +84,7 @@ async def test_where_nobody_knows_which_condition_fails_all_of_the_batch_do() ->
     assert carrier.sizes == [2]
 
 
-async def test_what_touches_the_same_key_is_not_in_one_batch() -> None:
+async def test_writes_of_the_same_key_are_not_in_one_batch() -> None:
     other_fence = PendingWrite([("fence", Predicate(("s", "fence", 8)))], {"x": b"v"})
     moves_fence = PendingWrite([], {"fence": b"v"})
     for one, two in (
@@ -96,7 +96,7 @@ async def test_what_touches_the_same_key_is_not_in_one_batch() -> None:
         assert carrier.sizes == [1, 1]
 
 
-async def test_the_same_change_is_made_once_for_all() -> None:
+async def test_equal_changes_are_made_once() -> None:
     carrier = Carrier()
     await ended(carrier, put("k"), put("k"), create("a"), create("b"))
     assert carrier.sizes == [4]
@@ -113,7 +113,7 @@ async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert carrier.sizes == [1, 2, 2]
 
 
-async def test_what_goes_wrong_is_everybodys_error_and_the_next_batch_is_carried_out() -> None:
+async def test_error_of_a_batch_reaches_all_its_writers_and_the_next_batch_runs() -> None:
     class Refusing(Carrier):
         async def __call__(self, writes: Sequence[PendingWrite]) -> None:
             await super().__call__(writes)
@@ -127,7 +127,7 @@ async def test_what_goes_wrong_is_everybodys_error_and_the_next_batch_is_carried
     await group.write(put("c"))
 
 
-async def test_a_wish_that_was_cancelled_before_its_turn_is_not_carried_out() -> None:
+async def test_write_cancelled_before_its_turn_is_skipped() -> None:
     carrier = Carrier()
     group = GroupCommit(carrier)
     tasks = [asyncio.create_task(group.write(put(f"k{number}"))) for number in range(3)]
@@ -137,7 +137,7 @@ async def test_a_wish_that_was_cancelled_before_its_turn_is_not_carried_out() ->
     assert [key for batch in carrier.batches for pending in batch for key in pending.changes] == ["k0", "k2"]
 
 
-def test_one_tasks_changes_in_parts() -> None:
+def test_changes_of_one_task_are_split_into_batches() -> None:
     changes = [Change(b"p", b"%d" % number, b"v" * 9) for number in range(2500)]
     parts = list(in_batches(changes))
     assert [len(part) for part in parts] == [1000, 1000, 500]

@@ -1,4 +1,4 @@
-"""The store on JetStream, where it is one: replicas that lag, listings of any size, lost answers, batches."""
+"""The store on JetStream: lagging replicas, listings of any size, lost answers, batches."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -78,7 +78,7 @@ class TestLaggingReplica:
             assert await values_of(lagging) == {}
 
     @pytest.mark.guarantee("versions-20", by="fault")
-    async def test_what_one_does_not_have_is_asked_of_the_leader(self, lagging: BucketStore) -> None:
+    async def test_missing_message_is_requested_from_the_leader(self, lagging: BucketStore) -> None:
         for number in range(ROUNDS):
             await lagging.set(Q, b"%d" % number, b"v")
             places = [(Q, b"%d" % one) for one in range(number + 1)]
@@ -89,7 +89,7 @@ class TestLaggingReplica:
 class TestListings:
     @pytest.mark.parametrize("held", [1 << 20, 2000], ids=["values held", "values fetched"])
     @pytest.mark.parametrize("values", [True, False], ids=["entries", "keys"])
-    async def test_more_keys_than_one_answer_has(
+    async def test_listing_of_more_keys_than_one_answer(
         self, store: BucketStore, monkeypatch: pytest.MonkeyPatch, held: int, values: bool
     ) -> None:
         monkeypatch.setattr(ordered_scan, "HELD", held)
@@ -109,7 +109,7 @@ class TestListings:
             await entries.seek(b"00900")
             assert (await anext(entries)).key == b"00901"
 
-    async def test_large_values_come_in_parts(self, store: BucketStore) -> None:
+    async def test_listing_of_large_values_comes_in_parts(self, store: BucketStore) -> None:
         content = {b"%d" % number: bytes([number]) * 900_000 for number in range(20)}
         await store.set_many(P, content)
         assert await values_of(store) == content
@@ -117,7 +117,7 @@ class TestListings:
 
 class TestBatches:
     @pytest.mark.guarantee("versions-22")
-    async def test_conditional_writes_of_many_tasks_take_few(self, store: BucketStore, raw: RawClient) -> None:
+    async def test_conditional_writes_of_many_tasks_share_few_batches(self, store: BucketStore, raw: RawClient) -> None:
         fence = await fence_of(store)
         wishes = [
             store.write([fence, Condition(P, b"%d" % number, ABSENT)], [Change(P, b"%d" % number, b"v")])
@@ -129,7 +129,7 @@ class TestBatches:
         assert len(messages) >= 40
         assert len(batches) <= 3
 
-    async def test_what_is_too_much_for_one_is_refused_before_it_is_sent(self, store: BucketStore) -> None:
+    async def test_write_too_large_for_a_batch_is_refused_before_it_is_sent(self, store: BucketStore) -> None:
         many = [Change(P, b"%d" % number, b"v" * 1_000_000) for number in range(40)]
         with pytest.raises(UsageError, match="the maximum is"):
             await store.write([], many)
@@ -139,7 +139,7 @@ class TestBatches:
         await store.write([], many[:30])
         assert len(await values_of(store, values=False)) == 30
 
-    async def test_a_fenced_value_takes_none(self, store: BucketStore, raw: RawClient) -> None:
+    async def test_fenced_value_needs_no_batch(self, store: BucketStore, raw: RawClient) -> None:
         fence = await fence_of(store)
         await asyncio.gather(*(store.write([fence], [Change(P, b"%d" % number, b"v")]) for number in range(10)))
         assert not [message for message in _all(raw, store.bucket.name) if "Nats-Batch-Id" in message]
@@ -163,15 +163,13 @@ class TestLostAnswers:
             client.connection.timeout = 1
             yield store
 
-    async def test_a_fenced_write_that_is_stored_is_found(
-        self, impatient: BucketStore, lose: Callable[[bool], None]
-    ) -> None:
+    async def test_stored_fenced_write_is_found(self, impatient: BucketStore, lose: Callable[[bool], None]) -> None:
         fence = await fence_of(impatient)
         lose(True)
         await impatient.write([fence], [Change(P, b"k", b"v")])
         assert (await impatient.get(P, b"k")).value == b"v"
 
-    async def test_of_one_that_is_not_it_is_said_that_nobody_knows(
+    async def test_fenced_write_that_is_not_found_has_an_unknown_outcome(
         self, impatient: BucketStore, lose: Callable[[bool], None]
     ) -> None:
         fence = await fence_of(impatient)
@@ -197,7 +195,7 @@ class TestLostAnswers:
 
         return install
 
-    async def test_a_server_that_comes_back_takes_what_was_under_way(self, own_server: Server) -> None:
+    async def test_restarted_server_accepts_writes_in_progress(self, own_server: Server) -> None:
         async with kvctl.connect(own_server.url) as client:
             store = BucketStore(Bucket(client.api, await stored(client, "B", 1)))
             fence = await fence_of(store)
@@ -211,7 +209,7 @@ class TestLostAnswers:
             assert len(await values_of(store, values=False)) == 20_001
 
 
-async def test_a_store_for_reading_only_writes_nothing(server: Server, client: Client, store: BucketStore) -> None:
+async def test_read_only_store_refuses_writes(server: Server, client: Client, store: BucketStore) -> None:
     fence = await fence_of(store)
     async with kvctl.connect(Context(url=server.url, read_only=True)) as other:
         reading = BucketStore(Bucket(other.api, store.bucket.name))
@@ -226,7 +224,7 @@ async def test_a_store_for_reading_only_writes_nothing(server: Server, client: C
     assert await values_of(store) == {b"fence": b""}
 
 
-async def test_predicates_are_of_one_stream(client: Client, store: BucketStore, unique: Callable[..., str]) -> None:
+async def test_predicates_belong_to_one_stream(client: Client, store: BucketStore, unique: Callable[..., str]) -> None:
     other = BucketStore(Bucket(client.api, await stored(client, unique(), 1)))
     for one in (store, other):
         await one.set(P, b"k", b"v")

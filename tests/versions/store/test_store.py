@@ -41,7 +41,7 @@ async def fill(store: Store, *keys: bytes, partition: bytes = P) -> None:
 
 
 class TestArguments:
-    async def test_what_is_missing_is_named(self, store: Store) -> None:
+    async def test_missing_argument_is_named(self, store: Store) -> None:
         none: Any = None
         attempts: list[Awaitable[Any]] = [
             store.get(b"", b"k"), store.get(P, b""), store.set(b"", b"k", b"v"), store.set(P, b"", b"v"),
@@ -99,7 +99,7 @@ class TestPartitions:
         assert (await store.get(*one)).value == b"one"
         assert await keys_of(store, one[0]) == [one[1]]
 
-    async def test_one_that_was_never_written_is_empty(self, store: Store) -> None:
+    async def test_partition_that_was_never_written_is_empty(self, store: Store) -> None:
         assert await keys_of(store, b"never") == []
         await store.delete(b"never", b"k")
         with pytest.raises(EntryNotFound):
@@ -134,7 +134,7 @@ class TestPredicates:
         assert (await store.get(P, b"k")).value == b"2"
 
     @pytest.mark.guarantee("versions-18")
-    async def test_there_and_back_is_another(self, store: Store) -> None:
+    async def test_value_changed_back_fails_the_predicate(self, store: Store) -> None:
         await store.set(P, b"k", b"a")
         read = (await store.get(P, b"k")).predicate
         await store.set(P, b"k", b"b")
@@ -142,7 +142,7 @@ class TestPredicates:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"c", read)
 
-    async def test_deleted_and_written_again_is_another(self, store: Store) -> None:
+    async def test_key_deleted_and_written_again_fails_the_predicate(self, store: Store) -> None:
         await store.set(P, b"k", b"a")
         read = (await store.get(P, b"k")).predicate
         await store.delete(P, b"k")
@@ -152,7 +152,7 @@ class TestPredicates:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"b", read)
 
-    async def test_those_of_another_key_partition_or_store_fail(self, store: Store) -> None:
+    async def test_predicates_of_another_key_partition_or_store_fail(self, store: Store) -> None:
         for partition, key in ((P, b"k"), (P, b"other"), (Q, b"k")):
             await store.set(partition, key, b"v")
         raw: Any = b"v"
@@ -169,14 +169,14 @@ class TestPredicates:
                 await store.write([Condition(P, b"k", predicate)], [Change(P, b"new", b"w")])
         assert (await store.get(P, b"k")).value == b"v"
 
-    async def test_of_many_at_once_one_succeeds(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_writes_succeeds(self, store: Store) -> None:
         won = await asyncio.gather(
             *(store.set_if(P, b"k", b"%d" % number, ABSENT) for number in range(12)), return_exceptions=True
         )
         assert [result for result in won if result is None] == [None]
         assert all(isinstance(result, PredicateFailed) for result in won if result is not None)
 
-    async def test_increments_are_all_counted(self, store: Store, reopen: Open) -> None:
+    async def test_concurrent_increments_are_all_counted(self, store: Store, reopen: Open) -> None:
         await store.set(P, b"n", b"0")
 
         async def add(own: Store) -> None:
@@ -205,14 +205,14 @@ class TestVisibility:
             await other.get(P, b"k")
         assert await keys_of(other) == []
 
-    async def test_deleting_twice_is_no_error(self, store: Store) -> None:
+    async def test_deleting_twice_is_not_an_error(self, store: Store) -> None:
         await store.set(P, b"k", b"v")
         await store.delete(P, b"k")
         await store.delete(P, b"k")
 
 
 class TestScan:
-    async def test_in_byte_order_whatever_the_order_of_writing(self, store: Store) -> None:
+    async def test_scan_is_in_byte_order_whatever_the_order_of_writing(self, store: Store) -> None:
         dice = random.Random(8)
         keys = {dice.randbytes(dice.randint(1, 4)) for _ in range(60)} | {b"\0", b"\xff", b"a", b"a\0", b"ab"}
         await fill(store, *dice.sample(sorted(keys), len(keys)))
@@ -221,7 +221,7 @@ class TestScan:
             assert all([entry.value == b"v" + entry.key and entry.partition == P async for entry in entries])
 
     @pytest.mark.parametrize("batch", [0, 1, 3, 1000])
-    async def test_from_a_start_in_batches_of_any_size(self, store: Store, batch: int) -> None:
+    async def test_scan_from_a_start_in_batches_of_any_size(self, store: Store, batch: int) -> None:
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         for start in (b"", b"00", b"035", b"09", b"099", b"z"):
@@ -257,7 +257,7 @@ class TestScan:
             assert [entry.key async for entry in entries] == [b"b", b"c"]
 
     @pytest.mark.parametrize("batch", [1, 2, 100])
-    async def test_deleting_what_was_read_disturbs_nothing(self, store: Store, batch: int) -> None:
+    async def test_deleting_entries_already_read_does_not_disturb_the_scan(self, store: Store, batch: int) -> None:
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         seen = []
@@ -268,7 +268,7 @@ class TestScan:
         assert seen == keys
         assert await keys_of(store) == []
 
-    async def test_what_is_deleted_ahead_may_be_missed_and_nothing_else(self, store: Store) -> None:
+    async def test_scan_misses_only_entries_deleted_ahead(self, store: Store) -> None:
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         async with store.scan(P, batch=2) as entries:
@@ -279,7 +279,7 @@ class TestScan:
         assert [key for key in seen if key not in keys[4:8]] == keys[:4] + keys[8:]
         assert len(seen) == len(set(seen))
 
-    async def test_a_closed_reading_reads_no_more(self, store: Store) -> None:
+    async def test_closed_scan_reads_no_more(self, store: Store) -> None:
         await fill(store, b"a", b"b")
         entries = store.scan(P)
         await anext(entries)
@@ -290,7 +290,7 @@ class TestScan:
         with pytest.raises(StoreClosed):
             await entries.seek(b"a")
 
-    async def test_a_cancelled_reading_leaves_the_store_whole(self, store: Store) -> None:
+    async def test_cancelled_scan_leaves_the_store_usable(self, store: Store) -> None:
         await fill(store, *(b"%d" % number for number in range(50)))
         reading = asyncio.create_task(keys_of(store, batch=1))
         await asyncio.sleep(0)
@@ -319,7 +319,7 @@ class TestScan:
 
 
 class TestWrite:
-    async def test_all_or_nothing(self, store: Store) -> None:
+    async def test_write_is_atomic(self, store: Store) -> None:
         await fill(store, b"a", b"gone")
         read = (await store.get(P, b"a")).predicate
         conditions = [Condition(P, b"a", read), Condition(P, b"new", ABSENT), Condition(P, b"gone", EXISTS)]
@@ -348,7 +348,7 @@ class TestWrite:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"a", b"lost", first)
 
-    async def test_what_is_deleted_without_a_trace_is_absent(self, store: Store) -> None:
+    async def test_key_deleted_without_a_trace_is_absent(self, store: Store) -> None:
         await fill(store, b"a", b"b")
         await store.delete(P, b"a", traceless=True)
         await store.write([], [Change(P, b"b", None, traceless=True)])
@@ -365,7 +365,7 @@ class TestWrite:
             await store.write(guards, [Change(P, b"two", b"v")])
         assert b"two" not in await keys_of(store)
 
-    async def test_deleting_what_is_not_there_is_part_of_it(self, store: Store) -> None:
+    async def test_deleting_an_absent_key_is_allowed_in_a_write(self, store: Store) -> None:
         await store.write([Condition(P, b"none", ABSENT)], [Change(P, b"none", None), Change(P, b"k", b"v")])
         assert await keys_of(store) == [b"k"]
         await store.set_if(P, b"none", b"v", ABSENT)
@@ -384,8 +384,8 @@ class TestWrite:
             await store.write([], [Change(P, b"k", b"1"), Change(P, b"k", None)])
         await store.write([], [Change(P, b"k", b"1"), Change(Q, b"k", b"1")])
 
-    async def test_what_many_tasks_write_at_once_is_each_written_or_refused(self, store: Store) -> None:
-        """Stores may put them together: a condition that fails is its own writer's alone."""
+    async def test_concurrent_writes_of_many_tasks_are_each_written_or_refused(self, store: Store) -> None:
+        """Stores may batch them: a failing condition affects only its own writer."""
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         await fill(store, *(b"%d" % number for number in range(0, 24, 3)))
@@ -402,7 +402,7 @@ class TestWrite:
             expected = b"v%d" % number if number % 3 == 0 else b"new"
             assert (await store.get(P, b"%d" % number)).value == expected
 
-    async def test_of_many_that_change_the_same_key_all_are_carried_out_one_by_one(self, store: Store) -> None:
+    async def test_concurrent_writes_of_the_same_key_all_succeed_in_turn(self, store: Store) -> None:
         await store.set(P, b"n", b"0")
 
         async def add(number: int) -> None:
@@ -427,7 +427,7 @@ class TestWrite:
                 await store.write([fence], [Change(Q, key, b"v") for key in keys])
         assert len(await keys_of(store, Q)) == 20
 
-    async def test_a_cancelled_writer_takes_nobody_along(self, store: Store) -> None:
+    async def test_cancelled_writer_does_not_affect_others(self, store: Store) -> None:
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         tasks = [
@@ -460,7 +460,7 @@ async def test_a_closed_store_does_nothing(store: Store) -> None:
 
 
 class TestMany:
-    """What is ours, for speed."""
+    """Bulk operations of our own."""
 
     async def test_several_keys_are_read_in_the_order_asked(self, store: Store) -> None:
         await fill(store, b"a", b"b")
@@ -531,7 +531,7 @@ class TestMany:
         await store.clear(EVERY)
         assert await store.partitions() == sorted([Q, P, b"p/1"])
 
-    async def test_what_is_missing_is_named(self, store: Store) -> None:
+    async def test_missing_argument_is_named(self, store: Store) -> None:
         attempts: list[Awaitable[Any]] = [
             store.get_many([(P, b"k"), (b"", b"k")]), store.get_many([(P, b"")]), store.set_many(b"", {b"k": b"v"}),
             store.set_many(P, {b"": b"v"}), store.clear(b""),

@@ -1,4 +1,4 @@
-"""A live bucket made equal to a commit, and recorded as one."""
+"""Checkout of a commit to a live bucket, and recording a bucket as a commit."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout
     return await checkout.apply(await checkout.plan(repository, ref, bucket), bucket)
 
 
-async def test_a_server_that_goes_away_ends_the_reading(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_server_ends_the_read(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered_consumer, "PATIENCE", 0.5)
     monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 0.2)
     async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(milliseconds=300))) as client:
@@ -65,12 +65,12 @@ async def test_a_server_that_goes_away_ends_the_reading(own_server: Server, monk
             await asyncio.wait_for(bucket_snapshot.read(bucket, keep), 60)
 
 
-async def test_staged_changes_are_not_left_out_silently(repository: Repository, client: kvctl.Client) -> None:
+async def test_checkout_refuses_staged_changes(repository: Repository, client: kvctl.Client) -> None:
     with pytest.raises(UsageError, match="a commit is required"):
         await checkout.plan(repository, "main$", client.bucket("B"))
 
 
-async def test_a_bucket_becomes_what_the_commit_holds(repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_makes_the_bucket_equal_to_the_commit(repository: Repository, bucket: Bucket) -> None:
     before = await committed(repository, {"a": b"1", "b": b"2", "c.d": b""})
     after = await committed(repository, {"a": b"1", "b": b"3", "e": b"\xff" * 9000})
     await bucket.put("stray", b"x")
@@ -80,7 +80,7 @@ async def test_a_bucket_becomes_what_the_commit_holds(repository: Repository, bu
         assert await content(bucket) == {entry.key: entry.value for entry in await repository.entries(commit)}
 
 
-async def test_only_what_differs_is_written(repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_writes_only_differing_keys(repository: Repository, bucket: Bucket) -> None:
     commit = await committed(repository, {"same": b"1", "changed": b"new", "added": b"a"})
     same = await bucket.put("same", b"1")
     changed, gone = await bucket.put("changed", b"old"), await bucket.put("gone", b"g")
@@ -94,7 +94,7 @@ async def test_only_what_differs_is_written(repository: Repository, bucket: Buck
     assert not (await checkout.plan(repository, commit, bucket)).steps
 
 
-async def test_a_deleted_key_comes_back_and_the_history_stays(repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_restores_a_deleted_key_and_keeps_its_history(repository: Repository, bucket: Bucket) -> None:
     commit = await committed(repository, {"k": b"v"})
     await bucket.put("k", b"old")
     await bucket.delete("k")
@@ -104,7 +104,9 @@ async def test_a_deleted_key_comes_back_and_the_history_stays(repository: Reposi
 
 @pytest.mark.guarantee("versions-16", by="race")
 @pytest.mark.parametrize("change", ["overwritten", "deleted", "created"])
-async def test_what_changed_meanwhile_is_reported_and_left(repository: Repository, bucket: Bucket, change: str) -> None:
+async def test_concurrently_changed_keys_are_reported_and_left_unchanged(
+    repository: Repository, bucket: Bucket, change: str
+) -> None:
     commit = await committed(repository, {"a": b"1", "k": b"wanted"})
     if change != "created":
         await bucket.put("k", b"before")
@@ -117,7 +119,7 @@ async def test_what_changed_meanwhile_is_reported_and_left(repository: Repositor
     assert await content(bucket) == expected | ({} if done.at_once else {"a": b"1"})
 
 
-async def test_what_somebody_else_wrote_as_wanted_is_no_conflict(repository: Repository, bucket: Bucket) -> None:
+async def test_equal_concurrent_write_is_not_a_conflict(repository: Repository, bucket: Bucket) -> None:
     commit = await committed(repository, {"k": b"wanted"})
     rollout = await checkout.plan(repository, commit, bucket)
     await bucket.put("k", b"wanted")
@@ -127,14 +129,14 @@ async def test_what_somebody_else_wrote_as_wanted_is_no_conflict(repository: Rep
     assert await content(bucket) == {"k": b"wanted"}
 
 
-async def test_thousands_of_changes_are_carried_out(repository: Repository, bucket: Bucket) -> None:
+async def test_thousands_of_changes_are_applied(repository: Repository, bucket: Bucket) -> None:
     commit = await committed(repository, {f"k.{number}": b"%d" % number for number in range(2500)})
     done = await roll_out(repository, commit, bucket)
     assert (done.done, done.at_once) == (2500, False)
     assert len(await content(bucket)) == 2500
 
 
-async def test_says_which_keys_lose_a_ttl_or_headers(
+async def test_plan_names_keys_that_lose_a_ttl_or_headers(
     client: kvctl.Client, repository: Repository, bucket_name: str
 ) -> None:
     bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(minutes=1))
@@ -145,7 +147,7 @@ async def test_says_which_keys_lose_a_ttl_or_headers(
     assert rollout.adorned == ["changed"]
 
 
-async def test_foreign_keys_stay(repository: Repository, bucket: Bucket, raw) -> None:
+async def test_non_conforming_keys_stay(repository: Repository, bucket: Bucket, raw) -> None:
     raw.publish(f"$KV.{bucket.name}.né", b"x")
     commit = await committed(repository, {"k": b"v"})
     rollout = await checkout.plan(repository, commit, bucket)
@@ -153,18 +155,20 @@ async def test_foreign_keys_stay(repository: Repository, bucket: Bucket, raw) ->
     assert len(rollout.foreign) == 1
 
 
-async def test_refuses_what_takes_no_writes(client: kvctl.Client, repository: Repository, unique) -> None:
+async def test_checkout_refuses_read_only_buckets(client: kvctl.Client, repository: Repository, unique) -> None:
     with pytest.raises(BucketNotFound):
         await checkout.plan(repository, "main", client.bucket(unique()))
 
 
-async def test_a_handle_for_reading_refuses(client: kvctl.Client, repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_refuses_a_read_only_handle(
+    client: kvctl.Client, repository: Repository, bucket: Bucket
+) -> None:
     with pytest.raises(ReadOnly):
         await checkout.plan(repository, "main", client.bucket(bucket.name, read_only=True))
 
 
 @pytest.mark.guarantee("versions-16", by="fault")
-async def test_one_that_was_cut_off_is_completed_by_the_next(
+async def test_interrupted_checkout_is_completed_by_the_next(
     client: kvctl.Client, repository: Repository, bucket_name: str
 ) -> None:
     bucket = await client.create_bucket(bucket_name)

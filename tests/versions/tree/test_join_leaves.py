@@ -1,4 +1,4 @@
-"""Leaves that were cut by parts make the tree that one run over everything makes."""
+"""Leaves cut in parts produce the same tree as a single pass."""
 
 import random
 from itertools import pairwise
@@ -30,7 +30,7 @@ def carried(reading: "Reading[T]", objects: dict[bytes, bytes]) -> "T":
 
 
 def root_by_parts(pairs: list[tuple[bytes, bytes]], borders: list[int]) -> tuple[bytes, dict[bytes, bytes]]:
-    """The root when each part is cut by itself; and all objects there are then."""
+    """Return the root when each part is cut separately, and all objects."""
     made = Made()
     ends = [0, *sorted(borders), len(pairs)]
     parts = [pairs[start:end] for start, end in pairwise(ends)]
@@ -39,14 +39,14 @@ def root_by_parts(pairs: list[tuple[bytes, bytes]], borders: list[int]) -> tuple
 
 
 @given(KEYS, st.lists(st.integers(0, 400), max_size=5))
-def test_wherever_parts_meet(keys: set[bytes], borders: list[int]) -> None:
+def test_joined_leaves_equal_a_single_pass_wherever_parts_meet(keys: set[bytes], borders: list[int]) -> None:
     pairs = [(key, b"v" * (len(key) * 7)) for key in sorted(keys)]
     found, _ = root_by_parts(pairs, [min(border, len(pairs)) for border in borders])
     assert found == build(pairs).root
 
 
 @pytest.mark.parametrize("size", [10, 900])
-def test_many_keys_and_large_values_whose_leaves_end_at_the_cap(size: int) -> None:
+def test_join_of_many_keys_and_large_values_at_the_size_cap(size: int) -> None:
     chosen = random.Random(size)
     pairs = sorted((b"k.%d" % number, chosen.randbytes(chosen.randrange(size))) for number in range(8000))
     found, objects = root_by_parts(pairs, [chosen.randrange(8000) for _ in range(7)])
@@ -61,7 +61,7 @@ def test_the_empty_tree_has_no_leaves() -> None:
     assert carried(tree.leaves(tree.EMPTY_ROOT), build([]).objects) == []
 
 
-def test_of_parts_that_end_where_leaves_do_only_the_last_leaf_is_read() -> None:
+def test_parts_that_end_with_a_leaf_need_only_their_last_leaf() -> None:
     made = Made()
     row = [made.add(chunk) for chunk in chunks_of(0, [(b"k.%06d" % number, b"v") for number in range(4000)])]
     parts = [row[:9], row[9:20], row[20:21], row[21:]]

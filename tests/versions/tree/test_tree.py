@@ -56,7 +56,7 @@ def made(content: Mapping[bytes, bytes]) -> Tree:
 
 
 def counted(reading: Reading[T], objects: Mapping[bytes, bytes]) -> tuple[T, int]:
-    """The result, and how many chunks were read."""
+    """Return the result, and the number of chunks read."""
     count = 0
 
     class Counting(dict[bytes, bytes]):
@@ -92,7 +92,7 @@ def edits_of(dice: random.Random, content: Mapping[bytes, bytes], count: int) ->
 
 class TestChunks:
     @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=100)), max_size=20), st.integers(0, 9))
-    def test_a_chunk_is_its_bytes(self, pairs: list[tuple[bytes, bytes]], level: int) -> None:
+    def test_chunk_round_trips_through_its_bytes(self, pairs: list[tuple[bytes, bytes]], level: int) -> None:
         chunk = Chunk.of(level, pairs)
         assert Chunk.decode(chunk.encode()) == chunk
 
@@ -102,7 +102,7 @@ class TestChunks:
             with pytest.raises(ValueError, match="chunk"):
                 Chunk.decode(bad)
 
-    def test_chunks_of_numbered_keys_have_the_size_they_are_meant_to_have(self) -> None:
+    def test_chunks_of_numbered_keys_have_the_intended_size(self) -> None:
         sizes = [len(chunk.pairs) for chunk in chunks_of(0, some(60_000).items())]
         mean = sum(sizes) / len(sizes)
         assert min(sizes[:-1]) >= chunks.LEAF_MINIMUM
@@ -141,27 +141,27 @@ class TestBuild:
             assert root.level == 0 or len(root.pairs) > 1
             assert all(object_id(data) == identity for identity, data in made_tree.objects.items())
 
-    def test_nothing_is_an_empty_leaf(self) -> None:
+    def test_empty_tree_is_an_empty_leaf(self) -> None:
         assert build([]).root == EMPTY_ROOT
         assert run(entries(EMPTY_ROOT), build([]).objects) == []
 
 
 class TestReading:
-    def test_keys_that_are_there(self, shape: str) -> None:
+    def test_get_returns_existing_keys(self, shape: str) -> None:
         content = some(MANY)
         held = made(content)
         wanted = [b"", b"key.000000", b"key.001500", b"key.0015001", b"key.002999", b"z"]
         assert run(get(held.root, wanted), held.objects) == {key: content[key] for key in wanted if key in content}
         assert run(get(held.root, []), held.objects) == {}
 
-    def test_from_a_key_on(self, shape: str) -> None:
+    def test_entries_from_a_key_on(self, shape: str) -> None:
         content = some(MANY)
         held = made(content)
         for start in (b"", b"key.0010", b"key.002999", b"z"):
             expected = [(key, value) for key, value in content.items() if key >= start]
             assert run(entries(held.root, start), held.objects) == expected
 
-    def test_one_key_is_read_by_one_chunk_a_level(self) -> None:
+    def test_reading_one_key_takes_one_chunk_per_level(self) -> None:
         held = made(some(20_000))
         height = Chunk.decode(held.objects[held.root]).level
         _, read = counted(get(held.root, [b"key.012345"]), held.objects)
@@ -170,7 +170,7 @@ class TestReading:
 
 class TestUpdate:
     @pytest.mark.parametrize("seed", range(60))
-    def test_it_is_what_building_anew_gives(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_update_equals_a_rebuild(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         dice = random.Random(seed)
         tiny(monkeypatch, cap=dice.choice([80, 120, 400, 10**6]))
         content = some(dice.choice([0, 1, 3, 20, 300]), seed)
@@ -190,13 +190,13 @@ class TestUpdate:
             assert run(entries(root), objects) == sorted(content.items())
             held = whole
 
-    def test_everything_may_go(self, shape: str) -> None:
+    def test_all_entries_can_be_removed(self, shape: str) -> None:
         content = some(500)
         held = made(content)
         step = run(update(held.root, [(key, None) for key in sorted(content)]), held.objects)
         assert step.root == EMPTY_ROOT
 
-    def test_no_changes_and_changes_of_nothing_make_nothing(self, shape: str) -> None:
+    def test_updates_without_effect_create_nothing(self, shape: str) -> None:
         content = some(500)
         held = made(content)
         same: list[Edit] = [(key, content[key]) for key in sorted(content)[:50]]
@@ -214,7 +214,7 @@ class TestUpdate:
         assert step.root == made({**content, key: b"new"}).root
 
     @pytest.mark.guarantee("versions-20")
-    def test_a_value_written_over_reads_and_writes_one_chunk_a_level(self) -> None:
+    def test_overwriting_a_value_reads_and_writes_one_chunk_per_level(self) -> None:
         content = some(20_000)
         held = made(content)
         height = Chunk.decode(held.objects[held.root]).level
@@ -224,7 +224,7 @@ class TestUpdate:
             counts.append((read, len(step.objects)))
         assert sorted(counts)[len(counts) // 2] == (height + 1, height + 1)
 
-    def test_what_is_made_may_be_taken_on_the_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_new_chunks_can_be_taken_during_an_update(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tree_update, "HAND_OVER", 5_000)
         content = some(MANY)
         held = made(content)
@@ -260,7 +260,7 @@ class TestUpdate:
         assert step.root == made(content).root
 
     @pytest.mark.parametrize("at_once", [1, 3, 9, 10, 30])
-    def test_changes_of_one_chunk_in_parts_replace_what_is_there(
+    def test_changes_of_one_chunk_in_parts_replace_its_entries(
         self, at_once: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(tree_update, "AT_ONCE", at_once)
@@ -273,7 +273,7 @@ class TestUpdate:
         ):
             assert run(update(held.root, edits), held.objects).root == made(changed(content, edits)).root
 
-    def test_changes_all_over_a_tree_read_a_level_together(self) -> None:
+    def test_scattered_changes_read_each_level_together(self) -> None:
         content = some(20_000)
         held = made(content)
         edits: list[Edit] = [(key, b"new") for key in list(content)[::40]]
@@ -291,7 +291,7 @@ class TestUpdate:
 
 class TestDiff:
     @pytest.mark.parametrize("seed", range(40))
-    def test_it_is_the_dictionaries_difference(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_diff_equals_that_of_dictionaries(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         dice = random.Random(seed)
         tiny(monkeypatch)
         monkeypatch.setattr(tree, "LEAVES", dice.choice([1, 2, 5, 100]))
@@ -305,7 +305,7 @@ class TestDiff:
         ]
         assert run(diff(left.root, right.root), {**left.objects, **right.objects}) == expected
 
-    def test_it_holds_a_part_of_the_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_diff_holds_only_part_of_the_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tree, "LEAVES", 10)
         left, right = made(some(20_000)), made({key: value + b"+" for key, value in some(20_000).items()})
         objects = {**left.objects, **right.objects}
@@ -324,7 +324,7 @@ class TestDiff:
         assert max(sizes) < 30
 
     @pytest.mark.guarantee("versions-11")
-    def test_it_reads_in_proportion_to_what_changed(self) -> None:
+    def test_diff_reads_in_proportion_to_the_changes(self) -> None:
         content = some(20_000)
         held = made(content)
         other = run(update(held.root, [(b"key.010000", b"new")]), held.objects)
@@ -342,7 +342,7 @@ class TestMerge:
             for _ in "123"
         )
     )
-    def test_it_is_what_a_plain_dictionary_says(
+    def test_merge_equals_that_of_dictionaries(
         self, base: dict[bytes, bytes], source: dict[bytes, bytes], dest: dict[bytes, bytes]
     ) -> None:
         trees = [made(content) for content in (base, source, dest)]
@@ -379,9 +379,7 @@ class TestLeaves:
         indexes = sum(Chunk.decode(data).level > 0 for data in held.objects.values())
         assert counted(tree.leaves(held.root), held.objects) == (expected, indexes or min(count, 1))
 
-    def test_difference_of_few_and_many_entries_holds_a_part_of_the_leaves(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_diff_of_few_and_many_entries_holds_only_part_of_the_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tree, "LEAVES", 10)
         content = some(20_000)
         few, many = made(dict(list(content.items())[::20])), made(dict.fromkeys(content, b"+"))
@@ -431,7 +429,7 @@ def test_numbers_of_the_format_never_change() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 4, 9])
-def test_chunk_ends_where_the_rule_of_the_format_says(level: int) -> None:
+def test_chunk_ends_according_to_the_format(level: int) -> None:
     factors = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
     minimum, mean = (32, 32) if level == 0 else (2, 128)
     dice = random.Random(level)
@@ -454,7 +452,7 @@ def test_chunk_ends_where_the_rule_of_the_format_says(level: int) -> None:
 
 @pytest.mark.parametrize(("size", "counts"), [(32_758, [2, 2, 1]), (32_757, [3, 2]), (65_526, [2, 2, 1])])
 def test_chunk_ends_with_the_entry_that_reaches_64_kb(size: int, counts: list[int]) -> None:
-    """An entry is a key of 4 bytes, a value and 6 more; at least two stand in a chunk."""
+    """An entry takes a key of 4 bytes, a value and 6 more; a chunk has at least two."""
     pairs = [(b"%04d" % number, bytes(size)) for number in range(5)]
     assert [len(chunk.keys) for chunk in chunks_of(0, pairs)] == counts
 

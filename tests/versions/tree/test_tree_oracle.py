@@ -1,4 +1,4 @@
-"""Trees against a dictionary: whatever is changed, the tree is the one that building its content gives.
+"""Trees against a dictionary: an updated tree equals the one built from its content.
 
 The model is a dictionary. Keys are added in order, in front, at and around the borders of chunks of every level, and
 removed down to nothing: where a change falls decides which part of the tree stays, and a defect there loses keys.
@@ -75,7 +75,7 @@ def borders(root: bytes, objects: Mapping[bytes, bytes]) -> list[bytes]:
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """One tree and the dictionary that says what it holds."""
+    """One tree and the dictionary of its content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 6), strategy=st.sampled_from([None, *Strategy]))
     def merge_past(self, back: int, strategy: Strategy | None) -> None:
-        """What this state has, brought onto an older one; the state between them is the base."""
+        """Merge this state onto an older one; the state in between is the base."""
         base_root, base = self.past[-min(back, len(self.past))]
         root, dest = self.past[-min(2 * back, len(self.past))]
         ours = run(diff(base_root, self.root), self.objects)
@@ -197,12 +197,12 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 def part(made: Made, pairs: Sequence[Pair]) -> list[Pair]:
-    """The leaves that one task makes of its entries."""
+    """Return the leaves that one task builds from its entries."""
     return [made.add(chunk) for chunk in chunks_of(0, pairs)]
 
 
 @pytest.mark.oracle
-def test_a_changed_tree_is_the_tree_of_its_content(shape: str, seed: int, steps: Callable[[int], int]) -> None:
+def test_updated_tree_equals_the_tree_of_its_content(shape: str, seed: int, steps: Callable[[int], int]) -> None:
     machine = hypothesis.seed(seed)(type(f"TreeMachine{seed}", (TreeMachine,), {}))
     examples = max(1, steps(300) // 20)
     run_state_machine_as_test(
@@ -229,7 +229,7 @@ def test_a_tree_that_grows_in_key_order_loses_nothing(name: str, steps: Callable
 @pytest.mark.oracle
 @pytest.mark.parametrize("level", [0, 1])
 def test_changes_at_both_ends_of_a_full_root_lose_nothing(level: int, seed: int, steps: Callable[[int], int]) -> None:
-    """Trees whose root is a chunk that is full, so that it may stay while others come to stand beside it."""
+    """Trees whose root is a full chunk, so that it may stay while siblings are added."""
     for number in range(max(1, steps(12) // 4)):
         dice = random.Random(seed + number)
         content = {b"k%06d" % (number * 3): dice.randbytes(3) for number in range(40_000)}
@@ -256,7 +256,7 @@ def test_changes_at_both_ends_of_a_full_root_lose_nothing(level: int, seed: int,
 
 
 def full_root(level: int, content: Mapping[bytes, bytes]) -> Chunk:
-    """The first chunk of a level that others follow."""
+    """Return the first chunk of a level, if it is not the last."""
     row = [*content.items()]
     for below in range(level):
         row = [Made().add(chunk) for chunk in chunks_of(below, row)]
