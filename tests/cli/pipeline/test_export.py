@@ -123,7 +123,7 @@ def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object
         (["verify", "."], 4, "is not a complete export"),
         (["load", "nowhere", "--into", "B"], 3, "does not exist"),
         (["load", "DIR", "--into", "B", "--replicas", "3"], 2, "`--replicas` goes with `--create`"),
-        (["load", "DIR", "--into", "B", "--key", "id"], 2, "this is an export"),
+        (["load", "DIR", "--into", "B", "--key", "id"], 2, "cannot be used with an export"),
         (["load", "DIR", "--into", "B", "--read-only"], 1, "for reading only"),
         (["load", "DIR", "--into", "B", "--force", "everything"], 2, "everything"),
     ],

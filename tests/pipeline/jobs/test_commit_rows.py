@@ -174,7 +174,7 @@ async def test_export_of_a_commit_has_the_keys_its_filters_select(
 async def test_leaves_are_read_a_few_at_a_time(repository: Repository, go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {f"eu.{number}": b"x" * 500 for number in range(6_000)}
     made = await go(rows)
-    leaves = await repository.objects.carry(tree.leaves(bytes.fromhex(made.commit.root)))
+    leaves = await repository.objects.run(tree.leaves(bytes.fromhex(made.commit.root)))
     monkeypatch.setattr(commit_rows, "READ_AHEAD", 10)
     read, sizes = repository.objects.read, []
 

@@ -94,7 +94,7 @@ def test_empty_capture_is_compacted_but_not_one_with_a_missing_file(engine: Engi
         (folder.path / "_capture.json").read_bytes().replace(b'"rows": 0', b'"rows": 5')
     )
     assert folder.existing() != state
-    with pytest.raises(ConflictError, match="it captured 5 rows, its files hold 0"):
+    with pytest.raises(ConflictError, match="it captured 5 rows, but its files have 0"):
         compact(engine, folder.path, tmp_path / "latest")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "empty"]
 

@@ -187,7 +187,7 @@ def test_invalid_load_is_refused_before_anything_is_written(
     other = fill({}, description="another")
     with pytest.raises(BucketExists, match="description"):
         pipeline.load(other, create=True)
-    with pytest.raises(UsageError, match="this is an export"):
+    with pytest.raises(UsageError, match="cannot be used with an export"):
         open_table(pipeline.folder, key="key", value=None)
     with pytest.raises(NotFoundError):
         open_table(tmp_path / "nowhere.csv", key="a", value="b")

@@ -121,7 +121,7 @@ def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(
     assert not (folder / MANIFEST).exists()
     assert any(folder.rglob("part-*"))
     asked = SourceOptions(bucket=bucket, url=server.url)
-    with pytest.raises(ConflictError, match="no whole export"):
+    with pytest.raises(ConflictError, match="not a complete export"):
         target_folder.check_vacant(folder, overwrite=False)
     made = export(engine, lambda spark: contents.of_bucket(spark, asked), folder, overwrite=True)
     assert made.removed.files > 0
