@@ -22,7 +22,7 @@ INSTALL = "Install it with `pip install 'kvctl[spark]'`"
 
 
 def register(spark: "SparkSession") -> None:
-    """Register `nats-kv` with a session, and let it push filters down to the server. Raises KvctlError."""
+    """Make `nats-kv` known to a session, and let it push filters down to the server. Raises KvctlError."""
     require_spark()
     from kvctl.pipeline.data_source import KvDataSource
 
@@ -31,7 +31,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def require_spark() -> None:
-    """Raises KvctlError if the extra is not installed."""
+    """Raises KvctlError where the extra is not installed."""
     from importlib.util import find_spec
 
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]

@@ -1,1 +1,1 @@
-"""Branches: head, staging epochs, and the conditions under which a branch moves."""
+"""A branch: its head, its staging epochs, and the conditions on which it moves."""
