@@ -236,7 +236,7 @@ async def delete(
 ) -> None:
     """Delete a consumer with its position.
 
-    There is no confirmation prompt. The stream keeps its messages, except with retention `interest`.
+    The command does not prompt. The stream keeps its messages, except with retention `interest`.
     """
     from kvctl.jetstream.config import ensure
 

@@ -279,7 +279,7 @@ async def purge(
 ) -> None:
     """Purge all or some messages of a stream.
 
-    Purged messages leave no trace: even in a bucket there is no marker, and watchers and replicas are not notified.
+    Purged messages leave no trace, not even a marker in a bucket, and watchers and replicas are not notified.
     Mirrors and aggregates keep their copies and serve them. Messages purged from a mirror or an aggregate do not
     return. So the name of a stream that is replicated, or that replicates others, has to be typed or given with
     --confirm. Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue
