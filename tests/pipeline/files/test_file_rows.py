@@ -161,7 +161,7 @@ def test_table_columns_set_encoding_and_ttl(spark: SparkSession, tmp_path: Path)
 PROBLEMS = {
     "csv": (
         "key,value,encoding,ttl\na,1,,\nb,hello, world,utf-8,\nc\nd,%%,base64,\ne,x,gzip,\nf,x,,30s\n",
-        {"b": "many fields", "c": "many fields", "d": "not base64", "e": "`gzip` is not an", "f": "`30s` is not a t"},
+        {"b": "of fields", "c": "of fields", "d": "not base64", "e": "`gzip` is not an", "f": "`30s` is not a t"},
     ),
     "json": (
         '{"key": "a", "value": "1"}\n{"key": "b", "value"\n',
