@@ -100,7 +100,7 @@ def _topic_page(topic: str, title: str) -> str:
 
 
 def _topic(topic: str) -> str:
-    """A topic's text; what the code says better is written anew."""
+    """Return a topic's text, with generated parts rewritten from the code."""
     text = topics.page(topic)
     return with_option_list(text) if topic == "pipeline" else text
 

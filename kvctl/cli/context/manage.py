@@ -1,4 +1,4 @@
-"""Named connections: the `nats` command's own context files."""
+"""Named connections, in the context files of the `nats` command."""
 
 import os
 from dataclasses import replace
@@ -28,8 +28,8 @@ app = group(
     help="""Named connections
 
     A context holds a server's URL and how to authenticate. Contexts are the files that the `nats` command keeps in
-    ~/.config/nats: both read and write the same ones. Every command takes --context NAME; without it, the selected
-    one is used.
+    ~/.config/nats, and both commands read and write them. Every command takes --context NAME. Without it, the selected
+    context is used.
     """,
 )
 
@@ -48,8 +48,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context",
 OptionalName = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Name of the context", autocompletion=_names)
 ]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is for")]
-Select = Annotated[bool, typer.Option("--select", help="Select it, too")]
+Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description of the context")]
+Select = Annotated[bool, typer.Option("--select", help="Select the context as well")]
 
 
 @command(app, "ls", examples=["kvctl context ls", "kvctl context ls -o name"], see=["context show"])
@@ -72,7 +72,7 @@ def ls(session: Session) -> None:
         Column("selected", table=False),
         Column("description", flex=True),
     ]
-    session.show(View(columns=columns, rows=rows, empty="No contexts; `kvctl context add NAME` makes one"))
+    session.show(View(columns=columns, rows=rows, empty="No contexts; add one with `kvctl context add NAME`"))
 
 
 @command(
@@ -82,10 +82,10 @@ def ls(session: Session) -> None:
     see=["context test", "help environment"],
 )
 def show(session: Session, name: OptionalName = None) -> None:
-    """Show a context, or how a command would connect now.
+    """Show a context, or the settings that are in effect.
 
-    Without a NAME: what flags, environment and the selected context come to, and where the URL is from.
-    Secrets are not shown, only that they are set.
+    Without a NAME, shows the settings that result from flags, environment and the selected context, and the source of
+    the URL. Secrets are shown only as set.
     """
     if name is None:
         context = session.context
@@ -100,7 +100,7 @@ def show(session: Session, name: OptionalName = None) -> None:
 
 @command(app, "select", examples=["kvctl context select prod"], see=["context ls"])
 def select(session: Session, name: Name) -> None:
-    """Use a context where nothing else is said."""
+    """Select the context to use by default."""
     _store().select(name)
     session.note(f"Selected `{name}`")
 
@@ -118,14 +118,14 @@ def select(session: Session, name: Name) -> None:
 def add(
     session: Session,
     name: Name,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The same as --server", hidden=True)] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Same as --server", hidden=True)] = None,
     description: Description = None,
     select: Select = False,
 ) -> None:
-    """Make a context.
+    """Add a context.
 
-    The connection options say what it holds; --context OTHER starts from a copy of that one. A context that
-    exists with the same settings is left alone; one with others is a conflict (exit code 4).
+    The connection options set its fields, and --context OTHER starts from a copy of that context. A context that
+    already exists with the same settings is left unchanged. One with different settings is a conflict (exit code 4).
     """
     store = _store()
     wanted = _changed(session, _template(session, store), url, description)
@@ -133,7 +133,7 @@ def add(
     _check(wanted)
     if name in store.names():
         _require_equal(store.stored(name), wanted)
-        session.note(f"Context `{name}` is there already")
+        session.note(f"Context `{name}` already exists with these settings")
     else:
         session.note(f"Saved `{name}` in `{store.save(wanted)}`")
     _finish(session, store, name, select)
@@ -148,17 +148,17 @@ def add(
 def edit(
     session: Session,
     name: Name,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The same as --server", hidden=True)] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Same as --server", hidden=True)] = None,
     description: Description = None,
     clear: Annotated[
-        list[str] | None, typer.Option("--clear", metavar="FIELD", help="Empty a field; repeatable")
+        list[str] | None, typer.Option("--clear", metavar="FIELD", help="Clear a field; repeatable")
     ] = None,
     select: Select = False,
 ) -> None:
     """Change a context.
 
-    Only what the connection options name is changed, and shown; --clear empties a field, named as its option
-    without the dashes: `user`, `password`, `tls-ca`, `domain`, `read-only` ...
+    Changes the fields that the connection options name, and shows them. --clear clears a field, which is named like
+    its option without the dashes: `user`, `password`, `tls-ca`, `domain`, `read-only` ...
     """
     store = _store()
     before = store.stored(name)
@@ -176,7 +176,7 @@ def edit(
 async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     """Delete a context.
 
-    Files that it names, of credentials or certificates, stay.
+    The credential and certificate files that it names are kept.
     """
     store = _store()
     if name in store.names():
@@ -198,10 +198,10 @@ async def examine(
         str | None, typer.Option("--bucket", metavar="BUCKET", help="Test the permissions on this bucket")
     ] = None,
 ) -> None:
-    """Say what works over a connection, and what is denied.
+    """Test a connection and its permissions.
 
-    Connects, measures the way to the server, shows usage and limits of the account, and asks every API subject that
-    kvctl uses in a way that changes nothing. Exit code 5 when JetStream cannot be used.
+    Connects, measures the round trip to the server, shows usage and limits of the account, and probes every API
+    subject that kvctl uses without changing anything. Exits 5 when JetStream cannot be used.
     """
     from kvctl.cli.context.report import report
 
@@ -224,7 +224,7 @@ def _template(session: Session, store: "ContextStore") -> "Context":
 
 
 def _changed(session: Session, context: "Context", url: str | None, description: str | None) -> "Context":
-    """The context with what the command line says; files by their full path, for use from everywhere."""
+    """Return the context with the settings of the command line; file paths become absolute."""
     from kvctl.contexts import flag_settings
 
     flags = {**session.options.connection_flags()}
@@ -242,19 +242,19 @@ def _check(context: "Context") -> None:
     given = [name for name, value in ways.items() if value]
     if len(given) > 1:
         raise UsageError(
-            f"`{given[0]}` and `{given[1]}` are two ways to authenticate",
-            hint=f"Give one of them; `kvctl context edit {context.name} --clear {given[0]}` empties a field",
+            f"`{given[0]}` and `{given[1]}` cannot be combined",
+            hint=f"Use one of them; clear the other with `kvctl context edit {context.name} --clear {given[0]}`",
         )
     if context.password and not context.user:
-        raise UsageError("A password needs a user", hint="Add `--user NAME`")
+        raise UsageError("A password requires a user", hint="Add `--user NAME`")
 
 
 def _require_equal(existing: "Context", wanted: "Context") -> None:
     rows = list(differences(existing, wanted))
     if rows:
         raise ConflictError(
-            f"Context `{existing.name}` exists with other settings: {'; '.join(map(difference_text, rows))}",
-            hint=f"`kvctl context edit {existing.name}` changes it",
+            f"Context `{existing.name}` exists with different settings: {'; '.join(map(difference_text, rows))}",
+            hint=f"Change it with `kvctl context edit {existing.name}`",
         )
 
 
@@ -266,7 +266,7 @@ def _cleared(context: "Context", fields: list[str]) -> "Context":
         name = _FLAG_NAMES.get(field, field).replace("-", "_")
         if name not in _CLEARABLE:
             known = ", ".join(sorted(_CLEARABLE)).replace("_", "-")
-            raise UsageError(f"`{field}` is not a field that can be cleared", hint=f"One of {known}")
+            raise UsageError(f"`{field}` is not a field that can be cleared", hint=f"Use one of {known}")
         context = replace(context, **{name: getattr(empty, name)})
     return context
 

@@ -1,4 +1,4 @@
-"""What `context test` finds out about a connection."""
+"""Report of `context test`: server, limits and permissions of a connection."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,13 @@ _STYLE = {True: "green", False: "red", None: "yellow"}
 
 
 async def report(session: Session, context: "Context", bucket: str | None) -> None:
-    """Connect, look around, show it. Raises UnreachableError when JetStream cannot be used."""
+    """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used."""
     from kvctl.urls import redact
 
     facts: dict[str, Any] = {"context": context.name, "url": redact(context.url), "origin": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
     try:
-        await _find_out(facts, context, bucket)
+        await _inspect(facts, context, bucket)
     except KvctlError as error:
         if session.output != "table" or facts["server"]:
             session.show(_view({**facts, "error": error.message}))
@@ -36,13 +36,13 @@ async def report(session: Session, context: "Context", bucket: str | None) -> No
     if not facts["usable"]:
         denied = next(item for item in facts["permissions"] if item["action"] in _READING)
         raise PermissionDenied(
-            f"Nothing can be read: {denied['reason']} on `{denied['subject']}`",
+            f"No read access: {denied['reason']} on `{denied['subject']}`",
             subject=denied["subject"],
-            hint=None if bucket else "Permissions may name buckets one by one: try `--bucket NAME`",
+            hint=None if bucket else "If permissions are granted per bucket, name one with `--bucket NAME`",
         )
 
 
-async def _find_out(facts: dict[str, Any], context: "Context", bucket: str | None) -> None:
+async def _inspect(facts: dict[str, Any], context: "Context", bucket: str | None) -> None:
     from kvctl.connection import connect
     from kvctl.jetstream.api import Api
     from kvctl.jetstream.permissions import probe, round_trip
@@ -74,7 +74,7 @@ def _server(connection: "Connection") -> dict[str, Any]:
 
 
 async def _jetstream(api: Any) -> dict[str, Any] | None:
-    """Usage and limits of the account, a missing limit as null; null when they may not be seen."""
+    """Return usage and limits of the account, a missing limit as None; None when permission to see them is denied."""
     try:
         info = await api.account_info()
     except PermissionDenied:
@@ -82,7 +82,7 @@ async def _jetstream(api: Any) -> dict[str, Any] | None:
     except JetStreamDisabled:
         if api.prefix.startswith("$JS."):
             raise
-        return None  # an import of some subjects of another account has no account information
+        return None  # subjects imported from another account carry no account information
     allowed = info.get("limits", {})
     limits = {name: allowed[of] if allowed.get(of, -1) >= 0 else None for name, of in _LIMITS.items()}
     used = {name: info.get(name, 0) for name in _LIMITS}

@@ -1,4 +1,4 @@
-"""Contexts as they may be shown: a secret only as being set."""
+"""Contexts for display, with secrets only as `set`."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,14 @@ _LABELS = {
     "cert": "TLS certificate", "key": "TLS key", "ca": "TLS authority", "tls_first": "TLS first",
     "api_prefix": "API prefix", "origin": "URL from",
 }  # fmt: skip
-_ANEW = "set anew"
+_CHANGED = "changed"
 _WAYS = {
     "creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls",
 }  # fmt: skip
 
 
 def summary(context: "Context", selected: str | None) -> dict[str, Any]:
-    """One line of a list of contexts."""
+    """Build one row of the list of contexts."""
     from kvctl.urls import redact
 
     return {
@@ -37,14 +37,14 @@ def summary(context: "Context", selected: str | None) -> dict[str, Any]:
 
 
 def authentication(context: "Context") -> str:
-    """The kind of credentials in one word."""
+    """Return the kind of credentials in one word."""
     if "@" in context.url:
         return "url"
     return next((kind for field, kind in _WAYS.items() if getattr(context, field)), "none")
 
 
 def facts_of(context: "Context") -> dict[str, Any]:
-    """The settings as they may be shown: a secret is `set`, or null."""
+    """Return the settings for display; a secret is `set` or null."""
     from kvctl.urls import redact
 
     facts = {name: getattr(context, name) for name in FIELDS}
@@ -53,7 +53,7 @@ def facts_of(context: "Context") -> dict[str, Any]:
 
 
 def details(facts: dict[str, Any]) -> View:
-    """A list for people of what is set; every field elsewhere."""
+    """Build a document that lists the fields that are set in a table, and every field in other formats."""
     columns = [
         Column(key, _LABELS.get(key, key.replace("_", " ").capitalize()), table=bool(value))
         for key, value in facts.items()
@@ -62,18 +62,18 @@ def details(facts: dict[str, Any]) -> View:
 
 
 def difference_text(row: dict[str, Any]) -> str:
-    """One difference in words."""
-    if row["after"] == _ANEW:
+    """Describe one difference in words."""
+    if row["after"] == _CHANGED:
         return f"`{row['field']}` differs"
     before, after = (f"`{value}`" if value is not None else "unset" for value in (row["before"], row["after"]))
     return f"`{row['field']}` is {before}, not {after}"
 
 
 def differences(before: "Context", after: "Context") -> Iterator[dict[str, Any]]:
-    """The fields that differ: `{field, before, after}`."""
+    """Yield the fields that differ: `{field, before, after}`."""
     shown_before, shown_after = facts_of(before), facts_of(after)
     for name in FIELDS[1:]:
         if (getattr(before, name) or None) != (getattr(after, name) or None):
             old, new = shown_before[name] or None, shown_after[name] or None
-            # What differs and looks the same is a secret, or a URL with one.
-            yield {"field": name, "before": old, "after": _ANEW if old == new else new}
+            # Values that differ but look the same are secrets, or URLs with one.
+            yield {"field": name, "before": old, "after": _CHANGED if old == new else new}

@@ -118,7 +118,7 @@ def test_edit_changes_only_what_was_asked(
 def test_a_changed_secret_is_told_and_not_shown(context: Context, prod: str, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("another")
     edited = context("edit", "prod", "--password-file", str(tmp_path / "password"))
-    assert edited.out == "password\tset\tset anew\n"
+    assert edited.out == "password\tset\tchanged\n"
 
 
 @pytest.mark.parametrize(
