@@ -1,4 +1,4 @@
-"""`kvctl pipeline audit`: replicas compared with their origin by Spark."""
+"""`kvctl pipeline audit`: comparison of replicas with their origin by Spark."""
 
 from dataclasses import replace
 from functools import partial
@@ -58,11 +58,12 @@ async def audit(
 ) -> int:
     """Compare replicas with their origin, key by key, with Spark.
 
-    What `kvctl topology audit` does, with its output and exit codes: each key's last operation and value through the
-    topology's transforms, in mirrors its revision, too. Spark reads and compares both sides; what seems to differ is
-    read again at the leaders before it is said. A bucket that does not replicate ORIGIN is compared key by key.
+    Works like `kvctl topology audit`, with its output and exit codes. Compares each key's last operation and value
+    through the topology's transforms, and in mirrors its revision too. Spark reads and compares both sides, and
+    differences are read again from the leaders before they are reported. A bucket that does not replicate ORIGIN is
+    compared key by key.
 
-    On one machine `topology audit` is as fast. This one is for what outgrows it, and for clusters.
+    On one machine, `topology audit` is as fast. Use this command for larger buckets and on clusters.
     """
     from kvctl.cli.topology.audit_views import difference_row, differences_view
     from kvctl.kv.names import check_bucket

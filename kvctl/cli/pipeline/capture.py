@@ -1,4 +1,4 @@
-"""`kvctl pipeline capture` and `compact`: a bucket's changes as files, and the bucket again from them."""
+"""`kvctl pipeline capture` and `compact`: change files of a bucket, and the latest state from them."""
 
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -53,12 +53,12 @@ async def capture(
     session: Session,
     bucket: BucketName,
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to capture into")],
-    checkpoint: Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="Where Spark keeps how far it is")],
-    once: Annotated[bool, typer.Option("--once", help="Capture what there is now, then end")] = False,
-    trigger: Annotated[timedelta | None, duration("--trigger", help="Time between two batches; 1s if left out")] = None,
+    checkpoint: Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="Spark checkpoint directory")],
+    once: Annotated[bool, typer.Option("--once", help="Capture the current entries, then exit")] = False,
+    trigger: Annotated[timedelta | None, duration("--trigger", help="Time between batches; 1s by default")] = None,
     max_revisions: Annotated[
         int | None,
-        typer.Option("--max-revisions", metavar="N", min=1, help="Most revisions of a batch; 1000000 if left out"),
+        typer.Option("--max-revisions", metavar="N", min=1, help="Maximum revisions per batch; 1000000 by default"),
     ] = None,
     force: Force = None,
     master: Master = None,
@@ -67,15 +67,16 @@ async def capture(
 ) -> None:
     """Capture a bucket's changes into Parquet files by day.
 
-    Every change, deletions included, becomes one row in PATH/day=YYYY-MM-DD, and stays there when the bucket has long
-    forgotten it. Any reader of the folder sees each revision once, whatever was killed meanwhile: files appear when
-    they are whole and counted, and running it again goes on from where the folder ends.
+    Every change, including deletions, becomes one row in PATH/day=YYYY-MM-DD, and stays there after the bucket has
+    dropped it. Readers of the folder see each revision once, even after a crash: files appear only when they are
+    complete and counted. Run the command again to continue where the folder ends.
 
-    It begins with what the bucket holds, and runs until Ctrl-C. Changes that newer ones push out of the bucket's
-    history before they are read are not captured, and that is no loss: every key's newest state is. Where anything
-    else is gone, purged or expired, it ends with 3; --force data-loss goes on.
+    A capture begins with the bucket's current entries and runs until Ctrl-C. Changes that newer ones push out of the
+    bucket's history before they are read are not captured. This is not data loss, as every key's newest state is
+    captured. If other entries were purged or expired before they were read, the command exits 3; use --force data-loss
+    to continue.
 
-    A bucket that was deleted and created anew is another one: it takes a folder and a checkpoint of its own.
+    A recreated bucket is a different bucket and needs its own folder and checkpoint.
     """
     from kvctl.kv.names import check_bucket
     from kvctl.pipeline.files.export_files import folder_of
@@ -97,10 +98,10 @@ async def capture(
         jobs.capture, options=options, folder=folder, checkpoint=kept, once=once, trigger=trigger or jobs.TRIGGER
     )
     try:
-        left = partial(_where_it_stands, folder)
+        left = partial(_interrupted, folder)
         found = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left)
     except HistoryLost as error:
-        error.hint = f"`--force {LOSS}` goes on with what is left"
+        error.hint = f"Use `--force {LOSS}` to continue with the remaining entries"
         raise
     session.show(document(_captured(found), *CAPTURED, name="path"))
 
@@ -122,14 +123,14 @@ async def compact(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Make the latest state of a bucket from a capture of it.
+    """Build a bucket's latest state from a capture.
 
-    The folder then holds what the bucket held at the revision that is said: the newest value of every key that was
-    not deleted, purged or expired. It is an export, with a manifest, for `kvctl pipeline load` and `verify`. The
-    capture is only read, and may go on meanwhile.
+    Writes the bucket's contents at the reported revision: the newest value of every key that was not deleted, purged
+    or expired. The result is an export with a manifest, for `kvctl pipeline load` and `verify`. The capture is only
+    read and can continue to run.
 
-    An older compaction of the bucket in the folder is replaced when the new one is whole; anything else there is
-    refused.
+    An older compaction of the bucket in the folder is replaced once the new one is complete. Other files there are an
+    error.
     """
     from kvctl.pipeline.files.export_files import folder_of
     from kvctl.pipeline.jobs import compact as jobs
@@ -137,29 +138,29 @@ async def compact(
     target, source, folder = spark_target(master, remote, conf), folder_of(path), folder_of(to)
     state = jobs.check_places(source, folder)
     if state.forced:
-        session.warn(f"The capture went on over lost changes (`--force {LOSS}`): it may lack some, deletions too")
+        session.warn(f"The capture continued after data loss (`--force {LOSS}`) and may lack changes and deletions")
     found = await run_job(
         session, target, f"Compacting {source}", partial(jobs.compact, capture=source, folder=folder),
-        incomplete=f"Interrupted: nothing was put into `{folder}`; run it again",
+        incomplete=f"Interrupted: `{folder}` was not changed; run the command again",
     )  # fmt: skip
     session.show(document(_compacted(found), *COMPACTED, name="path"))
 
 
 def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:
     if once and trigger is not None:
-        raise UsageError("`--once` and `--trigger` exclude each other")
+        raise UsageError("`--once` and `--trigger` cannot be combined")
     if trigger is not None and trigger <= timedelta():
-        raise UsageError("`--trigger` must be longer than nothing")
+        raise UsageError("`--trigger` must be greater than 0")
 
 
-def _where_it_stands(folder: Path) -> str:
+def _interrupted(folder: Path) -> str:
     from kvctl.pipeline.files.capture_folder import CaptureFolder
 
     state = CaptureFolder(folder).state()
-    reached = "holds nothing yet"
+    reached = "is still empty"
     if state is not None and state.rows:
         reached = f"holds {state.rows:,} rows, up to revision {state.revision:,}"
-    return f"Interrupted: `{folder}` {reached}; run it again to go on"
+    return f"Interrupted: `{folder}` {reached}; run the command again to continue"
 
 
 def _captured(found: "Captured") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`kvctl pipeline check`: does Spark run, and have its workers what they need?"""
+"""`kvctl pipeline check`: test of Spark and its workers."""
 
 from dataclasses import asdict
 
@@ -25,10 +25,10 @@ WORKERS = [Column("host"), Column("python"), Column("kvctl")]
     see=["doctor"],
 )
 async def check(session: Session, master: Master = None, remote: Remote = None, conf: Conf = None) -> None:
-    """Start Spark, run a task on its workers, and say what they are.
+    """Start Spark, run a task on its workers and describe them.
 
-    Fails, and says what to do, where Spark or a Java is missing, a cluster cannot be reached, or its workers have no
-    kvctl. The jobs of `kvctl pipeline` start Spark the same way.
+    Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
+    `kvctl pipeline` start Spark the same way.
     """
     from kvctl.pipeline.jobs.check import check
 

@@ -1,4 +1,4 @@
-"""`kvctl pipeline commit`: an export, or a table of one's own, recorded in a versioned bucket."""
+"""`kvctl pipeline commit`: commit of an export or a table to a versioned bucket."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -68,14 +68,14 @@ async def commit(
 ) -> None:
     """Record an export or a table as one commit of a versioned bucket.
 
-    The commit holds its rows and nothing else: the same tree, with the same root, as after loading and committing
-    them. Spark's tasks sort and store the leaves, then the branch moves at once; nothing may be staged on it (4). PATH
-    is what `kvctl pipeline load` takes. Ttls and headers are left out.
+    The commit contains exactly these rows, with the same tree and root as after loading and committing them. Spark's
+    tasks sort and store the leaves, then the branch moves atomically. The branch must have no staged changes (4). PATH
+    is an export or a table as for `kvctl pipeline load`. TTLs and headers are left out.
 
-    Run again after it was killed it makes one commit: where the branch holds the rows already under this message, that
-    commit is shown. Otherwise a commit that records nothing new exits 1.
+    After a crash, run the command again: it makes one commit in total. If the branch already holds the rows under this
+    message, that commit is shown. Otherwise a commit without changes exits 1.
 
-    --dry-run sorts and checks all rows, and stores nothing.
+    --dry-run sorts and checks all rows and stores nothing.
     """
     from kvctl.cli.bucket.options import parse_metadata
     from kvctl.cli.repo.views import show_made
@@ -85,7 +85,7 @@ async def commit(
 
     place, target = parse_branch(at), spark_target(master, remote, conf)
     if not message.strip():
-        raise UsageError("The message is empty", hint="`-m` says what the commit is about")
+        raise UsageError("The message is empty", hint="Describe the commit with `-m`")
     named = parse_metadata(meta or ())
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
@@ -101,10 +101,10 @@ async def commit(
             record, source=source, options=options, branch=place.ref, message=message, meta=named,
             author=repository.author,
         ),
-        incomplete=f"Interrupted: nothing of it is on `{place}`; run it again",
+        incomplete=f"Interrupted: `{place}` was not changed; run the command again",
     )  # fmt: skip
     if not made.recorded:
-        session.note(f"`{place}` holds these {made.rows} rows already", always=True)
+        session.note(f"`{place}` already holds these {made.rows} rows", always=True)
     show_made(session, place.ref, made.commit)
 
 
@@ -120,6 +120,6 @@ async def _rehearse(session: Session, target: "Target", place: At, source: "Inpu
 def _check_state(source: "Input") -> None:
     if source.history:
         raise UsageError(
-            "A commit holds one value a key, this export every entry",
+            "The export holds every entry, but a commit holds one value per key",
             hint="Export without `--mode history`",
         )

@@ -1,4 +1,4 @@
-"""`kvctl pipeline export`: a bucket in files, with the proof that they are whole."""
+"""`kvctl pipeline export`: files of a bucket, with a manifest to verify them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +33,7 @@ app = group()
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
-    """Completes one of these words."""
+    """Return a completion for one of these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
@@ -53,27 +53,28 @@ Mode = Annotated[
         "--mode", metavar="MODE", help="`latest` values, or all `history`", autocompletion=one_of("latest", "history")
     ),
 ]
-Filter = Annotated[
-    list[str] | None, typer.Option("--filter", metavar="FILTER", help="Only keys that match it; repeatable")
-]
+Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="FILTER", help="Only matching keys; repeatable")]
 PartitionBy = Annotated[
     str | None,
     typer.Option(
-        "--partition-by", metavar="WHAT", help="`prefix`: a folder for each first token of the keys",
+        "--partition-by", metavar="WHAT", help="`prefix` for one folder per first token of the keys",
         autocompletion=one_of("prefix"),
     ),
 ]  # fmt: skip
 OnEvicted = Annotated[
     str | None,
     typer.Option(
-        "--on-evicted", metavar="WHAT", help="Overwritten before it is read: take the `newer` value, or `fail`",
+        "--on-evicted", metavar="WHAT", help="On values overwritten while reading: export the `newer` ones, or `fail`",
         autocompletion=one_of("newer", "fail"),
     ),
 ]  # fmt: skip
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove what DIR holds once the new export is whole")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the contents of DIR once the new export is complete")
+]
 
 SUMMARY = (
-    Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut"), Column("ref", table=False),
+    Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut", "Revision"),
+    Column("ref", table=False),
     Column("exact", table=False), Column("rows"), Column("files"), Column("bytes", "Size", text=size_text),
     Column("removed", table=False), Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
@@ -107,20 +108,19 @@ async def export(
 ) -> None:
     """Export a bucket into Parquet, JSON or CSV files.
 
-    Writes the living keys, or with --mode history every entry, as they are at one revision, the cut. The manifest,
-    `_manifest.json`, is written last: it says the cut, the bucket's configuration, and the hash of every file. A folder
-    without one is what an interrupted export left.
+    Writes the current keys, or every entry with --mode history, as of one revision, the snapshot revision. The
+    manifest, `_manifest.json`, is written last. It records the snapshot revision, the bucket's configuration, and the
+    hash of every file. A folder without a manifest is an interrupted export.
 
-    Values are exact. Parquet holds them as bytes; JSON has an entry object of `kvctl get` a line, and CSV the same
-    columns: text as it is, with `encoding` `utf-8`, anything else as `base64`; in CSV text with control characters,
-    too, so that a record is a line. Times are to the microsecond.
+    Values are exact. Parquet stores them as bytes. JSON has one entry object per line, as in `kvctl get`, and CSV has
+    the same columns. Text has `encoding` `utf-8`, other values `base64`. In CSV, text with control characters is
+    `base64` too, so that each record is one line. Times have microsecond precision.
 
-    Where a writer overwrites what has not been read yet, and the bucket's history does not hold it any more, the newer
-    value is taken and the command exits 7; with --on-evicted newer it does not, with --on-evicted fail nothing is
-    exported (3).
+    If a value is overwritten before it is read and has left the bucket's history, the newer value is exported and the
+    command exits 7. With --on-evicted newer it exits 0; with --on-evicted fail nothing is exported (3).
 
-    `NAME@REF` exports a commit of a versioned bucket, or the keys of it that match --filter. Its keys have no
-    revisions, and the time of the commit.
+    `NAME@REF` exports a commit of a versioned bucket, or those of its keys that match --filter. Its keys have no
+    revisions, and carry the time of the commit.
 
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
@@ -135,22 +135,22 @@ async def export(
     folder = export_files.folder_of(to)
     target_folder.check_vacant(folder, overwrite=overwrite)
     target = spark_target(master, remote, conf)
-    cut = await _cut_of(session, bucket)
+    snapshot = await _snapshot_of(session, bucket)
     if dry_run:
-        _show_plan(session, bucket, cut, folder, format, mode)
+        _show_plan(session, bucket, snapshot, folder, format, mode)
         return
     reading = {"mode": mode, "filter": ",".join(filters), "onEvicted": on_evicted or ""}
     made = await _export(session, target, bucket, reading, folder, format, partition_by is not None, overwrite)
     if made.removed.files:
-        what = "an export" if made.removed.whole else "what was no whole export"
+        what = "an export" if made.removed.whole else "an incomplete export"
         session.note(f"Removed {made.removed.files} files from `{folder}`: {what}", always=True)
     row = _export_row(made)
     session.show(document(row, *SUMMARY, name="path"))
     if made.manifest.newer and on_evicted is None:
         raise PartlyDone(
-            f"The export is not of one exact cut: {made.manifest.newer} keys or entries were overwritten before they "
-            "were read, and are newer",
-            hint=f"Keep more: `kvctl bucket edit {bucket} --history N`; `--on-evicted newer` says that it is as wanted",
+            f"Inconsistent export: {made.manifest.newer} keys or entries were overwritten before they were read",
+            hint=f"Keep more history with `kvctl bucket edit {bucket} --history N`, or pass `--on-evicted newer` to "
+            "accept newer values",
         )
 
 
@@ -164,14 +164,14 @@ async def _export(
     job = partial(export, contents=contents, folder=folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
     return await run_job(
         session, target, f"Exporting {bucket}", job,
-        incomplete=f"Interrupted: the export to `{folder}` is incomplete, and was not put there; run it again",
+        incomplete=f"Interrupted: the export to `{folder}` was not completed; run the command again",
     )  # fmt: skip
 
 
 def _contents_of(
     session: Session, target: "Target", bucket: str, reading: dict[str, str]
 ) -> "Callable[[Any], Contents]":
-    """What gives the rows of a bucket, or of a commit."""
+    """Return the reader for the rows of a bucket or a commit."""
     from kvctl.pipeline.files.contents import of_bucket
     from kvctl.pipeline.options import parse
 
@@ -187,20 +187,23 @@ def _contents_of(
     return partial(of_bucket, options=options)
 
 
-async def _cut_of(session: Session, bucket: str) -> dict[str, Any]:
-    """The bucket's last revision, or the commit. Raises BucketNotFound, RepositoryNotFound, RefNotFound."""
+async def _snapshot_of(session: Session, bucket: str) -> dict[str, Any]:
+    """Return the bucket's last revision as `cut`, or the commit as `ref`.
+
+    Raises BucketNotFound, RepositoryNotFound, RefNotFound.
+    """
     if "@" in bucket:
         at = parse_at(bucket)
         return {"ref": (await (await open_repository(session, at.repository)).show(at.ref)).id}
     return {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
 
 
-def _show_plan(session: Session, bucket: str, cut: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
-    """What an export would be of, and what would have to go for it."""
+def _show_plan(session: Session, bucket: str, snapshot: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
+    """Show the snapshot to export and the number of files to remove."""
     from kvctl.pipeline.files import target_folder
 
     removed, name = target_folder.occupants(folder), bucket.partition("@")[0]
-    row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **cut, "removed": removed.files}
+    row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **snapshot, "removed": removed.files}
     session.show(document(row, *map(Column, row), name="path"))
 
 
@@ -223,15 +226,17 @@ def _export_row(made: "Exported") -> dict[str, Any]:
 
 
 def _check_commit(place: str, mode: str, on_evicted: str | None) -> None:
-    """Raises UsageError for what goes with buckets only."""
+    """Raise UsageError for options that are for buckets only."""
     parse_at(place)
     given = {"--mode history": mode == "history", "--on-evicted": on_evicted is not None}
     for option, is_given in given.items():
         if is_given:
-            raise UsageError(f"`{option}` is for buckets; `{place}` is a commit, which does not change")
+            raise UsageError(f"`{option}` applies only to buckets; `{place}` is a commit")
 
 
 def _check_one_of(option: str, value: str | None, *words: str) -> None:
     if value is not None and value not in words:
         shown = ", ".join(f"`{word}`" for word in words)
-        raise UsageError(f"`{option} {value}` is none of {shown}" if len(words) > 1 else f"`{option}` is {shown}")
+        raise UsageError(
+            f"`{option} {value}` is not one of {shown}" if len(words) > 1 else f"`{option}` must be {shown}"
+        )

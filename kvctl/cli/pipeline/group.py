@@ -1,4 +1,4 @@
-"""The pipeline: buckets exported, loaded, captured and compared by Spark."""
+"""The pipeline: export, load, capture and comparison of buckets with Spark."""
 
 from kvctl.cli.app.command import group
 from kvctl.cli.pipeline import (

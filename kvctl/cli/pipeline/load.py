@@ -1,4 +1,4 @@
-"""`kvctl pipeline load`: an export, or a table of one's own, into a bucket."""
+"""`kvctl pipeline load`: import of an export or a table into a bucket."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 app = group()
 
-Path = Annotated[str, typer.Argument(metavar="PATH", help="Folder of an export, or a table: a file or a folder")]
+Path = Annotated[str, typer.Argument(metavar="PATH", help="Folder of an export, or file or folder of a table")]
 Into = Annotated[
     str, typer.Option("--into", metavar="BUCKET", help="Bucket to write into", autocompletion=bucket_names)
 ]
 KeyColumn = Annotated[
-    str | None, typer.Option("--key", metavar="COL", help="Column of a table that holds the key; else `key`")
+    str | None, typer.Option("--key", metavar="COL", help="Table column that holds the key; `key` by default")
 ]
 ValueColumn = Annotated[
-    str | None, typer.Option("--value", metavar="COL", help="Column of a table that holds the value; else `value`")
+    str | None, typer.Option("--value", metavar="COL", help="Table column that holds the value; `value` by default")
 ]
 TableFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="Of a table: `parquet`, `json`, `csv` or `tsv`; else by its extension",
+        help="Table format: `parquet`, `json`, `csv` or `tsv`; by default from its extension",
         autocompletion=one_of("parquet", "json", "csv", "tsv"),
     ),
 ]
-Create = Annotated[bool, typer.Option("--create", help="Make the bucket like the exported one")]
-IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only what differs from what the bucket holds")]
+Create = Annotated[bool, typer.Option("--create", help="Create the bucket with the configuration of the export")]
+IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only values that differ from the bucket's")]
 DeadLetter = Annotated[
-    str | None, typer.Option("--dead-letter", metavar="DIR", help="Keep rejected rows there, with the causes")
+    str | None, typer.Option("--dead-letter", metavar="DIR", help="Folder for rejected rows, with the causes")
 ]
 
 
@@ -91,18 +91,18 @@ async def load(
 ) -> None:
     """Load an export or a table into a bucket.
 
-    The files of an export are compared with its manifest first: a damaged one is refused (4), and nothing written. With
-    --key or --value PATH is a table of your own: Parquet, JSON with an object a line, CSV or TSV with a heading. Its
-    text is written as UTF-8, numbers as text, what is nested as JSON; columns `encoding` (`base64`) and `ttl` (seconds)
-    count.
+    The files of an export are checked against its manifest first. If one is damaged, nothing is written (4). With --key
+    or --value, PATH is a table of your own: Parquet, JSON with one object per line, or CSV or TSV with a header. Text
+    is written as UTF-8, numbers as text, nested values as JSON. The columns `encoding` (`base64`) and `ttl` (seconds)
+    are applied.
 
-    --create makes the bucket with the export's configuration, also under another name; without it, it has to be there
-    (3). Revisions and times are the bucket's own. Of an export of history the entries of each key come in their order;
-    the bucket has to keep as many, or --force shorter-history. Entries that a key's history ends with already are not
-    written again.
+    --create creates the bucket with the export's configuration, under the given name. Without it, the bucket must exist
+    (3). Revisions and times are set by the bucket. An export of history is loaded in the order of each key's entries;
+    the bucket must keep as long a history, unless --force shorter-history is given. Entries that already end a key's
+    history are not written again.
 
-    A load that was interrupted, or killed, completes when it is run again. Rows that cannot be written are counted, the
-    first ones named, and the command exits 7; the others are written.
+    To complete an interrupted load, run it again. Rows that cannot be written are counted, the first ones are listed,
+    and the command exits 7. The other rows are written.
     """
     from kvctl.pipeline.jobs import load as job
 
@@ -128,7 +128,7 @@ async def load(
 
 
 async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
-    """A table, where something is said of its form, else an export that was found whole. Raises as `open_export`."""
+    """Open a table if a column or format is given, else an export after verifying it. Raises like `open_export`."""
     from kvctl.pipeline.files import export_files
     from kvctl.pipeline.jobs import load as job
 
@@ -141,14 +141,14 @@ async def open_input(session: Session, path: str, key: str | None, value: str | 
 
 
 def _check_export(folder: "FilePath") -> None:
-    """Raises UsageError for a file, ConflictError for a folder of files that nothing makes an export."""
+    """Raise UsageError for a data file, ConflictError for a folder of data files without a manifest."""
     from kvctl.pipeline.files import export_files, file_rows
     from kvctl.pipeline.files.export_manifest import MANIFEST
 
     if not folder.exists() or export_files.has_manifest(folder) or file_rows.format_of(folder) is None:
         return
-    problem = f"`{folder}` is no whole export: it has no `{MANIFEST}`"
-    hint = "A table of your own is read with `--key COL`, `--value COL` or `--format`"
+    problem = f"`{folder}` is not a complete export: it has no `{MANIFEST}`"
+    hint = "To read a table of your own, add `--key COL`, `--value COL` or `--format`"
     raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
 
 
@@ -173,19 +173,19 @@ async def _load(
     )  # fmt: skip
     return await run_job(
         session, target, f"Loading {into}", partial(load, source=source, target=options, order=order),
-        incomplete=f"Interrupted: bucket `{into}` may hold a part of the rows; the same command completes it",
+        incomplete=f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it",
     )  # fmt: skip
 
 
 def rejected(found: "Loaded | Ran", folder: str | None, option: str) -> PartlyDone:
-    """The error for rows that were rejected; `folder` keeps them, or what `option` names would."""
-    kept = f"`{folder}` has them all" if folder else f"{option} keeps them all"
+    """Build the error for rejected rows; `folder` holds them, else the hint names `option`."""
+    kept = f"the rejected rows are in `{folder}`" if folder else f"use {option} to keep the rejected rows"
     text = rejected_rows(found, "was" if found.rejected == 1 else "were")
-    return PartlyDone(text, hint=f"The others are written; {kept}")
+    return PartlyDone(text, hint=f"The other rows were written; {kept}")
 
 
 def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
-    """How many rows, and the first of them."""
+    """Describe the number of rejected rows and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
     more = found.rejected - len(found.samples)
     rows = "1 row" if found.rejected == 1 else f"{found.rejected} rows"
@@ -198,5 +198,5 @@ def _changes(create: bool, replicas: int | None, storage: str | None, cluster: s
     given = {"replicas": replicas, "storage": storage, "cluster": cluster}
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen and not create:
-        raise UsageError(f"`--{next(iter(chosen))}` goes with `--create`")
+        raise UsageError(f"`--{next(iter(chosen))}` requires `--create`")
     return edited({}, chosen)

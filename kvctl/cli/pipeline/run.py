@@ -1,4 +1,4 @@
-"""`kvctl pipeline run` and `schema`: pipelines that a file declares."""
+"""`kvctl pipeline run` and `schema`: pipelines declared in a file."""
 
 from dataclasses import asdict
 from functools import partial
@@ -49,7 +49,7 @@ async def run(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Run a pipeline that a file declares: sources, a query, a sink.
+    """Run a pipeline declared in a file: sources, a query and a sink.
 
         version: 1
         sources:
@@ -60,13 +60,13 @@ async def run(
           FROM orders o JOIN prices p ON o.key = p.key
         sink: {bucket: TOTALS, if_different: true}
 
-    With one `source`, `select` (columns, each with an expression) and `where` do without SQL. Buckets take the options
-    of the data source in snake_case; they are on the server of this command where the file says no `context` or `url`.
-    Paths begin at the file's folder. Of CSV, a line of headings comes first, and Spark finds types out: `0012` is the
-    number 12. A row that is not of its file's form ends the run. --dry-run reads no rows, and shows what would be done,
-    with Spark's plan.
+    With one `source`, `select` (columns, each with an expression) and `where` replace SQL. Buckets take the options of
+    the data source in snake_case, and are on the server of this command unless the file sets `context` or `url`. Paths
+    are relative to the file's folder. CSV files need a header line, and Spark infers types: `0012` is the number 12. A
+    malformed row ends the run. --dry-run reads no rows and shows the sources, the resulting columns and Spark's plan.
 
-    Rows that cannot be written are counted and named, and the command exits 7; `dead_letter` in the sink keeps them.
+    Rows that cannot be written are counted and listed, and the command exits 7. Set `dead_letter` in the sink to keep
+    them.
     """
     from kvctl.documents import parser
     from kvctl.pipeline.jobs import run as job
@@ -84,7 +84,9 @@ async def run(
         planned = await run_job(session, target, what, partial(job.plan, declared=declared, connection=connection))
         _show_plan(session, planned)
         return
-    incomplete = f"Interrupted: {declared.sink.title} may hold a part of the rows; the same command completes it"
+    incomplete = (
+        f"Interrupted: {declared.sink.title} may hold only part of the rows; run the command again to complete it"
+    )
     ran = await run_job(
         session, target, what, partial(job.run, declared=declared, connection=connection), incomplete=incomplete
     )
@@ -102,7 +104,7 @@ def _folder_of(file: str) -> "Path":
 
 
 def _show_plan(session: Session, planned: "Planned") -> None:
-    """What would be done; on a terminal with Spark's plan below."""
+    """Show sources, columns and sink; on a terminal also Spark's plan."""
     rows = [{"name": name, "type": kind} for name, kind in planned.columns.items()]
     sources = [{"name": name, "source": title} for name, title in planned.sources.items()]
     sections = [
@@ -125,7 +127,7 @@ def _show_plan(session: Session, planned: "Planned") -> None:
 def schema(session: Session) -> None:
     """Print the JSON Schema of pipeline files.
 
-    An editor completes and checks by it a file whose first line is
+    Editors use it to complete and check a file that begins with
 
         # yaml-language-server: $schema=pipeline.schema.json
     """

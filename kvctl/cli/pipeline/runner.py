@@ -1,4 +1,4 @@
-"""Running a job of the pipeline: where, in a thread beside the event loop, with progress, to its end or Ctrl-C.
+"""Runner of pipeline jobs: in a thread beside the event loop, with progress, until the end or Ctrl-C.
 
 async def stats(session: Session, bucket: BucketName, master: Master = None, remote: Remote = None,
                 conf: Conf = None) -> None:
@@ -36,32 +36,32 @@ T = TypeVar("T")
 
 Master = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="Spark cluster to run on; without one, all cores of this machine"),
+    typer.Option("--master", metavar="URL", help="Spark cluster to run on; all cores of this machine by default"),
 ]
 Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="Spark Connect server to run on")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark; repeatable")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="Spark setting; repeatable")]
 
-LOOKS = 0.5
-"""Seconds between two looks at how far a job is."""
-PATIENCE = 10.0
-"""Seconds that a cancelled job has to put its things in order."""
+PROGRESS_INTERVAL_S = 0.5
+"""Seconds between two updates of the progress."""
+CANCEL_TIMEOUT_S = 10.0
+"""Seconds that a cancelled job has to clean up."""
 _FLAGS = {
     "context": "context", "server": "url", "user": "user", "password_file": "passwordFile", "token_file": "tokenFile",
     "creds": "creds", "nkey": "nkey", "tls_cert": "tlsCert", "tls_key": "tlsKey", "tls_ca": "tlsCa",
     "tls_first": "tlsFirst", "domain": "domain", "api_prefix": "apiPrefix", "inbox_prefix": "inboxPrefix",
     "timeout": "timeout",
 }  # fmt: skip
-"""Shared options, and those of `nats-kv` that say the same."""
+"""Shared options, with the equivalent options of `nats-kv`."""
 _FIELDS = {
     "url": "url", "user": "user", "creds": "creds", "nkey": "nkey", "cert": "tlsCert", "key": "tlsKey", "ca": "tlsCa",
     "tls_first": "tlsFirst", "domain": "domain", "api_prefix": "apiPrefix", "inbox_prefix": "inboxPrefix",
 }  # fmt: skip
-"""Fields of a context, and the options that say the same."""
+"""Fields of a context, with the equivalent options of `nats-kv`."""
 _PATHS = ("passwordFile", "tokenFile", "creds", "nkey", "tlsCert", "tlsKey", "tlsCa")
 
 
 def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "Target":
-    """Where the shared options of the pipeline say to run. Raises UsageError, and KvctlError without the extra."""
+    """Return the Spark target of the shared options. Raises UsageError, and KvctlError without the extra."""
     from kvctl.pipeline import require_spark
     from kvctl.pipeline.spark.session_config import Target, parse_conf
 
@@ -70,10 +70,10 @@ def spark_target(master: str | None, remote: str | None, conf: list[str] | None)
 
 
 def source_options(session: Session, target: "Target") -> dict[str, str]:
-    """The options of `nats-kv` that connect as the command line says: names and paths, no secret among them.
+    """Return the options of `nats-kv` that connect like this command: names and paths, no secrets.
 
-    Workers resolve them. Those of this machine share this environment; for others, what it implies is named. Raises
-    UsageError where that cannot be.
+    Workers resolve them. Workers on this machine share its environment; for others, the settings that it implies are
+    named. Raises UsageError where a secret would have to be handed over.
     """
     given = session.options.connection_flags()
     options = {_FLAGS[name]: _written(_FLAGS[name], value) for name, value in given.items() if name in _FLAGS}
@@ -84,7 +84,7 @@ def source_options(session: Session, target: "Target") -> dict[str, str]:
         return {"context": context.name, **options}
     if (context.password or context.token) and not options.keys() & {"passwordFile", "tokenFile"}:
         raise UsageError(
-            "The password or token of this environment cannot be handed to workers elsewhere",
+            "The password or token of this environment cannot be passed to remote workers",
             hint="Name a context that they have with `--context`, or a file with `--password-file` or `--token-file`",
         )
     implied = {option: getattr(context, name) for name, option in _FIELDS.items()}
@@ -99,10 +99,10 @@ async def run_job(
     *,
     incomplete: str | Callable[[], str] = "",
 ) -> T:
-    """What the job returns. Of what Spark says, KvctlErrors are raised.
+    """Run the job and return its result. Errors of Spark are raised as KvctlError.
 
-    An interruption cancels what runs and lets the job put its things in order, then says what is `incomplete`,
-    which may be found out only then.
+    An interruption cancels the running queries and lets the job clean up, then warns with `incomplete`, which may be
+    a function that is called only then.
     """
     import asyncio
     import tempfile
@@ -115,11 +115,11 @@ async def run_job(
     work = run.begin()
     try:
         with Activity(enabled=session.terminal.speaks and not session.options.quiet) as activity:
-            while not (await asyncio.wait([work], timeout=LOOKS))[0]:
+            while not (await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S))[0]:
                 activity.say(f"{what}  {run.standing()}")
     except asyncio.CancelledError:
         await run.cancel(work)
-        if left := _left(work, incomplete):
+        if left := _incomplete_text(work, incomplete):
             session.warn(left)
         raise
     finally:
@@ -129,16 +129,16 @@ async def run_job(
     return work.result()
 
 
-def _left(work: "Future[T]", incomplete: str | Callable[[], str]) -> str:
-    """What an interruption left; some jobs have done all before it reaches them."""
+def _incomplete_text(work: "Future[T]", incomplete: str | Callable[[], str]) -> str:
+    """Describe the state after an interruption; a job may have finished before it."""
     if not isinstance(incomplete, str):
         return incomplete()
     complete = work.done() and work.exception() is None and work.result() is not None
-    return "Interrupted when all was done: nothing is incomplete" if incomplete and complete else incomplete
+    return "Interrupted after the job had finished: nothing is incomplete" if incomplete and complete else incomplete
 
 
 class _Run(Generic[T]):
-    """A job in a thread: Spark's calls block."""
+    """A job in a thread, as Spark's calls block."""
 
     def __init__(self, target: "Target", job: Callable[["Engine"], T], scratch: "Path") -> None:
         self.engine: Engine | None = None
@@ -150,7 +150,7 @@ class _Run(Generic[T]):
         self._rate = Rate()
 
     def begin(self) -> "Future[T]":
-        """What the job returns or raises, once it does."""
+        """Start the job and return a future of its result."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -163,38 +163,38 @@ class _Run(Generic[T]):
         def work() -> None:
             outcome: tuple[BaseException | None, Any]
             try:
-                outcome = (None, self._carry_out())
+                outcome = (None, self._run())
             except BaseException as error:
                 outcome = (error, None)
             with suppress(RuntimeError):  # the loop may have ended
                 loop.call_soon_threadsafe(settle, *outcome)
 
-        # Daemons, both: nothing of Spark's may hold up an ending.
+        # Both are daemons: a blocked call of Spark must not delay the exit.
         threading.Thread(target=work, name="job", daemon=True).start()
-        threading.Thread(target=self._look, args=[future], name="progress", daemon=True).start()
+        threading.Thread(target=self._poll, args=[future], name="progress", daemon=True).start()
         return future
 
     def standing(self) -> str:
-        """How far it is, in words."""
+        """Describe the progress in words."""
         return self._standing
 
     async def cancel(self, work: "Future[T]") -> None:
-        """Stop what runs and wait for its end, not for ever; without a session there is nothing to wait for."""
+        """Cancel the job and wait up to CANCEL_TIMEOUT_S for its end; return immediately without a session."""
         import asyncio
 
         self._cancelled = True
         if self.engine is not None:
-            threading.Thread(target=self._press, args=[self.engine, work], name="cancel", daemon=True).start()
-            await asyncio.wait([work], timeout=PATIENCE)
+            threading.Thread(target=self._keep_cancelling, args=[self.engine, work], name="cancel", daemon=True).start()
+            await asyncio.wait([work], timeout=CANCEL_TIMEOUT_S)
 
     @staticmethod
-    def _press(engine: "Engine", work: "Future[T]") -> None:
-        """Cancel until the job has ended: while it plans, and between two queries, there is nothing to cancel."""
+    def _keep_cancelling(engine: "Engine", work: "Future[T]") -> None:
+        """Cancel until the job has ended, as there is nothing to cancel while it plans and between queries."""
         while not work.done():
             engine.cancel()
-            time.sleep(LOOKS / 2)
+            time.sleep(PROGRESS_INTERVAL_S / 2)
 
-    def _carry_out(self) -> T | None:
+    def _run(self) -> T | None:
         from kvctl.pipeline.spark.engine import Engine
 
         with Engine.start(self._target, scratch=self._scratch) as engine:
@@ -203,10 +203,10 @@ class _Run(Generic[T]):
                 return None
             return self._job(engine)
 
-    def _look(self, work: "Future[T]") -> None:
-        """Keep `standing` true; asking the JVM may take its time."""
+    def _poll(self, work: "Future[T]") -> None:
+        """Update the progress until the job ends; a call to the JVM can be slow."""
         while not work.done():
-            time.sleep(LOOKS)
+            time.sleep(PROGRESS_INTERVAL_S)
             if self.engine is not None:
                 found = self.engine.standing()
                 rows = self._rate.text(found.rows) if found else ""
@@ -215,19 +215,19 @@ class _Run(Generic[T]):
 
 
 def tasks_text(found: "Standing") -> str:
-    """Which stage runs, and how many of its tasks are done."""
+    """Describe the running stage and its finished tasks."""
     waiting = "" if found.active or found.done else ", waiting for workers"
     return f"stage {found.stage} of {found.stages}, task {found.done} of {found.tasks}{waiting}"
 
 
 class Rate:
-    """Rows, and how many a second over the last while."""
+    """A row count and its rate per second over the last 5 seconds."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque(maxlen=int(5 / LOOKS))
+        self._seen: deque[tuple[float, int]] = deque(maxlen=int(5 / PROGRESS_INTERVAL_S))
 
     def text(self, rows: int | None) -> str:
-        """`1,200,000 rows, 430,000/s`; a new query starts anew."""
+        """Return a text like `1,200,000 rows, 430,000/s`; a lower count, of a new query, resets the rate."""
         if not rows:
             return ""
         now = time.monotonic()
@@ -240,7 +240,7 @@ class Rate:
 
 
 def _written(option: str, value: object) -> str:
-    """A value as an option's text; a path does not depend on where a worker stands."""
+    """Return a value as an option's text; paths are absolute, for workers with another working directory."""
     if isinstance(value, timedelta):
         return format_duration(value)
     if value is True:
@@ -249,7 +249,7 @@ def _written(option: str, value: object) -> str:
 
 
 def _show_cause(session: Session, error: BaseException | None) -> None:
-    """With `-v`, all that Spark said."""
+    """Show the complete error of Spark with `-v`."""
     if session.options.verbose and error is not None and error.__cause__ is not None:
         from kvctl.pipeline.spark.failure import text_of
 
@@ -257,8 +257,8 @@ def _show_cause(session: Session, error: BaseException | None) -> None:
 
 
 def _prepare_archive(session: Session, run: _Run[T]) -> None:
-    """Let the next start be faster: the archive of classes is made while nobody waits."""
+    """Create the class archive in the background, for a faster next start."""
     from kvctl.pipeline.spark.class_trainer import train_aside
 
     if run.engine is not None and run.engine.archive is not None and train_aside(run.engine.archive):
-        session.note(f"Preparing in the background what starts Spark faster next time: {run.engine.archive.path}")
+        session.note(f"Caching Spark's classes in the background for faster starts: {run.engine.archive.path}")

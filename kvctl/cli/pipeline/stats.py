@@ -1,4 +1,4 @@
-"""`kvctl pipeline stats`: what a bucket is made of."""
+"""`kvctl pipeline stats`: statistics of a bucket."""
 
 import os
 from dataclasses import asdict
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 app = group()
 
 ByPrefix = Annotated[
-    int, typer.Option("--by-prefix", metavar="N", min=1, help="Tokens of a key that make its prefix", show_default=True)
+    int, typer.Option("--by-prefix", metavar="N", min=1, help="Number of key tokens in a prefix", show_default=True)
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, help="Prefixes and keys that are listed", show_default=True)
+    int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of prefixes and keys", show_default=True)
 ]
-Picture = Annotated[str | None, typer.Option("--picture", metavar="FILE", help="Draw it, too: an SVG file")]
+Picture = Annotated[str | None, typer.Option("--picture", metavar="FILE", help="SVG file to draw the statistics to")]
 
 
 @command(
@@ -53,12 +53,12 @@ async def stats(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Show what a bucket is made of: sizes, churn and age by prefix.
+    """Show statistics of a bucket: sizes, churn and age by prefix.
 
-    Reads all it holds, history included, as of one revision. For all keys, and for each prefix: keys that live, those
-    that were deleted, entries, size of the latest values, keys that changed within a day, and when they changed last.
-    Then the largest keys, and the hottest: those with most writes a day over the entries that are held, for which the
-    bucket has to keep a history.
+    Reads the complete bucket, including its history, as of one revision. Shows totals and, for each prefix, the numbers
+    of keys, deleted keys and entries, the size of the latest values, the keys that changed within a day, and the times
+    of the last changes. Lists the largest keys, and the hottest keys: those with the most writes per day in the stored
+    history, which the bucket must keep for this.
     """
     if picture is not None:
         _check_picture(picture)
@@ -77,7 +77,7 @@ async def stats(
 
 def _check_picture(file: str) -> None:
     if not file.endswith(".svg"):
-        raise UsageError(f"`{file}` is no SVG file", hint="Let its name end in `.svg`")
+        raise UsageError(f"`{file}` is not an SVG file", hint="Use a name that ends in `.svg`")
     if not os.path.isdir(os.path.dirname(file) or "."):
         raise KvctlError(f"`{file}` cannot be written: its folder does not exist")
 
@@ -112,7 +112,7 @@ def _show(session: Session, found: "Stats") -> None:
     ]
     session.show(document(row, *SUMMARY, name="bucket", sections=sections))
     if found.more:
-        session.note(f"{found.more} smaller prefixes are not listed; `--limit` lists more")
+        session.note(f"{found.more} smaller prefixes are not listed; list more with `--limit`")
 
 
 _TIMES = ("oldest", "median", "newest")
@@ -129,7 +129,7 @@ def _key_row(key: "Key") -> dict[str, Any]:
 
 
 SUMMARY = (
-    Column("bucket"), Column("cut"), Column("keys"), Column("tombstones", "Deleted"), Column("entries"),
+    Column("bucket"), Column("cut", "Revision"), Column("keys"), Column("tombstones", "Deleted"), Column("entries"),
     Column("history"), Column("full", table=False), Column("bytes", "Size", text=size_text),
     Column("held", "With history", text=size_text), Column("changed_today", "Changed today"),
     *(Column(name, text=age_text) for name in _TIMES), Column("more_prefixes", table=False),
@@ -145,5 +145,5 @@ GROUP = (
 KEY = (
     Column("key", flex=True), Column("revision", right=True), Column("bytes", "SIZE", text=size_text, right=True),
     Column("entries", right=True),
-    Column("a_day", "WRITES A DAY", text=lambda rate: "" if rate is None else f"{rate:,.1f}", right=True),
+    Column("a_day", "WRITES PER DAY", text=lambda rate: "" if rate is None else f"{rate:,.1f}", right=True),
 )  # fmt: skip

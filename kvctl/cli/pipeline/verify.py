@@ -1,4 +1,4 @@
-"""`kvctl pipeline verify`: whether an export is as it was written, and what a bucket holds."""
+"""`kvctl pipeline verify`: verification of an export, and its comparison with a bucket."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,21 +41,23 @@ async def verify(
     path: ExportPath,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="BUCKET", help="Compare with this bucket, too", autocompletion=bucket_names),
+        typer.Option(
+            "--against", metavar="BUCKET", help="Compare with this bucket as well", autocompletion=bucket_names
+        ),
     ] = None,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Verify that an export is as it was written.
+    """Verify that an export is undamaged.
 
-    Hashes every file, without Spark, and names each that was changed, cut off or removed, and each that was added; any
-    of it exits 4.
+    Hashes every file, without Spark, and lists the files that were changed, truncated, removed or added. Exits 4 if
+    there are any.
 
-    --against compares the rows with a live bucket, with Spark: as of the cut where it is the bucket of the export and
-    still holds that, else as it is now; the result says which. Keys that differ are counted, the first thousand listed
-    as `bucket diff` does it: `missing` in the bucket, `extra` in it, or `differs`; any exits 4. Of an export of history
-    all entries of a key are compared.
+    --against compares the rows with a live bucket, with Spark. If the bucket is that of the export and still holds the
+    snapshot revision, it is compared as of that revision, else as it is now; the result shows which. Differing keys are
+    counted, and the first thousand are listed as in `bucket diff`: `missing` in the bucket, `extra` in it, or
+    `differs`. Exits 4 if there are any. For an export of history, all entries of a key are compared.
     """
     from kvctl.pipeline.files import export_files
     from kvctl.pipeline.jobs import verify as job
@@ -129,14 +131,17 @@ def _against_text(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     counts = ", ".join(f"{row[name]} {name}" for name in ("missing", "extra", "differs") if row[name])
-    when = "at the cut" if row["at"] == "cut" else f"now, at revision {row['revision']}"
+    when = "at the snapshot revision" if row["at"] == "cut" else f"now, at revision {row['revision']}"
     return f"{row['bucket']} {when}: {counts or 'no differences'}"
 
 
 VERIFIED = (
-    Column("path"), Column("bucket"), Column("format"), Column("mode"), Column("cut"), Column("rows"), Column("files"),
-    Column("bytes", "Size", text=size_text),
-    Column("whole", text=lambda whole: "yes" if whole else "no", style=lambda whole: "green" if whole else "red"),
+    Column("path"), Column("bucket"), Column("format"), Column("mode"), Column("cut", "Revision"), Column("rows"),
+    Column("files"), Column("bytes", "Size", text=size_text),
+    Column(
+        "whole", "Complete", text=lambda whole: "yes" if whole else "no",
+        style=lambda whole: "green" if whole else "red",
+    ),
     Column("damage", table=False, tsv=False), Column("against", text=_against_text, tsv=False),
     Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
@@ -150,11 +155,11 @@ DIFFERENCES = (
 
 
 class _Stopped(Exception):
-    """The command was interrupted: hashing shall not go on."""
+    """Interruption of the command, which stops the hashing."""
 
 
 async def hashing(session: Session, what: str, total: int, work: Callable[..., T]) -> T:
-    """What the work returns, in a thread and under a bar; it ends with the command."""
+    """Run the work in a thread under a progress bar; it stops with the command."""
     import asyncio
 
     stopped = False

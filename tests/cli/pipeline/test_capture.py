@@ -53,7 +53,7 @@ def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (130, b""), err.decode()
-    assert f"`{folder}` holds 3 rows, up to revision 3; run it again to go on" in err.decode()
+    assert f"`{folder}` holds 3 rows, up to revision 3; run the command again to continue" in err.decode()
 
     put(server, bucket, "c.1", b"y")
     found = run("pipeline", "capture", bucket, *where, "--once", "-o", "json", env=env, timeout=PATIENCE)
@@ -87,10 +87,10 @@ def put(server: Server, bucket: str, key: str, value: bytes, headers: dict[str, 
 @pytest.mark.parametrize(
     ("options", "exit_code", "said"),
     [
-        (["--once", "--trigger", "1s"], 2, "`--once` and `--trigger` exclude each other"),
-        (["--trigger", "0s"], 2, "`--trigger` must be longer than nothing"),
+        (["--once", "--trigger", "1s"], 2, "`--once` and `--trigger` cannot be combined"),
+        (["--trigger", "0s"], 2, "`--trigger` must be greater than 0"),
         (["--max-revisions", "0"], 2, "--max-revisions"),
-        (["--force", "loss"], 2, "names no safety check"),
+        (["--force", "loss"], 2, "is not a safety check"),
         (["--checkpoint", "capture/checkpoint"], 2, "is among the data"),
         (["--to", "s3://bucket/orders"], 2, "is not a path"),
         (["--to", "others"], 4, "has files that are not a capture"),

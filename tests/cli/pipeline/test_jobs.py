@@ -67,14 +67,14 @@ def test_a_server_that_is_not_there_is_said_before_spark_starts(run: Run, folder
     ("args", "exit_code", "message"),
     [
         (["run", "DIR/nofile.yaml"], 3, "no.csv` does not exist"),
-        (["run", "DIR/there.yaml"], 4, "stock.parquet` exists"),
-        (["run", "DIR/nowhere.yaml", "--read-only"], 1, "for reading only"),
+        (["run", "DIR/there.yaml"], 4, "stock.parquet` already exists"),
+        (["run", "DIR/nowhere.yaml", "--read-only"], 1, "is read-only"),
         (["run", "DIR/stock.parquet"], 2, "stock.parquet"),
         (["stats", "NOWHERE", "--by-prefix", "0"], 2, "`--by-prefix`"),
-        (["stats", "NOWHERE", "--picture", "x.gif"], 2, "is no SVG file"),
+        (["stats", "NOWHERE", "--picture", "x.gif"], 2, "is not an SVG file"),
         (["stats", "NOWHERE", "--picture", "nowhere/x.svg"], 1, "its folder does not exist"),
         (["audit", "NOWHERE", "B!"], 2, "is not a bucket name"),
-        (["commit", "NOWHERE", "--from", "DIR/stock.parquet", "-m", "x"], 2, "names no ref"),
+        (["commit", "NOWHERE", "--from", "DIR/stock.parquet", "-m", "x"], 2, "needs a ref"),
         (["commit", "NOWHERE@main", "--from", "DIR/stock.parquet", "-m", " "], 2, "The message is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -142,7 +142,7 @@ def test_a_table_is_committed_once(run: Run, env: Env, unique: Callable[[], str]
     assert run("get", f"{name}@main", "b", env=env).out == "2"
     again = run(*line, env=env, timeout=TIMEOUT)
     assert (again.exit_code, json.loads(again.stdout)) == (0, commit)
-    assert again.err == f"`{name}@main` holds these 2 rows already\n"
+    assert again.err == f"`{name}@main` already holds these 2 rows\n"
     out = run("pipeline", "export", f"{name}@main", "--to", str(folder / "out"), "--filter", "b", "--format", "json",
               "-o", "json", env=env, timeout=TIMEOUT)  # fmt: skip
     assert out.exit_code == 0, out.err

@@ -121,7 +121,7 @@ def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_
     [
         ("working", b" rows, ", b"warning: `out` is incomplete", b""),
         ("planning", b"about to work", b"warning: `out` is incomplete", b"in order\n"),
-        ("hashing", b"hashing", b"warning: Interrupted when all was done: nothing is incomplete", b""),
+        ("hashing", b"hashing", b"warning: Interrupted after the job had finished: nothing is incomplete", b""),
     ],
 )
 def test_ctrl_c_ends_it_and_names_what_is_incomplete(
@@ -182,7 +182,7 @@ class TestHowWorkersConnect:
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_USER", "ann")
         monkeypatch.setenv("NATS_PASSWORD", "rose")
-        with pytest.raises(UsageError, match="cannot be handed to workers elsewhere"):
+        with pytest.raises(UsageError, match="cannot be passed to remote workers"):
             source_options(Session(Shared(), Terminal()), ELSEWHERE)
         file = tmp_path / "password"
         file.write_text("rose\n")
