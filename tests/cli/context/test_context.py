@@ -1,4 +1,4 @@
-"""`kvctl context`: the files, what is shown of them, and what works over a connection."""
+"""`kvctl context`: context files, their display, and connection tests."""
 
 import json
 import stat
@@ -27,7 +27,7 @@ def context(run: Run) -> Context:
 
 @pytest.fixture
 def files(home: Path) -> Path:
-    """Where the context files are."""
+    """Folder of the context files."""
     return home / ".config" / "nats" / "context"
 
 
@@ -58,13 +58,13 @@ def test_add_writes_the_nats_commands_file(prod: str, files: Path) -> None:
 @pytest.mark.guarantee("commands-14")
 @pytest.mark.parametrize("output", ["table", "json", "tsv", "yaml"])
 @pytest.mark.parametrize("command", ["show", "ls"])
-def test_secrets_are_never_shown(context: Context, prod: str, command: str, output: str) -> None:
+def test_context_secrets_are_never_shown(context: Context, prod: str, command: str, output: str) -> None:
     shown = context(command, "-o", output, "-v")
     assert shown.exit_code == 0
     assert SECRET not in shown.out + shown.err
 
 
-def test_show_and_ls_on_a_terminal(context: Context, prod: str, snapshot: SnapshotAssertion) -> None:
+def test_context_show_and_ls_on_a_terminal(context: Context, prod: str, snapshot: SnapshotAssertion) -> None:
     context("add", "local", "--url", "nats://eve:pw@127.0.0.1:4222", "--description", "on this machine")
     assert context("show", tty=True) == snapshot
     assert context("ls", tty=True) == snapshot
@@ -72,7 +72,9 @@ def test_show_and_ls_on_a_terminal(context: Context, prod: str, snapshot: Snapsh
     assert context("show", "local", "-o", "json") == snapshot
 
 
-def test_the_same_again_is_no_error(context: Context, prod: str, files: Path, snapshot: SnapshotAssertion) -> None:
+def test_add_of_existing_context_succeeds_only_with_same_settings(
+    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
+) -> None:
     before = (files / "prod.json").read_bytes()
     password = files / "password"
     password.write_text(SECRET)
@@ -91,13 +93,13 @@ def test_add_from_another_context(context: Context, prod: str) -> None:
     assert (shown["user"], shown["password"], shown["domain"], shown["read_only"]) == ("ann", "set", "edge", True)
 
 
-def test_files_are_named_by_their_full_path(context: Context, files: Path) -> None:
+def test_add_stores_absolute_file_paths(context: Context, files: Path) -> None:
     context("add", "here", "--creds", "my.creds", "--tls-ca", "ca.pem")
     written = json.loads((files / "here.json").read_text())
     assert [written["creds"], written["ca"]] == [str(Path("my.creds").absolute()), str(Path("ca.pem").absolute())]
 
 
-def test_edit_changes_only_what_was_asked(
+def test_edit_changes_only_the_given_fields(
     context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
 ) -> None:
     path = files / "prod.json"
@@ -115,7 +117,7 @@ def test_edit_changes_only_what_was_asked(
     assert context("edit", "prod", "--domain", "leaf", tty=True) == snapshot
 
 
-def test_a_changed_secret_is_told_and_not_shown(context: Context, prod: str, tmp_path: Path) -> None:
+def test_edit_reports_changed_secret_without_its_value(context: Context, prod: str, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("another")
     edited = context("edit", "prod", "--password-file", str(tmp_path / "password"))
     assert edited.out == "password\tset\tchanged\n"
@@ -142,7 +144,7 @@ def test_a_changed_secret_is_told_and_not_shown(context: Context, prod: str, tmp
     ],
     ids=" ".join,
 )
-def test_mistakes(
+def test_context_usage_errors(
     context: Context, prod: str, files: Path, arguments: tuple[str, ...], snapshot: SnapshotAssertion
 ) -> None:
     before = (files / "prod.json").read_bytes()
@@ -150,7 +152,9 @@ def test_mistakes(
     assert (files / "prod.json").read_bytes() == before
 
 
-def test_delete_asks_on_a_terminal(context: Context, prod: str, files: Path, snapshot: SnapshotAssertion) -> None:
+def test_delete_asks_for_confirmation_on_a_terminal(
+    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
+) -> None:
     assert context("rm", "prod", tty=True, stdin=b"n\n") == snapshot
     assert (files / "prod.json").exists()
     assert context("rm", "prod", tty=True, stdin=b"y\n") == snapshot
@@ -158,7 +162,7 @@ def test_delete_asks_on_a_terminal(context: Context, prod: str, files: Path, sna
     assert not (files.parent / "context.txt").exists()
 
 
-def test_a_damaged_file_spoils_only_itself(
+def test_damaged_context_file_affects_only_that_context(
     context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
 ) -> None:
     (files / "bad.json").write_text("{")
@@ -166,7 +170,7 @@ def test_a_damaged_file_spoils_only_itself(
     assert context("show", "bad") == snapshot
 
 
-def test_a_readable_file_is_warned_of(context: Context, prod: str, files: Path) -> None:
+def test_show_warns_of_readable_context_file(context: Context, prod: str, files: Path) -> None:
     (files / "prod.json").chmod(0o644)
     assert context("show", "prod").err.startswith("warning: ")
     assert context("show").err.count("warning: ") == 1
@@ -191,10 +195,12 @@ class TestTest:
             publish: ["$JS.API.STREAM.INFO.KV_ORDERS", "$JS.API.DIRECT.GET.KV_ORDERS.>"], subscribe: "_INBOX.>" } } ] }
     """
 
-    def test_all_is_allowed(self, context: Context, own_server: Server, snapshot: SnapshotAssertion) -> None:
+    def test_report_with_all_permissions(
+        self, context: Context, own_server: Server, snapshot: SnapshotAssertion
+    ) -> None:
         assert context("test", "-s", own_server.url, tty=True).masked(VERSION) == snapshot
 
-    def test_json_holds_usage_and_limits(self, context: Context, accounts: Lab) -> None:
+    def test_json_report_contains_usage_and_limits(self, context: Context, accounts: Lab) -> None:
         origin = accounts.contexts["origin"]
         environment = {"NATS_USER": "origin", "NATS_PASSWORD": "origin", "NATS_URL": origin.url}
         found = json.loads(context("test", "-o", "json", env=environment).out)
@@ -204,13 +210,13 @@ class TestTest:
         assert {"memory", "storage", "streams", "consumers", "limits"} <= set(found["jetstream"])
         assert {item["allowed"] for item in found["permissions"]} == {True}
 
-    def test_what_is_denied_is_named(self, context: Context, snapshot: SnapshotAssertion) -> None:
+    def test_report_names_denied_subjects(self, context: Context, snapshot: SnapshotAssertion) -> None:
         with run_server(config=self.NARROW) as server:
             ann = {"NATS_USER": "ann", "NATS_PASSWORD": "p", "NATS_URL": server.url}
             assert context("test", "--bucket", "ORDERS", env=ann, tty=True).masked(VERSION) == snapshot
             assert context("test", env=ann, tty=True).masked(VERSION) == snapshot
 
-    def test_nothing_is_changed(self, context: Context, own_server: Server, tmp_path: Path) -> None:
+    def test_probe_changes_nothing_on_the_server(self, context: Context, own_server: Server, tmp_path: Path) -> None:
         from tests.support.raw import RawClient
 
         with RawClient(own_server.url) as raw:
@@ -224,12 +230,12 @@ class TestTest:
             assert _state(raw) == before
 
     @pytest.mark.parametrize("output", ["table", "json"])
-    def test_unreachable(self, context: Context, output: str, snapshot: SnapshotAssertion) -> None:
+    def test_unreachable_server(self, context: Context, output: str, snapshot: SnapshotAssertion) -> None:
         with run_server() as server:
             url = server.url
         assert context("test", "-s", url, "-o", output) == snapshot
 
-    def test_without_jetstream(self, context: Context, snapshot: SnapshotAssertion) -> None:
+    def test_server_without_jetstream(self, context: Context, snapshot: SnapshotAssertion) -> None:
         with run_server(config="listen: 127.0.0.1:@client@\nserver_name: bare\n") as server:
             assert context("test", "-s", server.url, tty=True).masked(VERSION) == snapshot
 

@@ -1,4 +1,4 @@
-"""`kvctl pipeline capture` and `compact`: changes as files and the bucket from them; most of it before Spark starts."""
+"""`kvctl pipeline capture` and `compact`: mostly without Spark."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ Env = dict[str, str]
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 PATIENCE = 900.0
-"""Seconds for Spark on a machine that is busy."""
+"""Seconds for Spark on a busy machine."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def bucket(raw: RawClient, unique: Callable[[], str]) -> str:
 
 
 @pytest.mark.slow
-def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
+def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(
     run: Run, start: Start, env: Env, server: Server, bucket: str, tmp_path: Path
 ) -> None:
     folder, latest = tmp_path / "capture", tmp_path / "latest"
@@ -79,7 +79,7 @@ def test_a_capture_goes_on_after_ctrl_c_and_gives_the_bucket_again(
 
 
 def put(server: Server, bucket: str, key: str, value: bytes, headers: dict[str, str] | None = None) -> None:
-    """Write a key over a connection of its own: one that waits for Spark may be cut by the server."""
+    """Write a key over a new connection, as the server may close one that idles while Spark runs."""
     with RawClient(server.url) as client:
         client.put(bucket, key, value, headers)
 
@@ -98,7 +98,7 @@ def put(server: Server, bucket: str, key: str, value: bytes, headers: dict[str, 
     ],
     ids=str,
 )
-def test_what_cannot_be_captured_is_said_before_spark_starts(
+def test_invalid_capture_fails_before_spark_starts(
     run: Run, env: Env, bucket: str, tmp_path: Path, options: list[str], exit_code: int, said: str
 ) -> None:
     (tmp_path / "others").mkdir()
@@ -113,7 +113,7 @@ def test_what_cannot_be_captured_is_said_before_spark_starts(
     assert not (tmp_path / "capture").exists()
 
 
-def test_a_bucket_that_is_missing_is_not_captured(run: Run, env: Env, tmp_path: Path) -> None:
+def test_capture_of_missing_bucket_fails(run: Run, env: Env, tmp_path: Path) -> None:
     where = ("--to", str(tmp_path / "capture"), "--checkpoint", str(tmp_path / "checkpoint"))
     found = run("pipeline", "capture", "nowhere", *where, env=env)
     assert found.exit_code == 3
@@ -121,7 +121,7 @@ def test_a_bucket_that_is_missing_is_not_captured(run: Run, env: Env, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_compacted_is_said_before_spark_starts(run: Run, env: Env, tmp_path: Path) -> None:
+def test_invalid_compaction_fails_before_spark_starts(run: Run, env: Env, tmp_path: Path) -> None:
     capture, latest = str(tmp_path / "capture"), str(tmp_path / "latest")
     assert run("pipeline", "compact", capture, "--to", latest, env=env).exit_code == 3
     Path(capture).mkdir()

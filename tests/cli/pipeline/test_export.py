@@ -1,4 +1,4 @@
-"""`kvctl pipeline export`, `verify` and `load`: what they print and how they exit; most of it before Spark starts."""
+"""`kvctl pipeline export`, `verify` and `load`: output and exit codes, mostly without Spark."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def env(server: Server) -> Env:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An export of two files that nobody but kvctl has written."""
+    """An export of two files."""
     folder = tmp_path / "out"
     with target_folder.taken(folder) as staging:
         staging.mkdir(parents=True)
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_bucket_goes_into_files_and_comes_back(
+def test_exported_bucket_loads_into_an_equal_copy(
     run: Run, env: Env, raw: RawClient, unique: Callable[[], str], tmp_path: Path
 ) -> None:
     bucket, copy = unique(), unique()
@@ -70,7 +70,7 @@ def test_a_bucket_goes_into_files_and_comes_back(
     assert run("bucket", "diff", bucket, copy, "--exit-code", env=env).exit_code == 0
 
 
-def test_a_whole_export_is_verified_without_spark(run: Run, env: Env, folder: Path) -> None:
+def test_complete_export_is_verified_without_spark(run: Run, env: Env, folder: Path) -> None:
     found = run("pipeline", "verify", str(folder), "-o", "json", env=env)
     assert found.exit_code == 0
     row = json.loads(found.stdout)
@@ -81,7 +81,7 @@ def test_a_whole_export_is_verified_without_spark(run: Run, env: Env, folder: Pa
     }  # fmt: skip
 
 
-def test_each_damaged_file_is_named(run: Run, env: Env, folder: Path) -> None:
+def test_verify_names_each_damaged_file(run: Run, env: Env, folder: Path) -> None:
     (folder / "part-00000.json").write_bytes(b'{"key":"a","value":"9","encoding":"utf-8"}\n')
     (folder / "part-00001.json").unlink()
     (folder / "part-9.json").write_bytes(b"{}\n")
@@ -101,7 +101,7 @@ def test_each_damaged_file_is_named(run: Run, env: Env, folder: Path) -> None:
     assert "`part-00000.json` has been changed" in refused.err
 
 
-def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object) -> None:
+def test_verify_of_damaged_export_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object) -> None:
     (folder / "part-00001.json").unlink()
     found = run("pipeline", "verify", str(folder), env=env, tty=True)
     assert found.masked({r"Time +\S+": "Time TIME"}) == snapshot
@@ -129,7 +129,7 @@ def test_damage_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_said_at_once(
+def test_invalid_export_or_load_fails_immediately(
     run: Run, env: Env, folder: Path, args: list[str], exit_code: int, message: str
 ) -> None:
     found = run("pipeline", *[arg.replace("DIR", str(folder)) for arg in args], env=env)
@@ -138,7 +138,9 @@ def test_what_cannot_be_done_is_said_at_once(
     assert (folder / MANIFEST).exists()
 
 
-def test_a_dry_run_says_what_would_go(run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path) -> None:
+def test_export_dry_run_reports_files_to_remove(
+    run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path
+) -> None:
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
     found = run("pipeline", "export", bucket_name, "--to", str(folder), "--overwrite", "-n", "-o", "json", env=env)

@@ -1,4 +1,4 @@
-"""`kvctl pipeline audit`, `run` and `commit`: what they print and how they exit; and what is found out before Spark."""
+"""`kvctl pipeline audit`, `run` and `commit`: output, exit codes, and checks before Spark starts."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.support.raw import RawClient
 Env = dict[str, str]
 
 SPARK = ("--master", "spark://127.0.0.1:1")
-"""Where none is: a command that asks Spark ends with 5, and names this."""
+"""Options of a Spark that does not exist: a command that starts Spark exits 5 and names it."""
 TIMEOUT = 900
 
 
@@ -26,7 +26,7 @@ def env(server: Server) -> Env:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A table of two rows, and a pipeline that reads and writes a bucket that is nowhere."""
+    """A table of two rows, and a pipeline that reads and writes a missing bucket."""
     pq.write_table(pa.table({"sku": ["a", "b"], "count": [1, 2]}), tmp_path / "stock.parquet")
     (tmp_path / "nowhere.yaml").write_text("version: 1\nsource: {bucket: NOWHERE}\nsink: {bucket: NOWHERE}\n")
     (tmp_path / "nofile.yaml").write_text("version: 1\nsource: {path: no.csv}\nsink: {path: new.parquet}\n")
@@ -45,11 +45,11 @@ ASKING = [
     ["run", "DIR/nowhere.yaml", "--dry-run"],
     ["commit", "NOWHERE@main", "--from", "DIR/stock.parquet", "-m", "x", "--key", "sku"],
 ]
-"""Command lines about what does not exist."""
+"""Command lines that name missing buckets."""
 
 
 @pytest.mark.parametrize("args", ASKING, ids=" ".join)
-def test_what_does_not_exist_is_said_before_spark_starts(run: Run, env: Env, folder: Path, args: list[str]) -> None:
+def test_missing_bucket_fails_before_spark_starts(run: Run, env: Env, folder: Path, args: list[str]) -> None:
     found = run("pipeline", *placed(args, folder), *SPARK, env=env)
     assert (found.exit_code, found.out) == (3, "")
     assert "`NOWHERE` does not exist" in found.err
@@ -57,7 +57,7 @@ def test_what_does_not_exist_is_said_before_spark_starts(run: Run, env: Env, fol
 
 
 @pytest.mark.parametrize("args", ASKING, ids=" ".join)
-def test_a_server_that_is_not_there_is_said_before_spark_starts(run: Run, folder: Path, args: list[str]) -> None:
+def test_unreachable_server_fails_before_spark_starts(run: Run, folder: Path, args: list[str]) -> None:
     found = run("pipeline", *placed(args, folder), *SPARK, env={"NATS_URL": "nats://127.0.0.1:1"})
     assert (found.exit_code, found.out) == (5, "")
     assert found.err.startswith("error: No server answers at `nats://127.0.0.1:1`\n")
@@ -79,7 +79,7 @@ def test_a_server_that_is_not_there_is_said_before_spark_starts(run: Run, folder
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_said_before_spark_starts(
+def test_invalid_job_fails_before_spark_starts(
     run: Run, env: Env, folder: Path, args: list[str], exit_code: int, message: str
 ) -> None:
     found = run("pipeline", *placed(args, folder), *SPARK, env=env)
@@ -88,7 +88,7 @@ def test_what_cannot_be_done_is_said_before_spark_starts(
 
 
 @pytest.mark.slow
-def test_an_audit_names_what_differs_and_exits_4(run: Run, env: Env, raw: RawClient, unique: Callable[[], str]) -> None:
+def test_audit_names_differing_keys_and_exits_4(run: Run, env: Env, raw: RawClient, unique: Callable[[], str]) -> None:
     origin, other = unique(), unique()
     for bucket in (origin, other):
         raw.create_bucket(bucket)
@@ -103,7 +103,7 @@ def test_an_audit_names_what_differs_and_exits_4(run: Run, env: Env, raw: RawCli
 
 
 @pytest.mark.slow
-def test_a_declared_pipeline_is_planned_and_run(
+def test_declared_pipeline_is_planned_and_run(
     run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path
 ) -> None:
     raw.create_bucket(bucket_name)
@@ -130,7 +130,9 @@ def test_a_declared_pipeline_is_planned_and_run(
 
 
 @pytest.mark.slow
-def test_a_table_is_committed_once(run: Run, env: Env, unique: Callable[[], str], folder: Path) -> None:
+def test_repeated_commit_of_a_table_makes_one_commit(
+    run: Run, env: Env, unique: Callable[[], str], folder: Path
+) -> None:
     name = unique()
     assert run("repo", "init", name, env=env).exit_code == 0
     line = ("pipeline", "commit", f"{name}@main", "--from", str(folder / "stock.parquet"), "--key", "sku")

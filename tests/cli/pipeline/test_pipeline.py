@@ -1,4 +1,4 @@
-"""`kvctl pipeline`: where it runs, what it says when it cannot, and how it ends when it is interrupted."""
+"""`kvctl pipeline`: Spark targets, errors, progress and interruption."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ main()
 """kvctl with one more command."""
 
 
-def test_without_the_extra_it_says_how_to_install_it() -> None:
+def test_pipeline_without_extra_hints_how_to_install_it() -> None:
     found = run_process("pipeline", "check", command=[sys.executable, "-c", WITHOUT_SPARK])
     assert found.exit_code == 1
     assert found.err == (
@@ -91,7 +91,7 @@ def test_without_the_extra_it_says_how_to_install_it() -> None:
     )
 
 
-def test_without_the_extra_there_is_help_all_the_same() -> None:
+def test_pipeline_help_works_without_extra() -> None:
     found = run_process("pipeline", "check", "--help", command=[sys.executable, "-c", WITHOUT_SPARK])
     assert found.exit_code == 0
 
@@ -108,7 +108,7 @@ def test_without_the_extra_there_is_help_all_the_same() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_code: int) -> None:
+def test_unusable_spark_target_fails_immediately(run: Run, options: list[str], exit_code: int) -> None:
     found = run("pipeline", "check", *options)
     assert found.exit_code == exit_code
     assert found.err.startswith("error: ")
@@ -124,7 +124,7 @@ def test_what_cannot_be_used_is_said_at_once(run: Run, options: list[str], exit_
         ("hashing", b"hashing", b"warning: Interrupted after the job had finished: nothing is incomplete", b""),
     ],
 )
-def test_ctrl_c_ends_it_and_names_what_is_incomplete(
+def test_ctrl_c_ends_job_and_names_incomplete_output(
     tmp_path: Path, job: str, shown: bytes, said: bytes, printed: bytes
 ) -> None:
     command = [sys.executable, "-c", ENDLESS, "pipeline", "endless", job]
@@ -149,7 +149,7 @@ def test_ctrl_c_ends_it_and_names_what_is_incomplete(
         os.close(master)
 
 
-def test_progress_tells_rows_their_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_shows_rows_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((10.0, 10.5, 11.0, 11.5))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     rate = Rate()
@@ -160,25 +160,25 @@ def test_progress_tells_rows_their_rate_and_tasks(monkeypatch: pytest.MonkeyPatc
 
 
 class TestHowWorkersConnect:
-    def test_those_of_this_machine_are_told_what_the_flags_say(self) -> None:
+    def test_local_workers_receive_the_flags(self) -> None:
         flags = Shared(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
         assert source_options(Session(flags, Terminal()), Target()) == {
             "url": "nats://a:1", "creds": str(Path.cwd() / "my.creds"), "tlsFirst": "true", "timeout": "1m30s",
         }  # fmt: skip
 
-    def test_others_are_told_what_the_environment_implies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_remote_workers_receive_settings_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_CREDS", "/etc/b.creds")
         assert source_options(Session(Shared(), Terminal()), Target()) == {}
         found = source_options(Session(Shared(), Terminal()), ELSEWHERE)
         assert found == {"url": "nats://b:2", "creds": "/etc/b.creds"}
 
-    def test_others_are_told_the_name_of_the_context(self) -> None:
+    def test_remote_workers_receive_the_context_name(self) -> None:
         ContextStore().save(Context(name="prod", url="nats://c:3", user="ann", password="rose"))
         ContextStore().select("prod")
         assert source_options(Session(Shared(), Terminal()), ELSEWHERE) == {"context": "prod"}
 
-    def test_others_cannot_be_told_a_password(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_remote_workers_cannot_receive_a_password(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_USER", "ann")
         monkeypatch.setenv("NATS_PASSWORD", "rose")
@@ -195,14 +195,14 @@ ELSEWHERE = Target("spark://a:7077")
 
 
 class Screen:
-    """What is shown on a terminal."""
+    """The output on a terminal."""
 
     def __init__(self, master: int) -> None:
         self._master, self._seen = master, b""
         os.set_blocking(master, False)
 
     def seen(self) -> bytes:
-        """All until now."""
+        """Return the output so far."""
         with suppress(OSError):
             while data := os.read(self._master, 65536):
                 self._seen += data
