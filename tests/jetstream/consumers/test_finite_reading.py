@@ -96,7 +96,7 @@ class TestLastMessageGone:
             return True
 
         monkeypatch.setattr(OrderedConsumer, "_caught_up", early)
-        with pytest.raises(ServerError, match="delivered 0 of the 17 messages"):
+        with pytest.raises(ServerError, match="delivered 0 of 17 messages"):
             await subjects_read(client, stream, deliver=deliver)
 
 

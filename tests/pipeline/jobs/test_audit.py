@@ -106,8 +106,8 @@ async def test_keys_that_differ_are_decided_about_in_blocks(
     client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one block is held; all differences are found, in a replica and in an unrelated bucket."""
-    monkeypatch.setattr(confirmation, "BLOCK", 3)
-    monkeypatch.setattr(job, "BLOCK", 3)
+    monkeypatch.setattr(confirmation, "BLOCK_KEYS", 3)
+    monkeypatch.setattr(job, "BLOCK_KEYS", 3)
     origin, mirror, other = unique("ORIGIN"), unique("M"), unique("OTHER")
     for bucket in (origin, other):
         raw.create_bucket(bucket)

@@ -137,7 +137,7 @@ def test_a_read_that_is_to_fail_is_exact_or_fails(server: Server, raw: RawClient
     assert found(exact) == bucket.latest(exact.cut)
     short = Read(server.url, bucket.bucket, mode=mode, onEvicted="fail", partitions=tasks)
     bucket.write("k.30")
-    with pytest.raises(HistoryLost, match=f"state at revision {short.cut} 1 entries could not be read"):
+    with pytest.raises(HistoryLost, match=f"at revision {short.cut} 1 entries could no longer be read"):
         short.rows()
 
 

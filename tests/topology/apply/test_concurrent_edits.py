@@ -120,7 +120,7 @@ async def test_change_that_another_tool_overwrites_is_made_again(
     assert (info["config"]["description"], info["config"]["max_msgs_per_subject"]) == ("ours", 9)
     left[0] = 100
     edit = await catalog.plan_edit(client.api, bucket, {"ttl": timedelta(hours=2)})
-    with pytest.raises(ConflictError, match="changed by others"):
+    with pytest.raises(ConflictError, match="being edited concurrently"):
         await catalog.apply_edit(client.api, edit)
 
 

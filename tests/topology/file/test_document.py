@@ -75,7 +75,7 @@ def test_document_reads_origins_in_command_line_notation() -> None:
         ("version: 2", "t.yaml:1:1: version: This kvctl reads version 1, not `2`", ""),
         ("version: 1\nbuckets:\n  B:\n    histroy: 5", "t.yaml:4:5: buckets.B.histroy: `histroy` is not", "`history`?"),
         ("version: 1\nbucket: {}", "t.yaml:2:1: bucket: `bucket` is not a field of a topology file", "`buckets`?"),
-        ("version: 1\nbuckets: {B: {history: 65}}", "t.yaml:2:15: buckets.B.history: `history` is 1 to 64", ""),
+        ("version: 1\nbuckets: {B: {history: 65}}", "t.yaml:2:15: buckets.B.history: `history` must be 1 to 64", ""),
         ("version: 1\nbuckets: {B: {tags: [a, '']}}", "t.yaml:2:25: buckets.B.tags.1: `tags` must be text", ""),
         ("version: 1\nmirrors: {M: {origin: B, keys: [a, b..c]}}", "t.yaml:2:36: mirrors.M.keys.1: `b..c` is not", ""),
         ("version: 1\nmirrors: {M: {origin: a b}}", "t.yaml:2:15: mirrors.M.origin: `a b` is not a bucket name", ""),
