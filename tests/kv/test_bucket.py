@@ -127,7 +127,7 @@ class TestPut:
         self, bucket: Bucket, client: Client
     ) -> None:
         limit = client.connection.max_payload
-        with pytest.raises(UsageError, match=f"the server takes {limit}"):
+        with pytest.raises(UsageError, match=f"the server's limit is {limit}"):
             await bucket.put("k", b"x" * (limit + 1))
         with pytest.raises(UsageError):  # with its headers it is too large
             await bucket.create("k", b"x" * limit)
