@@ -62,7 +62,7 @@ async def test_credentials_are_not_sent_in_the_clear(web: tuple[Server, Context]
     if context.url.startswith("wss"):
         pytest.skip("this one is encrypted")
     secret = Context(url=context.url, ca=str(CERTS / "ca.pem"), user="u", password="secret")
-    with pytest.raises(NoServer, match="offers no TLS"):
+    with pytest.raises(NoServer, match="does not offer TLS"):
         await connect(secret)
 
 
