@@ -14,7 +14,6 @@ from kvctl.jetstream.placement import placed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.tokens import check_filter_subject, check_name
 
-SUBJECTS_PAGE = 100_000
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
 LISTINGS = 4
 """Maximum number of listings started over because streams came or went."""

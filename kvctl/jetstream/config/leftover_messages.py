@@ -42,7 +42,7 @@ async def create(api: Api, wanted: dict[str, Any]) -> StreamInfo:
             return created
         await streams.delete(api, wanted["name"])
         await asyncio.sleep(pause)
-        created = await streams.create(api, wanted)
+        created = await _created(api, wanted)
     if not _has_older_messages(created):
         return created
     await streams.delete(api, wanted["name"])
