@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import one_of
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
 
@@ -91,10 +92,6 @@ complete -c kvctl -f -a '(__kvctl_complete)'
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
-def _shells(incomplete: str) -> list[str]:
-    return [shell for shell in SHELLS if shell.startswith(incomplete)]
-
-
 @command(
     app,
     "completion",
@@ -106,7 +103,9 @@ def _shells(incomplete: str) -> list[str]:
 )
 def completion(
     session: Session,
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish", autocompletion=_shells)],
+    shell: Annotated[
+        str, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish", autocompletion=one_of(*SHELLS))
+    ],
 ) -> None:
     """Print the completion script of a shell.
 

@@ -81,7 +81,7 @@ class SharedOption(TyperOption):
 def shared_options() -> tuple[SharedOption, ...]:
     """Return the shared options in the order of the help; `also` holds hidden spellings of the `nats` CLI."""
     return (
-        SharedOption("--context", metavar="NAME", help="Context to use, see `kvctl context`", complete=_contexts),
+        SharedOption("--context", metavar="NAME", help="Context to use, see `kvctl context`", complete=context_names),
         SharedOption("-s", "--server", metavar="URL", help="URL of the server, or several separated by commas"),
         SharedOption(
             "--user", metavar="NAME", help="User name; the password comes from --password-file or NATS_PASSWORD"
@@ -120,7 +120,8 @@ def _parsed(option: SharedOption, value: Any) -> Any:
     return option.parse(value) if option.parse else value
 
 
-def _contexts(incomplete: str) -> list[str]:
+def context_names(incomplete: str) -> list[str]:
+    """Complete a context's name."""
     from kvctl.cli.app.live_names import contexts
 
     return contexts(incomplete)

@@ -1,5 +1,6 @@
 """Parameters shared by many commands, and options with parsers for quantities."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,11 @@ def size(*spellings: str, help: str, **settings: Any) -> Any:
 def moment(*spellings: str, help: str, **settings: Any) -> Any:
     """Create an option for a time: `int` nanoseconds since the epoch for RFC 3339, or an `Ago` for `-15m`."""
     return typer.Option(*spellings, parser=parse_instant, metavar="TIME", help=help, **settings)
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Return a completion of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def bucket_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
+from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import (
     BucketName,
     DryRun,
     Force,
     duration,
+    one_of,
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Cluster, Replicas, Storage
@@ -30,24 +32,18 @@ app = group()
 CHANGES_PENDING = 8
 
 
-def _contexts(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import contexts
-
-    return contexts(incomplete)
-
-
 Data = Annotated[
     str | None,
     typer.Option(
         "--data",
         metavar="WHAT",
         help="Copy the data as well: `latest` values or all `history`",
-        autocompletion=lambda incomplete: [what for what in ("latest", "history") if what.startswith(incomplete)],
+        autocompletion=one_of("latest", "history"),
     ),
 ]
 ToContext = Annotated[
     str | None,
-    typer.Option("--to-context", metavar="NAME", help="Context of the second bucket", autocompletion=_contexts),
+    typer.Option("--to-context", metavar="NAME", help="Context of the second bucket", autocompletion=context_names),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the backup")]
 

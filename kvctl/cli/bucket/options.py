@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.parameters import duration, size
+from kvctl.cli.app.parameters import duration, one_of, size
 from kvctl.errors import UsageError
 
 History = Annotated[int | None, typer.Option("--history", metavar="N", help="Revisions to keep per key, 1 to 64")]
@@ -22,7 +22,7 @@ Storage = Annotated[
         "--storage",
         metavar="KIND",
         help="Storage: `file` or `memory`",
-        autocompletion=lambda incomplete: [kind for kind in ("file", "memory") if kind.startswith(incomplete)],
+        autocompletion=one_of("file", "memory"),
     ),
 ]
 MaxValueSize = Annotated[int | None, size("--max-value-size", help="Maximum size of a value, including headers")]

@@ -12,6 +12,7 @@ from kvctl.cli.app.parameters import (
     Yes,
     duration,
     moment,
+    one_of,
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer import messages
@@ -28,7 +29,6 @@ from kvctl.cli.stream.options import (
     check_consumer,
     check_stream,
     dated_by_server,
-    one_of,
 )
 from kvctl.cli.topology.replicas import show_config, tell
 from kvctl.errors import KvctlError, UsageError

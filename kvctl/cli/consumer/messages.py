@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import duration, size
+from kvctl.cli.app.parameters import duration, one_of, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, delivered_view
 from kvctl.cli.keys.arguments import Encoding, number
@@ -18,7 +18,6 @@ from kvctl.cli.stream.options import (
     check_consumer,
     check_stream,
     consumer_names,
-    one_of,
 )
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
 from kvctl.render.view import Row

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvctl.cli.app.parameters import one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import ReadOnly, UsageError
@@ -138,7 +139,7 @@ Encoding = Annotated[
         parser=parse_encoding,
         metavar="KIND",
         help="Encoding of values: `utf-8` (fails if a value is not) or `base64`",
-        autocompletion=lambda incomplete: [kind for kind in ENCODINGS if kind.startswith(incomplete)],
+        autocompletion=one_of(*ENCODINGS),
     ),
 ]
 AsOf = Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
+from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import BucketName, DryRun, KeyName, bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 app = group()
 
 
-def _contexts(incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import contexts
-
-    return contexts(incomplete)
-
-
 NewKey = Annotated[str, typer.Argument(metavar="NEWKEY", help="New name of the key")]
 ToBucket = Annotated[
     str | None,
@@ -32,7 +27,7 @@ ToBucket = Annotated[
 ]
 ToContext = Annotated[
     str | None,
-    typer.Option("--to-context", metavar="NAME", help="Context of the target bucket", autocompletion=_contexts),
+    typer.Option("--to-context", metavar="NAME", help="Context of the target bucket", autocompletion=context_names),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite NEWKEY if it exists")]
 

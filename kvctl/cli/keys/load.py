@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, Force, KeyedName
+from kvctl.cli.app.parameters import DryRun, Force, KeyedName, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced, check_writable, open_bucket
 from kvctl.errors import PartlyDone, UsageError
@@ -28,13 +28,12 @@ SHOWN = 20
 """Maximum number of rejected rows to name; `-v` names all."""
 
 
-def _formats(incomplete: str) -> list[str]:
-    return [name for name in ("ndjson", "csv", "tsv") if name.startswith(incomplete)]
-
-
 Input = Annotated[str, typer.Argument(metavar="FILE|-", help="File with rows or a dump, `-` for standard input")]
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=_formats)
+    str | None,
+    typer.Option(
+        "--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=one_of("ndjson", "csv", "tsv")
+    ),
 ]
 KeyColumn = Annotated[
     str | None, typer.Option("--key", metavar="COL", help="Column or field of the key [default: key]")

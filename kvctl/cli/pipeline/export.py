@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import BucketName, DryRun
+from kvctl.cli.app.parameters import BucketName, DryRun, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import (
     Conf,
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from kvctl.pipeline.spark.session_config import Target
 
 app = group()
-
-
-def one_of(*words: str) -> Callable[[str], list[str]]:
-    """Return a completion for one of these words."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 To = Annotated[str, typer.Option("--to", metavar="DIR", help="Folder for the files; new or empty")]

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, Force, bucket_names
+from kvctl.cli.app.parameters import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Cluster, Replicas, Storage
 from kvctl.cli.keys.arguments import check_forced, check_writable
-from kvctl.cli.pipeline.export import one_of
 from kvctl.cli.pipeline.runner import (
     Conf,
     Master,

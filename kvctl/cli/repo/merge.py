@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.parameters import DryRun, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.repo.options import (
@@ -60,7 +60,7 @@ async def merge(
             "--strategy",
             metavar="STRATEGY",
             help="AuditReader that wins conflicts: `source-wins` or `dest-wins`",
-            autocompletion=lambda incomplete: [name for name in STRATEGIES if name.startswith(incomplete)],
+            autocompletion=one_of(*STRATEGIES),
         ),
     ] = None,
     squash: Annotated[bool, typer.Option("--squash", help="Make one commit without a second parent")] = False,

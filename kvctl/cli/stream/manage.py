@@ -10,6 +10,7 @@ from kvctl.cli.app.parameters import (
     DryRun,
     Force,
     Yes,
+    one_of,
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced, number
@@ -25,7 +26,6 @@ from kvctl.cli.stream.options import (
     check_stream,
     dated_by_server,
     named,
-    one_of,
 )
 from kvctl.cli.topology.replicas import show_config, tell
 from kvctl.errors import UsageError

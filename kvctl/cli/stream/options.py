@@ -30,11 +30,6 @@ def consumer_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return consumers(ctx.obj, ctx.params.get("stream"), incomplete)
 
 
-def one_of(*words: str) -> Any:
-    """Return a completion of the given words."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
-
-
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream", autocompletion=stream_names)]
 ConsumerName = Annotated[
     str, typer.Argument(metavar="CONSUMER", help="Name of the consumer", autocompletion=consumer_names)

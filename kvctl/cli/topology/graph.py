@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import bucket_names
+from kvctl.cli.app.parameters import bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.errors import UsageError
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 app = group()
 
 FORMATS = ("text", "mermaid", "dot", "svg")
-
-
-def _formats(incomplete: str) -> list[str]:
-    return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 @command(
@@ -47,7 +43,8 @@ async def graph(
     ] = None,
     file: OptionalFile = None,
     format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="text, mermaid, dot or svg", autocompletion=_formats)
+        str,
+        typer.Option("--format", metavar="FORMAT", help="text, mermaid, dot or svg", autocompletion=one_of(*FORMATS)),
     ] = "text",
 ) -> None:
     """Draw buckets and their replicas.
