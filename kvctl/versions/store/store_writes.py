@@ -21,7 +21,7 @@ from kvctl.kv.entry import Operation
 from kvctl.kv.transaction.transaction import Failure, Transaction
 from kvctl.kv.write import conditional_write, outcome
 from kvctl.kv.write import identity as identities
-from kvctl.versions.fenced_writes import FencedWrites
+from kvctl.versions.store.fenced_writes import FencedWrites
 from kvctl.versions.store.group_commit import (
     GroupCommit,
     PendingWrite,
