@@ -13,7 +13,8 @@ from kvctl.kv.dump.dump_file import DumpWriter
 from kvctl.kv.dump.dump_format import entry_line
 from kvctl.kv.load import input_file
 from kvctl.kv.load.bulk_load import LoadOptions
-from kvctl.kv.load.loader import Loaded, Mode
+from kvctl.kv.load.bulk_writer import RowCounts
+from kvctl.kv.load.loader import Mode
 from kvctl.versions.branch import staged_revisions, staging
 from kvctl.versions.key_history import key_history
 from kvctl.versions.repository import Repository
@@ -109,7 +110,7 @@ class TestRevisions:
         assert set(await staged_revisions.of_values(stored, "main", {"a": b"1", "b": b"1"})) == {"b"}
 
 
-async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> Loaded:
+async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> RowCounts:
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     source = input_file.open_input("rows.ndjson", io.BytesIO(text))
     return await branch_load.load(repo, "main", source, LoadOptions(**options))
@@ -119,15 +120,15 @@ class TestTransfer:
     async def test_last_row_of_a_key_is_loaded(self, repo: Repository) -> None:
         rows = [{"key": "a", "value": str(number)} for number in range(5)] + [{"key": "b", "operation": "DEL"}]
         await committed(repo, "main", "one", b=b"1")
-        assert await load(repo, *rows) == Loaded(6, 0, 0)
+        assert await load(repo, *rows) == RowCounts(6, 0, 0)
         assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"4")]
 
     async def test_load_modes(self, repo: Repository) -> None:
         await committed(repo, "main", "one", a=b"1", b=b"1")
         rows = [{"key": key, "value": "1" if key == "a" else "2"} for key in "abc"]
-        assert await load(repo, *rows, mode=Mode.IF_DIFFERENT, dry_run=True) == Loaded(2, 1, 0)
-        assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == Loaded(1, 2, 0)
-        assert await load(repo, *rows, mode=Mode.IF_DIFFERENT) == Loaded(1, 2, 0)
+        assert await load(repo, *rows, mode=Mode.IF_DIFFERENT, dry_run=True) == RowCounts(2, 1, 0)
+        assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == RowCounts(1, 2, 0)
+        assert await load(repo, *rows, mode=Mode.IF_DIFFERENT) == RowCounts(1, 2, 0)
         assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"1"), ("b", b"2"), ("c", b"2")]
 
     async def test_concurrently_created_key_is_left_unchanged(
@@ -142,14 +143,14 @@ class TestTransfer:
 
         monkeypatch.setattr(repo, "get", then_created)
         rows = [{"key": key, "value": "ours"} for key in "ab"]
-        assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == Loaded(1, 1, 0)
+        assert await load(repo, *rows, mode=Mode.CREATE_ONLY) == RowCounts(1, 1, 0)
         assert [one.value for one in await repo.entries("main")] == [b"theirs", b"ours"]
 
     @pytest.mark.guarantee("versions-2")
     async def test_rows_that_no_repository_can_hold_are_rejected(self, repo: Repository) -> None:
         bad: list[Any] = []
         rows = [{"key": "a", "value": "1", "ttl": 5}, {"key": "k" * 3000, "value": "1"}, {"key": "b", "value": "1"}]
-        assert await load(repo, *rows, rejected=bad.append) == Loaded(1, 0, 2)
+        assert await load(repo, *rows, rejected=bad.append) == RowCounts(1, 0, 2)
         assert sorted(row.line for row in bad) == [1, 2]
         with pytest.raises(UsageError, match="nothing was written"):
             await load(repo, {"key": "c", "value": "1"}, *rows, strict=True)

@@ -18,8 +18,8 @@ from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
     from kvctl.kv.load.bulk_load import LoadOptions
+    from kvctl.kv.load.bulk_writer import RowCounts
     from kvctl.kv.load.input_file import LoadInput
-    from kvctl.kv.load.loader import Loaded
     from kvctl.kv.load.rows import BadRow
 
 app = group()
@@ -137,7 +137,7 @@ def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:
         check_writable(session, bucket)
 
 
-async def _load(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+async def _load(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
     """Load with a progress bar, and report rejected rows and how to resume."""
     rejections = _Rejections(session)
     try:
@@ -152,13 +152,13 @@ async def _load(session: Session, bucket: str, source: "LoadInput", options: "Lo
         rejections.finish()
 
 
-async def _load_bucket(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+async def _load_bucket(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
     from kvctl.kv.load import bulk_load
 
     return await bulk_load.load(await open_bucket(session, bucket, write=not options.dry_run), source, options)
 
 
-async def _load_ref(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+async def _load_ref(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
     from kvctl.cli.keys.at_ref import ref_transfer
 
     return await ref_transfer.load(session, place, source, options)

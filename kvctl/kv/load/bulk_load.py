@@ -12,9 +12,10 @@ from pathlib import Path
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.load import checkpoint
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.checkpoint import Position, ProgressFile
 from kvctl.kv.load.input_file import LoadInput
-from kvctl.kv.load.loader import Loaded, Loader, Mode
+from kvctl.kv.load.loader import Loader, Mode
 from kvctl.kv.load.resume import Stored, stored_rows
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow
@@ -46,7 +47,7 @@ class LoadOptions:
     """Called with the number of bytes checked."""
 
 
-async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> Loaded:
+async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCounts:
     """Write the rows of the input into the bucket; rejected rows are reported and counted.
 
     Raises UsageError (with `strict` also for an invalid row), HazardRefused, BucketNotFound, ReadOnly, PartlyDone,

@@ -6,7 +6,6 @@ another client's later value is never replaced by an older one of ours.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionD
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
+from kvctl.kv.load.acknowledged import Floors
 from kvctl.kv.load.leader_state import AWAY, Current
 from kvctl.kv.load.reconcile import Outcome, Settler
 from kvctl.kv.load.resume import all_arrived
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 __all__ = ["WINDOW", "PutSummary", "put_many"]
-
-FLOOR_ROWS = 500
-"""Number of items between samples of the stream's revision."""
-FLOORS = 64
 
 Items = Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]]
 
@@ -72,14 +68,13 @@ class _Puts:
         self._history = info["config"].get("max_msgs_per_subject", 0)
         self._ids = Series(most_bytes(self._connection.max_payload, info["config"]))
         self._current = Current(target, info)
-        self._settler = Settler(self._current, self._told, self._ids)
+        self._settler = Settler(self._current, self._settled, self._ids)
         self._window = PublishWindow(self._connection, self._done, self._failed, window=window)
         self._summary = PutSummary()
         self._number = 0
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
         """Items that a lost connection left open, by their numbers."""
-        self._floors: deque[tuple[int, int]] = deque([(0, info["state"]["last_seq"])], maxlen=FLOORS)
-        """Samples of number and revision: later items, if stored, are above this revision."""
+        self._floors = Floors(info["state"]["last_seq"])
 
     async def run(self, items: Items) -> PutSummary:
         """Write all items."""
@@ -99,8 +94,7 @@ class _Puts:
         await self._window.send(Row(number, key, value), subject, value, self._ids.block(number, b"", value))
         if self._lost:
             await self._settle()
-        if number >= self._floors[-1][0] + FLOOR_ROWS:
-            self._floors.append((number, max(self._summary.last_revision, self._floors[-1][1])))
+        self._floors.sample(number, self._summary.last_revision)
 
     def _done(self, row: Row, revision: int) -> None:
         self._summary.written += 1
@@ -133,10 +127,9 @@ class _Puts:
 
     def _floor(self, row: Row) -> int:
         """Return the revision that the item is above, if stored."""
-        noted = next((revision for number, revision in reversed(self._floors) if number < row.line), 0)
-        return max(noted, self._bucket.own.last(row.key))
+        return max(self._floors.of(row.line), self._bucket.own.last(row.key))
 
-    def _told(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
+    def _settled(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
         _, error = self._lost.pop(row.line)
         if outcome is Outcome.WRITTEN or (outcome is Outcome.SUPERSEDED and self._history == 1):
             self._done(row, revision)  # without history, an overwritten value leaves no trace

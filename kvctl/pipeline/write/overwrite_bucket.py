@@ -20,6 +20,7 @@ from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.entry import Entry, Operation, operation_of
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.leader_state import AWAY, Current
 from kvctl.kv.load.rows import Row, header_of
 from kvctl.kv.load.target import Target, target_of
@@ -28,7 +29,7 @@ from kvctl.kv.read import listing
 from kvctl.kv.write.conditional_write import write_headers
 from kvctl.kv.write.copied_headers import own_headers
 from kvctl.pipeline.write.arrow_rows import Chunk
-from kvctl.pipeline.write.publisher import Counts, Plan, Publisher
+from kvctl.pipeline.write.publisher import Plan, Publisher
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.write_summary import SHOWN, Written
 
@@ -52,7 +53,7 @@ class Stage:
 class Exchanged:
     """Result of an exchange."""
 
-    counts: Counts
+    counts: RowCounts
     removed: int = 0
     first_removed: tuple[str, ...] = ()
     """A few of the keys."""

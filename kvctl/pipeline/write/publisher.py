@@ -12,19 +12,16 @@ from dataclasses import dataclass
 
 from kvctl.errors import (
     BucketNotFound,
-    ConnectionLost,
-    JetStreamDisabled,
     KvctlError,
     NoResponders,
-    RequestTimeout,
     ServerError,
     StreamNotFound,
     UsageError,
     WrongRevision,
 )
 from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.reconcile import with_expected
 from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.load.rows import Row
 from kvctl.kv.load.target import Target
@@ -37,17 +34,15 @@ from kvctl.pipeline.write.decision import (
     Outcome,
     WriteMode,
 )
-from kvctl.pipeline.write.resolver import OF_THE_ROW, Resolver
+from kvctl.pipeline.write.resolver import Resolver
 from kvctl.pipeline.write.row_ids import RowIds
 
-WINDOW = 8_000
 LOOKS = 50
 """Tenths of a second to wait for rows of a killed attempt while others write concurrently."""
 REFUSED = 1_000
 """Number of rows refused by a server that are resolved together."""
 LARGE, LONG = 1 << 15, 1000
 """Bytes of a value and of a key that never need checking."""
-_LOST = (RequestTimeout, ConnectionLost, JetStreamDisabled)
 _REFUSED = (WrongRevision, NoResponders)
 """Errors after which a row is known not to be stored."""
 
@@ -74,20 +69,11 @@ class Plan:
     """True if other rows of a key that this attempt lacks may be those of its other tasks."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """Numbers of rows by result."""
-
-    written: int = 0
-    unchanged: int = 0
-    rejected: int = 0
-
-
-class Publisher:
+class Publisher(BulkWriter):
     """Writes one task's chunks; `rejected` receives each chunk with rows that are not written."""
 
     def __init__(self, target: Target, plan: Plan, rejected: Rejected = lambda chunk, causes: None) -> None:
-        self.counts = Counts()
+        super().__init__()
         self._target = target
         self._plan = plan
         self._rejected = rejected
@@ -95,7 +81,7 @@ class Publisher:
             plan.ids, plan.mode, target.history, if_different=plan.if_different, moved=plan.moved, lenient=plan.lenient
         )
         current = Current(target.binding, target.info)
-        self._resolver = Resolver(current, self._decider, plan.ids, target.history, self._told)
+        self._resolver = Resolver(current, self._decider, plan.ids, target.history, self._decided)
         self._resolver.began = plan.floor
         self._looking = plan.begun or plan.if_different
         self._revision = plan.since or 0
@@ -104,15 +90,15 @@ class Publisher:
         self._lost: set[int] = set()
         self._refused: set[int] = set()
         self._fatal: KvctlError | None = None
-        self._sending = 0
 
-    async def run(self, chunks: AsyncIterator[Chunk]) -> Counts:
+    async def run(self, chunks: AsyncIterator[Chunk]) -> RowCounts:
         """Write all rows. Raises errors that prevent writing, OutcomeUnknown; rows before the error are written."""
         connection, bucket = self._target.binding.api.connection, self._target.binding.bucket
         try:
             if self._plan.begun:
                 await self._wait_for_others()
-            async with PublishWindow(connection, self._done, self._failed, window=WINDOW) as self._window:
+            self._window = PublishWindow(connection, self._done, self._failed, window=WINDOW_ROWS)
+            async with self._window:
                 async for chunk in chunks:
                     await self._take(chunk)
                 await self._settle()
@@ -141,7 +127,7 @@ class Publisher:
             await self._publish(chunk)
         self._retire()
 
-    # -- rows that may already be stored -------- ------------------------------------------------------------
+    # -- rows that may already be stored ------------------------------------------------------------------
 
     async def _resolve(self, chunk: Chunk) -> None:
         asked = [chunk.asked(at) for at in range(len(chunk.keys))]
@@ -151,7 +137,7 @@ class Publisher:
         rows = [asked[at] for at in chunk.places()]
         await self._resolver.resolve(rows, since, absent=not self._plan.begun)
 
-    def _told(self, row: Row, decision: Decision) -> None:
+    def _decided(self, row: Row, decision: Decision) -> None:
         self._lost.discard(row.line)
         self._refused.discard(row.line)
         if decision.outcome is Outcome.STORED:
@@ -161,21 +147,11 @@ class Publisher:
         else:
             self._reject(row.line, decision.cause)
 
-    # -- new rows ---------- ---------------------------------------------------------------------------------
+    # -- new rows ------------------------------------------------------------------------------------------
 
     async def _publish(self, chunk: Chunk) -> None:
         chunk.floor = self._revision
-        messages = self._messages(chunk)
-        left = True
-        while left:
-            try:
-                await self._window.send_all(messages, self._in_trouble)
-                left = False
-            except UsageError as error:
-                self._reject(self._sending, error.message)
-            if self._in_trouble():
-                await self._settle()
-                left = True
+        await self._send(self._messages(chunk))
 
     def _messages(self, chunk: Chunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
         """Yield row numbers, subjects, values and header blocks."""
@@ -212,11 +188,11 @@ class Publisher:
             self._revision = revision
 
     def _failed(self, number: int, error: KvctlError) -> None:
-        if isinstance(error, _LOST):
+        if isinstance(error, LOST):
             self._lost.add(number)
         elif isinstance(error, _REFUSED):
             self._refused.add(number)
-        elif isinstance(error, ServerError) and error.err_code in OF_THE_ROW:
+        elif of_the_row(error):
             self._reject(number, error.message)
         else:
             self._fatal = self._fatal or self._named(number, error)
@@ -245,11 +221,11 @@ class Publisher:
                 except UsageError as error:
                     self._reject(chunk.first + at, error.message)
 
-    def _reject(self, number: int, cause: str) -> None:
-        chunk = self._chunk_of(number)
-        if number - chunk.first not in chunk.bad:
+    def _reject(self, line: int, reason: str) -> None:
+        chunk = self._chunk_of(line)
+        if line - chunk.first not in chunk.bad:
             self.counts.rejected += 1
-            chunk.bad[number - chunk.first] = cause
+            chunk.bad[line - chunk.first] = reason
 
     def _chunk_of(self, number: int) -> Chunk:
         return next(chunk for chunk in self._chunks if chunk.first <= number < chunk.end)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Sequence
 
-from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown, ServerError, WrongRevision
+from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.direct.per_subject import next_of_each
-from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.load.leader_state import AWAY, PATIENCE, Current
-from kvctl.kv.load.reconcile import with_expected
+from kvctl.kv.load.bulk_writer import Reconciler, Retry, of_the_row, with_expected
+from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
 from kvctl.pipeline.write.decision import (
     Asked,
@@ -21,60 +18,40 @@ from kvctl.pipeline.write.decision import (
 )
 from kvctl.pipeline.write.row_ids import RowIds
 
-PAUSE = 0.1
-OF_THE_ROW = (10054, 10165, 10166)
-"""Server errors about one message: too large, or an unsupported ttl."""
-
-Told = Callable[[Row, Decision], object]
+OnDecision = Callable[[Row, Decision], object]
 """Receives a row and its result: stored, unchanged or refused."""
 
 
-class Resolver:
+class Resolver(Reconciler[Asked]):
     """Reads, decides and writes, a thousand keys at a time; rows of one key in order."""
 
-    def __init__(self, current: Current, decider: Decider, ids: RowIds, history: int, told: Told) -> None:
-        self._current = current
-        self._target = current.binding
+    def __init__(self, current: Current, decider: Decider, ids: RowIds, history: int, on_decision: OnDecision) -> None:
+        super().__init__(current)
         self._decider = decider
         self._ids = ids
         self._history = history
-        self._told = told
-        self._left: dict[str, Asked] = {}
+        self._on_decision = on_decision
+        self._since: int | None = None
         self._absent: set[str] = set()
         """Keys whose rows are known not to be stored."""
-        self._cause: KvctlError | None = None
         self.began: int | None = None
         """Revision before all that any attempt stored, as far as found."""
 
     async def resolve(self, rows: Sequence[Asked], since: int | None, *, absent: bool = False) -> None:
         """Settle the rows, in order. Rows stored by any attempt are above `since`; None if that has to be found out.
 
-        Rows that were refused or never sent are known to be `absent`. Each ends in one call of `told`. Raises
+        Rows that were refused or never sent are known to be `absent`. Each ends in one call of `on_decision`. Raises
         OutcomeUnknown when the server stays unreachable, and errors that prevent writing at all.
         """
+        self._since = since
         by_line = {asked.row.line: asked for asked in rows}
         for chunk in self._current.chunks([asked.row for asked in rows]):
-            self._left = {row.key: by_line[row.line] for row in chunk}
-            self._absent = set(self._left) if absent else set()
-            await self._settle(since)
+            left = {row.key: by_line[row.line] for row in chunk}
+            self._absent = set(left) if absent else set()
+            await self._reconcile(left)
 
-    async def _settle(self, since: int | None) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while self._left:
-            before = len(self._left)
-            try:
-                await self._write(await self._look(since))
-            except AWAY as error:
-                self._cause = error
-            if len(self._left) < before:
-                deadline = time.monotonic() + PATIENCE
-            elif time.monotonic() > deadline:
-                raise self._unknown()
-            else:
-                await asyncio.sleep(PAUSE)
-
-    async def _look(self, since: int | None) -> list[tuple[Asked, int]]:
-        """Report decided rows; return the others, with the revisions that they expect."""
+    async def _look(self) -> list[Retry]:
+        since = self._since
         last = await self._current.last([asked.row for asked in self._left.values()])
         kept = await self._kept(last, since)
         if since is None:
@@ -87,9 +64,9 @@ class Resolver:
             came = [m for m in kept.get(key, ()) if after is not None and m.sequence > after]
             decision = self._decider.decide(asked, last[key], came, absent=key in self._absent)
             if decision.outcome is Outcome.WRITE:
-                missing.append((asked, decision.revision))
+                missing.append(Retry(asked.row, self._header(asked, decision.revision)))
             else:
-                self._tell(asked.row, decision)
+                self._report(asked.row, decision)
         return missing
 
     async def _kept(self, last: dict[str, StoredMessage | None], since: int | None) -> dict[str, list[StoredMessage]]:
@@ -118,41 +95,32 @@ class Resolver:
         if mine:
             self.began = min([*mine, *([] if self.began is None else [self.began + 1])]) - 1
 
-    async def _write(self, rows: Sequence[tuple[Asked, int]]) -> None:
-        if not rows:
-            return
-        fatal: list[KvctlError] = []
+    def _header(self, asked: Asked, revision: int) -> bytes:
+        """Return the header block of a write on condition of the revision that was read."""
+        block = self._ids.block(asked.row)
+        checked = with_expected(block, revision)
+        if asked.expected is None and 0 < self._ids.most < len(checked) + len(asked.row.value):
+            return block  # no room for the condition, which was added to the row
+        return checked
 
-        def failed(row: Row, error: KvctlError) -> None:
-            if isinstance(error, AWAY):
-                self._cause = error
-                self._absent.discard(row.key)
-            elif isinstance(error, ServerError) and error.err_code in OF_THE_ROW:
-                self._tell(row, Decision(Outcome.REFUSED, cause=error.message))
-            elif not isinstance(error, WrongRevision):  # else it was written concurrently and is read again
-                fatal.append(error)
+    def _stored(self, row: Row, revision: int) -> None:
+        self._report(row, Decision(Outcome.STORED, revision))
 
-        def done(row: Row, revision: int) -> None:
-            self._tell(row, Decision(Outcome.STORED, revision))
+    def _unanswered(self, row: Row) -> None:
+        self._absent.discard(row.key)
 
-        prefix = self._target.write_prefix.encode()
-        async with PublishWindow(self._target.api.connection, done, failed) as window:
-            for (row, expected), revision in rows:
-                block = self._ids.block(row)
-                checked = with_expected(block, revision)
-                if expected is None and 0 < self._ids.most < len(checked) + len(row.value):
-                    checked = block  # no room for the condition, which was added to the row
-                await window.send(row, prefix + row.key.encode(), row.value, checked)
-        if fatal:
-            raise fatal[0]
+    def _refused(self, row: Row, error: KvctlError) -> None:
+        if of_the_row(error):
+            self._report(row, Decision(Outcome.REFUSED, cause=error.message))
+        else:
+            self._fatal = self._fatal or error
 
-    def _tell(self, row: Row, decision: Decision) -> None:
+    def _report(self, row: Row, decision: Decision) -> None:
         del self._left[row.key]
-        self._told(row, decision)
+        self._on_decision(row, decision)
 
-    def _unknown(self) -> OutcomeUnknown:
+    def _unknown(self, cause: str) -> OutcomeUnknown:
         row = next(iter(self._left.values())).row
-        cause = self._cause.message if self._cause else "the key is being written concurrently"
         return OutcomeUnknown(
             f"Could not confirm whether {len(self._left)} rows from `{row.key}` on were stored: {cause}",
             hint="Run the same write again (with the same `writeId`, if any) to continue it",

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from kvctl import atomic_file
 from kvctl.errors import KvctlError, PartlyDone
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.write.arrow_rows import Chunk
-from kvctl.pipeline.write.publisher import Counts
 
 SHOWN = 5
 """Maximum number of rejected rows named."""
@@ -26,7 +26,7 @@ class Written(WriterCommitMessage):
     """One task's message to the driver; as small for a million rejected rows as for five."""
 
     job: str
-    counts: Counts = field(default_factory=Counts)
+    counts: RowCounts = field(default_factory=RowCounts)
     samples: list[tuple[str, str]] = field(default_factory=list)
     """First rejected rows: key, cause."""
     dead_letter: str | None = None

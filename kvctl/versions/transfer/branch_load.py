@@ -9,8 +9,9 @@ from dataclasses import replace
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv.entry import Operation
 from kvctl.kv.load.bulk_load import SHORTER_HISTORY, LoadOptions, read
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.input_file import LoadInput
-from kvctl.kv.load.loader import Loaded, Mode
+from kvctl.kv.load.loader import Mode
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Row
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
@@ -23,7 +24,7 @@ AT_ONCE = 200
 """Number of conditional writes in flight, which share batches."""
 
 
-async def load(repository: Repository, branch: str, source: LoadInput, options: LoadOptions) -> Loaded:
+async def load(repository: Repository, branch: str, source: LoadInput, options: LoadOptions) -> RowCounts:
     """Stage the rows of an input; rows that no repository can hold are reported and counted.
 
     With CREATE_ONLY, existing keys (staged or committed) are left unchanged; with IF_DIFFERENT, those with the same
@@ -53,7 +54,7 @@ class _Loading:
     """One load."""
 
     def __init__(self, repository: Repository, branch: str, options: LoadOptions) -> None:
-        self.loaded = Loaded()
+        self.loaded = RowCounts()
         self._repository = repository
         self._branch = branch
         self._options = options

@@ -32,9 +32,10 @@ from kvctl.errors import (
 from kvctl.kv.dump import dumper
 from kvctl.kv.load import bulk_load, checkpoint
 from kvctl.kv.load.bulk_load import LoadOptions
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.checkpoint import Position
 from kvctl.kv.load.input_file import open_input
-from kvctl.kv.load.loader import Loaded, Loader, Mode
+from kvctl.kv.load.loader import Loader, Mode
 from kvctl.kv.load.resume import _aligned
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Row
@@ -49,7 +50,7 @@ from tests.support.raw import RawClient
 Rows = list[dict[str, Any]]
 
 
-async def load(bucket: kvctl.Bucket, content: bytes | Rows, name: str = "rows.ndjson", **options: Any) -> Loaded:
+async def load(bucket: kvctl.Bucket, content: bytes | Rows, name: str = "rows.ndjson", **options: Any) -> RowCounts:
     """Load bytes, or rows as ndjson."""
     if isinstance(content, list):
         content = b"".join(json.dumps(row).encode() + b"\n" for row in content)
@@ -181,13 +182,13 @@ async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, uni
             await load(bucket, [*rows, bad], strict=True, rejected=found.append)
         assert [row.line for row in found] == [11]
     assert (await bucket.status()).last_revision == 0
-    assert await load(bucket, rows, strict=True) == Loaded(written=10)
+    assert await load(bucket, rows, strict=True) == RowCounts(written=10)
 
 
 async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
     bucket = await client.create_bucket(unique(), marker_ttl=timedelta(seconds=1))
     rows = [{"key": "n", "value": "", "ttl": 90}, {"key": "d", "value": "", "ttl": "2h"}]
-    assert await load(bucket, [*rows, {"key": "x", "value": "", "ttl": 0.5}]) == Loaded(written=2, rejected=1)
+    assert await load(bucket, [*rows, {"key": "x", "value": "", "ttl": 0.5}]) == RowCounts(written=2, rejected=1)
     assert (await bucket.get("n")).ttl == timedelta(seconds=90)
     assert (await bucket.get("d")).ttl == timedelta(hours=2)
 
@@ -198,7 +199,7 @@ async def test_binary_headers_survive_dump_and_load(
     bucket, copy = await client.create_bucket(unique()), await client.create_bucket(unique())
     raw.publish(f"$KV.{bucket.name}.k", b"", {"X-Name": "caf\udce9"})
     raw.flush()
-    assert await load(copy, await dump(bucket), "dump") == Loaded(written=1)
+    assert await load(copy, await dump(bucket), "dump") == RowCounts(written=1)
     entry = await copy.get("k")
     assert b"caf\xe9" in entry.header
     assert entry.headers == {"X-Name": "caf\udce9"}
@@ -213,7 +214,7 @@ async def test_create_only_leaves_living_keys_alone(client: kvctl.Client, unique
     for dry_run in (True, False, False):
         loaded = await load(bucket, rows, mode=Mode.CREATE_ONLY, dry_run=dry_run)
         if dry_run:
-            assert loaded == Loaded(written=3, unchanged=1)  # it cannot know of rows that it did not write
+            assert loaded == RowCounts(written=3, unchanged=1)  # it cannot know of rows that it did not write
             assert (await bucket.status()).last_revision == 3
         else:
             assert loaded.written + loaded.unchanged == 4
@@ -230,8 +231,8 @@ async def test_if_different_writes_what_differs(client: kvctl.Client, unique: Ca
     rows = [{"key": f"k.{number}", "value": str(number)} for number in range(2500)]
     rows += [{"key": "k.5", "value": "five"}, {"key": "k.5", "value": "5"}, {"key": "k.9", "operation": "DEL"}]
     rows += [{"key": "gone", "operation": "DEL"}]
-    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT, dry_run=True) == Loaded(written=3, unchanged=2501)
-    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT) == Loaded(written=4, unchanged=2500)
+    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT, dry_run=True) == RowCounts(written=3, unchanged=2501)
+    assert await load(bucket, rows, mode=Mode.IF_DIFFERENT) == RowCounts(written=4, unchanged=2500)
     assert (await bucket.get("k.5")).value == b"5"
     assert (await bucket.get("k.3")).value == b"3"
     assert (await bucket.status()).last_revision == 2505
@@ -241,7 +242,7 @@ async def test_a_dry_run_writes_nothing(client: kvctl.Client, unique: Callable[.
     bucket = await client.create_bucket(unique())
     rows = [{"key": "a", "value": ""}, {"key": "", "value": ""}]
     progress = tmp_path / "p"
-    assert await load(bucket, rows, dry_run=True, progress=progress) == Loaded(written=1, rejected=1)
+    assert await load(bucket, rows, dry_run=True, progress=progress) == RowCounts(written=1, rejected=1)
     assert (await bucket.status()).last_revision == 0
     assert not progress.exists()
 
@@ -267,7 +268,7 @@ async def test_load_into_a_mirror_writes_to_its_origin(
     raw.create_bucket(origin)
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}})
     bucket = client.bucket(mirror)
-    assert await load(bucket, [{"key": "a", "value": "1"}], mode=Mode.IF_DIFFERENT) == Loaded(written=1)
+    assert await load(bucket, [{"key": "a", "value": "1"}], mode=Mode.IF_DIFFERENT) == RowCounts(written=1)
     assert (await client.bucket(origin).get("a")).value == b"1"
     assert (await bucket.get("a")).value == b"1"  # as a session that reads what it has written
 
@@ -334,7 +335,7 @@ async def test_over_lost_connections_each_row_is_stored_once_and_in_order(
             client.connection._client.cut()
 
     loaded = await load(bucket, rows, mode=mode, advance=cut)
-    assert loaded == Loaded(written=len(rows))
+    assert loaded == RowCounts(written=len(rows))
     assert client.connection.epoch
     assert differences(by_key(await history(bucket)), by_key((row["key"], row["value"].encode()) for row in rows)) == []
 
@@ -350,7 +351,7 @@ async def test_over_a_restart_of_the_server(own_server: Server, small_batches: N
                 own_server.stop()
                 own_server.start()
 
-        assert await load(bucket, rows, advance=restart) == Loaded(written=30_000)
+        assert await load(bucket, rows, advance=restart) == RowCounts(written=30_000)
         assert client.connection.epoch
         expected = by_key((row["key"], row["value"].encode()) for row in rows)
         assert differences(by_key(await history(bucket)), expected) == []
@@ -394,7 +395,7 @@ async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_na
         bad: list[BadRow] = []
         loaded = await load(bucket, rows, advance=advance, rejected=bad.append)
         await asyncio.gather(*faults)
-        assert loaded == Loaded(written=len(rows) - len(bad), rejected=len(bad))
+        assert loaded == RowCounts(written=len(rows) - len(bad), rejected=len(bad))
         named = {row.line - 1 for row in bad}
         stored: dict[str, list[int]] = defaultdict(list)
         for key, value in await history(bucket):
@@ -419,7 +420,7 @@ async def test_unknown_outcome_is_reported_and_can_be_resumed(
         own_server.resume()
     async with kvctl.connect(own_server.url) as client:
         bucket = client.bucket("B")
-        assert await _load_file(bucket, file, resume=True) == Loaded(written=20_000)
+        assert await _load_file(bucket, file, resume=True) == RowCounts(written=20_000)
         assert differences(by_key(await history(bucket)), {f"k.{n}": [b"%d" % n] for n in range(20_000)}) == []
 
 
@@ -441,7 +442,7 @@ async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeou
 # -- going on -----------------------------------------------------------------------------------------------
 
 
-async def _load_file(bucket: kvctl.Bucket, file: Path, **options: Any) -> Loaded:
+async def _load_file(bucket: kvctl.Bucket, file: Path, **options: Any) -> RowCounts:
     with file.open("rb") as opened:
         source = open_input(str(file), opened)
         return await bulk_load.load(bucket, source, LoadOptions(progress=checkpoint.path_for(str(file)), **options))
@@ -472,7 +473,7 @@ async def test_a_killed_load_goes_on_without_writing_anything_twice(
     for times, after in enumerate(kills):
         await _load_and_kill(bucket, rows_file, after, resume=times > 0)
     assert noted(rows_file)
-    assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    assert await _load_file(bucket, rows_file, resume=True) == RowCounts(written=29_996, rejected=4)
     expected = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
     assert differences(await history(bucket), expected) == []
     assert not noted(rows_file)
@@ -503,7 +504,7 @@ async def test_a_cancelled_load_notes_where_it_stood(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    assert await _load_file(bucket, rows_file, resume=True) == RowCounts(written=29_996, rejected=4)
     assert len(await history(bucket)) == 29_996
 
 
@@ -570,9 +571,9 @@ async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(
     await _load_and_kill(production, rows_file, 12, resume=False)
     stopped = (await production.status()).last_revision
     assert 0 < stopped < 29_996
-    assert await _load_file(staging, rows_file) == Loaded(written=29_996, rejected=4)
+    assert await _load_file(staging, rows_file) == RowCounts(written=29_996, rejected=4)
     newer = await production.put("k.1", b"newer")
-    assert await _load_file(production, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+    assert await _load_file(production, rows_file, resume=True) == RowCounts(written=29_996, rejected=4)
     entries = await history(production)
     written = [(f"k.{n % 1000}", b"%d" % n) for n in range(1, 30_001) if n % 7000]
     assert sorted(entries) == sorted([*written, ("k.1", b"newer")])
@@ -610,7 +611,7 @@ async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(
     await asyncio.gather(_interrupt(first, rows_file), _interrupt(second, rows_file))
     assert len(noted(rows_file)) == 2
     for bucket in (second, first):
-        assert await _load_file(bucket, rows_file, resume=True) == Loaded(written=29_996, rejected=4)
+        assert await _load_file(bucket, rows_file, resume=True) == RowCounts(written=29_996, rejected=4)
         assert len(await history(bucket)) == 29_996
     assert not noted(rows_file)
 
@@ -626,7 +627,7 @@ async def test_a_second_load_of_one_file_into_one_bucket_is_refused(
     for resume in (False, True):
         with pytest.raises(ConflictError, match="Another process is loading"):
             await _load_file(bucket, rows_file, resume=resume)
-    assert await first == Loaded(written=29_996, rejected=4)
+    assert await first == RowCounts(written=29_996, rejected=4)
     assert len(await history(bucket)) == 29_996
 
 
@@ -674,7 +675,7 @@ async def test_load_works_without_a_writable_checkpoint(
 ) -> None:
     bucket = await client.create_bucket(unique())
     nowhere = tmp_path / "no" / "such" / "directory"
-    assert await load(bucket, [{"key": "a", "value": ""}], progress=nowhere) == Loaded(written=1)
+    assert await load(bucket, [{"key": "a", "value": ""}], progress=nowhere) == RowCounts(written=1)
 
 
 @pytest.mark.parametrize(

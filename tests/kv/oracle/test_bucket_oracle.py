@@ -416,8 +416,8 @@ class Loads:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs come some fifty rows at a time, and the position is saved about as often."""
     monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 2000)
-    monkeypatch.setattr("kvctl.kv.load.loader.SAVE_ROWS", 60)
-    monkeypatch.setattr("kvctl.kv.load.loader.SAVE_BYTES", 4000)
+    monkeypatch.setattr("kvctl.kv.load.save_points.SAVE_ROWS", 60)
+    monkeypatch.setattr("kvctl.kv.load.save_points.SAVE_BYTES", 4000)
 
 
 @pytest.mark.guarantee("writing-12", "commands-6", "commands-7")

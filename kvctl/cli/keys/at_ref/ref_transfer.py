@@ -9,8 +9,8 @@ from kvctl.cli.repo.options import open_branch, parse_at, parse_branch
 if TYPE_CHECKING:
     from kvctl.kv.dump.dumper import Dumped
     from kvctl.kv.load.bulk_load import LoadOptions
+    from kvctl.kv.load.bulk_writer import RowCounts
     from kvctl.kv.load.input_file import LoadInput
-    from kvctl.kv.load.loader import Loaded
 
 
 async def dumping(session: Session, place: str, filters: Sequence[str]) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
@@ -30,7 +30,7 @@ async def dumping(session: Session, place: str, filters: Sequence[str]) -> Calla
     return write
 
 
-async def load(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "Loaded":
+async def load(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
     """Run `load NAME@BRANCH`."""
     from kvctl.versions.transfer import branch_load
 
