@@ -55,6 +55,13 @@ class KvctlError(Exception):
     """Failed. `hint` is a sentence with the next step."""
 
     exit_code = 1
+    kind = "failed"
+    """Stable name of the class for programs, listed in the topic `exit-codes`; subclasses elsewhere inherit it."""
+
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
+        super().__init_subclass__()
+        if kind is not None:
+            cls.kind = kind
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -62,39 +69,39 @@ class KvctlError(Exception):
         self.hint = hint
 
 
-class UsageError(KvctlError):
+class UsageError(KvctlError, kind="usage"):
     """An argument, name or document is wrong; nothing was sent."""
 
     exit_code = 2
 
 
-class NotFoundError(KvctlError):
+class NotFoundError(KvctlError, kind="not-found"):
     """The named thing does not exist."""
 
     exit_code = 3
 
 
-class BucketNotFound(NotFoundError):
+class BucketNotFound(NotFoundError, kind="bucket-not-found"):
     """No bucket, aggregate or mirror has this name."""
 
 
-class StreamNotFound(NotFoundError):
+class StreamNotFound(NotFoundError, kind="stream-not-found"):
     """No stream has this name (server code 10059)."""
 
 
-class ConsumerNotFound(NotFoundError):
+class ConsumerNotFound(NotFoundError, kind="consumer-not-found"):
     """No consumer has this name (server code 10014)."""
 
 
-class KeyNotFound(NotFoundError):
+class KeyNotFound(NotFoundError, kind="key-not-found"):
     """The key has no value: never written, deleted, purged or expired."""
 
 
-class RevisionNotFound(NotFoundError):
+class RevisionNotFound(NotFoundError, kind="revision-not-found"):
     """The bucket does not have this revision of the key."""
 
 
-class HistoryLost(NotFoundError):
+class HistoryLost(NotFoundError, kind="history-lost"):
     """The bucket no longer has its state at the requested moment; `keys` are those known to be affected."""
 
     def __init__(self, message: str, *, keys: list[str] | None = None, hint: str | None = None) -> None:
@@ -102,29 +109,29 @@ class HistoryLost(NotFoundError):
         self.keys = keys or []
 
 
-class ContextNotFound(NotFoundError):
+class ContextNotFound(NotFoundError, kind="context-not-found"):
     """No context file has this name."""
 
 
-class TableNotFound(NotFoundError):
+class TableNotFound(NotFoundError, kind="table-not-found"):
     """No table has this name."""
 
 
-class RepositoryNotFound(NotFoundError):
+class RepositoryNotFound(NotFoundError, kind="repository-not-found"):
     """No repository has this name."""
 
 
-class ConflictError(KvctlError):
+class ConflictError(KvctlError, kind="conflict"):
     """Somebody else's state prevents the change."""
 
     exit_code = 4
 
 
-class BucketExists(ConflictError):
+class BucketExists(ConflictError, kind="bucket-exists"):
     """The bucket exists with another configuration."""
 
 
-class KeyExists(ConflictError):
+class KeyExists(ConflictError, kind="key-exists"):
     """The key already has a value; `revision` is its revision, if known."""
 
     def __init__(self, message: str, *, revision: int | None = None, hint: str | None = None) -> None:
@@ -132,7 +139,7 @@ class KeyExists(ConflictError):
         self.revision = revision
 
 
-class LeaseHeld(ConflictError):
+class LeaseHeld(ConflictError, kind="lease-held"):
     """Another owner holds the lease; `owner` names it."""
 
     def __init__(self, message: str, *, owner: str, hint: str | None = None) -> None:
@@ -140,7 +147,7 @@ class LeaseHeld(ConflictError):
         self.owner = owner
 
 
-class WrongRevision(ConflictError):
+class WrongRevision(ConflictError, kind="wrong-revision"):
     """The key's last revision is not the expected one; `found` is its last revision (0: none), if known."""
 
     def __init__(self, message: str, *, found: int | None = None, hint: str | None = None) -> None:
@@ -148,15 +155,15 @@ class WrongRevision(ConflictError):
         self.found = found
 
 
-class TableExists(ConflictError):
+class TableExists(ConflictError, kind="table-exists"):
     """The table exists with another configuration."""
 
 
-class RepositoryExists(ConflictError):
+class RepositoryExists(ConflictError, kind="repository-exists"):
     """The repository exists with another configuration."""
 
 
-class ConditionalUpdateError(ConflictError):
+class ConditionalUpdateError(ConflictError, kind="conditional-update"):
     """Conditions of a table's update failed, and nothing was written (PDP-39); `failed` names them.
 
     Each is (family, key, version found): the text of a version, or None for no entry.
@@ -169,15 +176,15 @@ class ConditionalUpdateError(ConflictError):
         self.failed = failed
 
 
-class BadKeyVersion(ConditionalUpdateError):
+class BadKeyVersion(ConditionalUpdateError, kind="bad-key-version"):
     """An entry exists at another version than expected, or was expected not to exist."""
 
 
-class NoSuchKey(ConditionalUpdateError):
+class NoSuchKey(ConditionalUpdateError, kind="no-such-key"):
     """A version was given for an entry that does not exist."""
 
 
-class ConditionsFailed(ConflictError):
+class ConditionsFailed(ConflictError, kind="conditions-failed"):
     """Conditions of a transaction do not hold; `failures` are all of them, with the entries found."""
 
     def __init__(self, message: str, *, failures: tuple[Any, ...] = (), hint: str | None = None) -> None:
@@ -185,29 +192,29 @@ class ConditionsFailed(ConflictError):
         self.failures = failures
 
 
-class UnreachableError(KvctlError):
+class UnreachableError(KvctlError, kind="unreachable"):
     """The server, JetStream or the permission to use it is missing."""
 
     exit_code = 5
 
 
-class NoServer(UnreachableError):
+class NoServer(UnreachableError, kind="no-server"):
     """No connection could be made, or it was lost for good."""
 
 
-class ConnectionLost(UnreachableError):
+class ConnectionLost(UnreachableError, kind="connection-lost"):
     """The connection broke while a request was in flight; it may or may not have arrived."""
 
 
-class RequestTimeout(UnreachableError):
+class RequestTimeout(UnreachableError, kind="request-timeout"):
     """A request got no answer in time."""
 
 
-class NoResponders(UnreachableError):
+class NoResponders(UnreachableError, kind="no-responders"):
     """Nobody listens on the subject (status 503 without a description)."""
 
 
-class StreamOffline(NoResponders):
+class StreamOffline(NoResponders, kind="stream-offline"):
     """No server that holds a stream answers (server code 10118, or missing in a listing); `streams` names them."""
 
     def __init__(self, message: str, *, streams: Iterable[str] = (), hint: str | None = None) -> None:
@@ -215,15 +222,15 @@ class StreamOffline(NoResponders):
         self.streams = tuple(streams)
 
 
-class JetStreamDisabled(UnreachableError):
+class JetStreamDisabled(UnreachableError, kind="jetstream-disabled"):
     """The server or the account has no JetStream, or JetStream has no leader at the moment."""
 
 
-class AuthenticationRefused(UnreachableError):
+class AuthenticationRefused(UnreachableError, kind="authentication-refused"):
     """The server refused the credentials."""
 
 
-class PermissionDenied(UnreachableError):
+class PermissionDenied(UnreachableError, kind="permission-denied"):
     """The account's permissions do not allow `subject`."""
 
     def __init__(self, message: str, *, subject: str | None = None, hint: str | None = None) -> None:
@@ -231,43 +238,43 @@ class PermissionDenied(UnreachableError):
         self.subject = subject
 
 
-class OutcomeUnknown(KvctlError):
+class OutcomeUnknown(KvctlError, kind="outcome-unknown"):
     """A write was sent and not acknowledged; the hint says how to find out its outcome."""
 
     exit_code = 6
 
 
-class PartlyDone(KvctlError):
+class PartlyDone(KvctlError, kind="partly-done"):
     """Some of several steps were done; running the command again completes them."""
 
     exit_code = 7
 
 
-class WaitExpired(KvctlError):
+class WaitExpired(KvctlError, kind="wait-expired"):
     """A wait ended without its condition."""
 
     exit_code = 9
 
 
-class LeaseLost(KvctlError):
+class LeaseLost(KvctlError, kind="lease-lost"):
     """A lease was taken, deleted, or could not be renewed in time."""
 
     exit_code = 9
 
 
-class RefusedError(KvctlError):
+class RefusedError(KvctlError, kind="refused"):
     """Refused on purpose."""
 
 
-class Cancelled(RefusedError):
+class Cancelled(RefusedError, kind="cancelled"):
     """The user said no at the prompt."""
 
 
-class ReadOnly(RefusedError):
+class ReadOnly(RefusedError, kind="read-only"):
     """A write to something read-only."""
 
 
-class HazardRefused(RefusedError):
+class HazardRefused(RefusedError, kind="hazard-refused"):
     """A change would lose or hide data; `--force` with its `name` overrides it."""
 
     def __init__(self, name: str, message: str, *, hint: str | None = None) -> None:
@@ -275,15 +282,15 @@ class HazardRefused(RefusedError):
         self.name = name
 
 
-class TableSealed(RefusedError):
+class TableSealed(RefusedError, kind="table-sealed"):
     """A write to a sealed table, which is permanently read-only."""
 
 
-class StreamReplaced(KvctlError):
+class StreamReplaced(KvctlError, kind="stream-replaced"):
     """The stream was deleted, recreated or emptied during a reading."""
 
 
-class ServerError(KvctlError):
+class ServerError(KvctlError, kind="server-error"):
     """The server refused; `code` is the HTTP-like status, `err_code` JetStream's own number (0: none)."""
 
     def __init__(self, message: str, *, code: int = 0, err_code: int = 0, hint: str | None = None) -> None:

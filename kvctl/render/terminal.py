@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, TextIO
 
 from kvctl.errors import KvctlError, UsageError
-from kvctl.render.escapes import escape
+from kvctl.render.escapes import escape, escape_unicode
 
 COLORS = ("auto", "always", "never")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -59,9 +59,13 @@ class Question(NamedTuple):
 class Terminal:
     """Standard streams: results go to stdout, everything else to stderr."""
 
-    def __init__(self, *, color: str = "auto", quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, *, color: str = "auto", quiet: bool = False, verbose: bool = False, documents: bool = False
+    ) -> None:
         self.quiet = quiet
         self.verbose = verbose
+        self.documents = documents
+        """Errors and warnings are JSON objects, a line each, and there are no notes in pipes."""
         self.is_terminal = is_terminal(sys.stdout)
         self.speaks = is_terminal(sys.stderr)
         self.interactive = is_terminal(sys.stdin) and self.speaks
@@ -96,16 +100,23 @@ class Terminal:
             raise KvctlError("Standard output is closed") from None
 
     def note(self, text: str, *, always: bool = False) -> None:
-        """Print a note on a terminal's stderr, with `always` in pipes too, never with `-q`."""
-        if (self.speaks or always) and not self.quiet:
+        """Print a note on a terminal's stderr, with `always` in pipes too; never with `-q`, nor among documents."""
+        if (self.speaks or (always and not self.documents)) and not self.quiet:
             self.emit(self._named(text))
 
     def warn(self, text: str) -> None:
         """Print a warning, also in pipes and with `-q`."""
+        if self.documents:
+            self._document("warning", {"message": text})
+            return
         self.emit(f"{self._painted('warning:', 'yellow bold')} {self._named(text)}")
 
     def report(self, error: KvctlError) -> None:
         """Print an error, and its hint after a blank line."""
+        if self.documents:
+            fields = {"code": error.exit_code, "kind": error.kind, "message": error.message, "hint": error.hint or None}
+            self._document("error", fields)
+            return
         self.emit(f"{self._painted('error:', 'red bold')} {self._named(error.message)}")
         if error.hint:
             self.emit(f"\n{self._painted('hint:', 'cyan bold')} {self._named(error.hint)}")
@@ -165,6 +176,13 @@ class Terminal:
             yield
         finally:
             self.blocked = False
+
+    def _document(self, name: str, fields: dict[str, object]) -> None:
+        """Print one JSON object on one line."""
+        import json
+
+        text = json.dumps({name: fields}, ensure_ascii=False)
+        self.emit(escape_unicode(text) if self.speaks else text)
 
     def _painted(self, word: str, style: str) -> str:
         return paint(word, style) if self.colored_messages else word

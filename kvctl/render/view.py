@@ -16,6 +16,8 @@ Row = Mapping[str, Any]
 """JSON object with the API's field names: text, numbers, booleans, None, lists and objects."""
 
 FORMATS = ("table", "tsv", "json", "ndjson", "yaml", "name")
+DOCUMENTS = ("json", "ndjson")
+"""Formats with which errors and warnings are JSON objects too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ LARGE = 64 << 10
 """Bytes of an object that is always written before the commit: alone it may be larger than in a batch."""
 
 
-class NothingToCommit(KvctlError):
+class NothingToCommit(KvctlError, kind="nothing-to-commit"):
     """Nothing to commit; `taken_by` is the id of the commit that has the changes, if another came first."""
 
     def __init__(self, message: str, *, hint: str | None = None, taken_by: str | None = None) -> None:
@@ -44,7 +44,7 @@ class NothingToCommit(KvctlError):
         self.taken_by = taken_by
 
 
-class Staged(ConflictError):
+class Staged(ConflictError, kind="staged-changes"):
     """A branch has staged changes, where it must not have any."""
 
     def __init__(self, branch: str) -> None:

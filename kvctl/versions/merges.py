@@ -24,7 +24,7 @@ SHOWN = 10
 """Maximum number of conflicting keys in a message."""
 
 
-class Conflicting(ConflictError):
+class Conflicting(ConflictError, kind="merge-conflict"):
     """Both sides changed keys, listed in `conflicts`; nothing was changed."""
 
     def __init__(self, conflicts: Sequence[KeyConflict], *, strategies: bool) -> None:

@@ -33,14 +33,14 @@ _ID = re.compile(r"[0-9a-f]{40}")
 _STEP = re.compile(r"([~^])(\d*)")
 
 
-class BranchNotFound(NotFoundError):
+class BranchNotFound(NotFoundError, kind="branch-not-found"):
     """Branch that does not exist."""
 
     def __init__(self, branch: str) -> None:
         super().__init__(f"Branch `{branch}` does not exist", hint="`kvctl branch ls` lists branches")
 
 
-class RefNotFound(NotFoundError):
+class RefNotFound(NotFoundError, kind="ref-not-found"):
     """Ref that names no branch, tag or commit."""
 
 

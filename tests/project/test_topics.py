@@ -1,11 +1,14 @@
 """Help topics: complete, plain enough for a terminal and a manual page, and true where a test can tell."""
 
 import ast
+import pkgutil
 import re
 from functools import cache
+from importlib import import_module
 
 import pytest
 
+import kvctl
 from kvctl import errors
 from kvctl.cli.app.main import COMMANDS, root
 from kvctl.render.view import FORMATS
@@ -37,10 +40,20 @@ def test_topic_names_no_tests(topic: str) -> None:
 
 def test_every_exit_code_is_explained() -> None:
     codes = {error.exit_code for error in _subclasses(errors.KvctlError)} | {0, 8, 130}
-    explained = re.findall(r"^    (\d+) +\w", TOPICS["exit-codes"], re.MULTILINE)
+    explained = re.findall(r"^    (\d+) +\w", TOPICS["exit-codes"].split("##")[0], re.MULTILINE)
     reached = {int(name.split("_")[1]) for name in _tests_in("tests/cli/app/test_exit_codes.py")}
     assert [int(code) for code in explained] == sorted(codes) == sorted(reached)
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)] == sorted(codes)
+
+
+def test_every_kind_of_error_is_listed_with_its_exit_code() -> None:
+    for package in pkgutil.walk_packages(kvctl.__path__, "kvctl."):
+        if not package.name.startswith(("kvctl.pipeline", "kvctl.cli.pipeline", "kvctl.__main__", "kvctl.pytest")):
+            import_module(package.name)
+    known = {(error.exit_code, error.kind) for error in [errors.KvctlError, *_subclasses(errors.KvctlError)]}
+    section = TOPICS["exit-codes"].split("## Errors in JSON")[1].split("##")[0]
+    rows = re.findall(r"^    (\d) +(\w(?:.|\n {9})+)$", section, re.MULTILINE)
+    assert sorted(known) == [(int(code), kind) for code, kinds in rows for kind in kinds.split()]
 
 
 def test_every_variable_is_explained() -> None:

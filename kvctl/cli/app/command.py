@@ -141,7 +141,7 @@ class Group(HelpPage, TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as Typer does, but raise NoCommand with the help for a group without a command."""
         if not args and not ctx.resilient_parsing:
-            raise NoCommand(self.help_text(ctx, sys.stderr))
+            raise NoCommand(self.help_text(ctx, sys.stderr), ctx.command_path)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -200,4 +200,8 @@ class Group(HelpPage, TyperGroup):
 
 
 class NoCommand(Exception):
-    """Error for a group without a command, whose text is the group's help."""
+    """Error for a group without a command, whose text is the help of the group at `path`."""
+
+    def __init__(self, text: str, path: str) -> None:
+        super().__init__(text)
+        self.path = path

@@ -108,7 +108,11 @@ def _bug(error: BaseException, terminal: Terminal) -> KvctlError:
     if terminal.verbose:
         terminal.emit("".join(traceback.format_exception(error)).rstrip())
     hint = None if terminal.verbose else "Run it again with `-v` for the traceback, and please report it"
-    return KvctlError(f"This is a bug in kvctl: {type(error).__name__}: {error}", hint=hint)
+    return _Bug(f"This is a bug in kvctl: {type(error).__name__}: {error}", hint=hint)
+
+
+class _Bug(KvctlError, kind="bug"):
+    """Error that kvctl does not expect."""
 
 
 def _name(param: Any) -> str:

@@ -106,6 +106,20 @@ def shared_options() -> tuple[SharedOption, ...]:
     )
 
 
+def output_of(argv: Sequence[str]) -> str | None:
+    """Return the value of the last `--output` in a command line that could not be parsed, None without one."""
+    words = [*argv[: argv.index("--")]] if "--" in argv else [*argv]
+    found = None
+    for index, word in enumerate(words):
+        if word in ("-o", "--output"):
+            found = next(iter(words[index + 1 :]), None)
+        elif word.startswith("--output="):
+            found = word.removeprefix("--output=")
+        elif word.startswith("-o") and not word.startswith("--"):
+            found = word.removeprefix("-o")
+    return found
+
+
 def _store(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value is not None and isinstance(param, SharedOption):
         setattr(ctx.obj, str(param.name), _parsed(param, value))

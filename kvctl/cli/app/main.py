@@ -16,12 +16,13 @@ from kvctl.cli.app.command import (
     Noun,
 )
 from kvctl.cli.app.error_report import direct, report
-from kvctl.cli.app.global_options import Shared
+from kvctl.cli.app.global_options import Shared, output_of
 from kvctl.cli.app.help_page import TextRequested, version_option
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import require_supported
-from kvctl.errors import KvctlError, RefusedError
+from kvctl.errors import KvctlError, RefusedError, UsageError
 from kvctl.render.terminal import Terminal
+from kvctl.render.view import DOCUMENTS
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Keys": {
@@ -118,6 +119,8 @@ def _reported(tree: Group, argv: list[str]) -> int:
         require_supported()
         return _run(tree, argv, shared)
     except BaseException as error:
+        if shared.output is None:  # the line was not read to its end
+            shared.output = output_of(argv)
         return report(error, _terminal(shared))
 
 
@@ -129,6 +132,8 @@ def _run(tree: Group, argv: list[str], shared: Shared) -> int:
         _terminal(shared).write(f"{request}\n".encode())
         return 0
     except NoCommand as request:
+        if output_of(argv) in DOCUMENTS:
+            raise UsageError("Missing command", hint=f"`{request.path} --help` lists the commands") from None
         _terminal(shared).emit(str(request))
         return 2
 
@@ -152,7 +157,9 @@ def _load(module: str, name: str) -> Command | Group:
 
 
 def _terminal(shared: Shared) -> Terminal:
-    return Terminal(color=shared.color, quiet=shared.quiet, verbose=shared.verbose)
+    return Terminal(
+        color=shared.color, quiet=shared.quiet, verbose=shared.verbose, documents=shared.output in DOCUMENTS
+    )
 
 
 def _leave(code: int) -> NoReturn:

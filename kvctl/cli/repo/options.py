@@ -126,7 +126,7 @@ async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | No
     try:
         await creation
     except RefExists as error:
-        if (error.kind, error.commit) != (kind, commit):
+        if (error.what, error.commit) != (kind, commit):
             raise
         return commit
     return None

@@ -26,12 +26,12 @@ from kvctl.versions.store.protocol import (
 )
 
 
-class RefExists(ConflictError):
-    """Branch or tag that already exists; `commit` is its commit, `kind` says which of the two it is."""
+class RefExists(ConflictError, kind="ref-exists"):
+    """Branch or tag that already exists; `commit` is its commit, `what` says which of the two it is."""
 
     def __init__(self, name: str, kind: str, commit: str) -> None:
         super().__init__(f"{kind.capitalize()} `{name}` already exists at `{commit[:12]}`")
-        self.kind = kind
+        self.what = kind
         self.commit = commit
 
 

@@ -98,7 +98,7 @@ def test_audit_of_an_unreadable_origin_exits_5_unless_another_replica_differs(
     raw.api(f"STREAM.DELETE.KV_{bucket}")
     result = run("topology", "audit", bucket, "-s", server.url, "-o", "json")
     assert (result.exit_code, json.loads(result.out)[0]["consistent"]) == (5, None)
-    assert f"warning: `{mirror}` of `{bucket}` was not audited: Origin `{bucket}` does not exist" in result.err
+    assert f"`{mirror}` of `{bucket}` was not audited: Origin `{bucket}` does not exist" in result.err
     assert run("topology", "audit", bucket, stale[0], "-s", server.url).exit_code == 4
 
 
