@@ -408,7 +408,7 @@ async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_na
 async def test_unknown_outcome_is_reported_and_can_be_resumed(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("leader_state", "reconcile"):
+    for module in ("leader_state", "bulk_writer"):
         monkeypatch.setattr(f"kvctl.kv.load.{module}.PATIENCE", 0.5)
     file = tmp_path / "rows.ndjson"
     file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(20_000)))
