@@ -15,6 +15,7 @@ from typing import Any
 
 from kvctl import atomic_file
 from kvctl.errors import ContextNotFound, UsageError
+from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_prefix
 from kvctl.units import parse_duration
 from kvctl.urls import addresses, redact
@@ -232,14 +233,8 @@ class ContextStore:
         return document
 
     def _missing(self, name: str) -> ContextNotFound:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, self.names(), n=1)
-        guess = f"Did you mean `{near[0]}`? " if near else ""
-        return ContextNotFound(
-            f"Context `{name}` does not exist",
-            hint=f"{guess}List contexts with `kvctl context ls`, add one with `kvctl context add {name} --server URL`",
-        )
+        remedy = f"List contexts with `kvctl context ls`, add one with `kvctl context add {name} --server URL`"
+        return ContextNotFound(f"Context `{name}` does not exist", hint=did_you_mean(name, self.names(), remedy))
 
 
 def _default_directory(environ: Mapping[str, str]) -> Path:

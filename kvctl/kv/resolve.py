@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_name, check_prefix
 
 NOBODY_KNOWS = 1.0
@@ -154,21 +156,23 @@ def _bucket_of(stream: str) -> str:
 
 
 async def _missing(api: Api, bucket: str) -> KvctlError:
-    from difflib import get_close_matches
-
-    near: list[str] = []
+    known: list[str] = []
     with suppress(KvctlError):
         names = await streams.names(api)
         other = reserved_streams.namesake(names, bucket)
         info = await streams.find(api, other) if other else None
         if info is not None and (owner := reserved_streams.owner(info["config"])):
             return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=reserved_streams.remedy(info["config"]))
-        folded = {
-            _bucket_of(name).lower(): _bucket_of(name) for name in names if not reserved_streams.NAMES.match(name)
-        }
-        near = [folded[name] for name in get_close_matches(bucket.lower(), folded, n=1)]
-    guess = f"Did you mean `{near[0]}`? " if near else ""
-    return BucketNotFound(
-        f"Bucket `{bucket}` does not exist",
-        hint=f"{guess}List buckets with `kvctl bucket ls`, or create it with `kvctl bucket add {bucket}`",
-    )
+        known = possible_buckets(names)
+    return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")
+
+
+def possible_buckets(names: Iterable[str]) -> list[str]:
+    """Return the names under which streams with these names may be buckets, aggregates or mirrors."""
+    return [_bucket_of(name) for name in names if not reserved_streams.NAMES.match(name)]
+
+
+def missing(bucket: str, known: Iterable[str], then: str = "") -> BucketNotFound:
+    """Build the error for a bucket that does not exist; the hint suggests a known one, and ends with `then`."""
+    remedy = f"List buckets with `kvctl bucket ls`{then}"
+    return BucketNotFound(f"Bucket `{bucket}` does not exist", hint=did_you_mean(bucket, known, remedy))

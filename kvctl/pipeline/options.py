@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter
+from kvctl.suggest import did_you_mean
 from kvctl.units import format_duration, parse_duration, parse_time
 from kvctl.urls import addresses, redact
 
@@ -137,9 +137,9 @@ def _named(name: str) -> Option | None:
             f"Secrets cannot be passed as option `{name}`: Spark would store and distribute them",
             hint=f"{_SECRET[lower]}; paths and contexts are resolved on the machines that run Spark's tasks",
         )
-    near = get_close_matches(lower, _BY_NAME, n=1, cutoff=0.5)
-    guess = f"Did you mean `{_BY_NAME[near[0]].name}`? " if near else ""
-    raise UsageError(f"`{name}` is not an option of nats-kv", hint=f"{guess}`kvctl help pipeline` lists them")
+    names = [option.name for option in _BY_NAME.values()]
+    hint = did_you_mean(name, names, "`kvctl help pipeline` lists them")
+    raise UsageError(f"`{name}` is not an option of nats-kv", hint=hint)
 
 
 def _value(option: Option, text: str) -> Any:
@@ -230,10 +230,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.lower() in words:
             return text.lower()
-        near = get_close_matches(text.lower(), words, n=1)
-        raise UsageError(
-            f"`{text}` is not one of {', '.join(words)}", hint=f"Did you mean `{near[0]}`?" if near else None
-        )
+        raise UsageError(f"`{text}` is not one of {', '.join(words)}", hint=did_you_mean(text, words) or None)
 
     return read
 

@@ -7,11 +7,11 @@ import json
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from kvctl.documents import parser
 from kvctl.errors import UsageError
+from kvctl.suggest import did_you_mean
 from kvctl.tables.changes import NO_VERSION, Change, Insert, Put, Remove, Version, named
 from kvctl.tables.keys import check_key
 
@@ -93,8 +93,7 @@ def _check_fields(item: dict[str, Any]) -> None:
     """Raise UsageError for fields that are unknown, missing, or cannot be combined."""
     for name in item:
         if name not in FIELDS:
-            near = get_close_matches(str(name), FIELDS, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Use one of {', '.join(FIELDS)}"
+            hint = did_you_mean(str(name), FIELDS, otherwise=f"Use one of {', '.join(FIELDS)}")
             raise UsageError(f"`{name}` is not a field of a change", hint=hint)
     verbs = [verb for verb in VERBS if verb in item]
     if len(verbs) != 1:

@@ -21,6 +21,7 @@ from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.config_edit import edited
+from kvctl.suggest import did_you_mean
 from kvctl.tables.config import (
     PARTITIONS,
     STREAM_PREFIX,
@@ -256,8 +257,6 @@ def _named(item: Difference) -> Difference:
 
 
 async def _missing(api: Api, name: str, info: StreamInfo | None) -> TableNotFound:
-    from difflib import get_close_matches
-
     doing = state(info) if info else None
     if doing:
         again = "create" if doing == CREATING else "delete"
@@ -266,9 +265,5 @@ async def _missing(api: Api, name: str, info: StreamInfo | None) -> TableNotFoun
             hint=f"If that is not running, complete it with `kvctl table {again} {name}`",
         )
     names = {one.removeprefix(STREAM_PREFIX) for one in await streams.names(api) if one.startswith(STREAM_PREFIX)}
-    near = get_close_matches(name, names, n=1)
-    guess = f"Did you mean `{near[0]}`? " if near else ""
-    return TableNotFound(
-        f"Table `{name}` does not exist",
-        hint=f"{guess}List tables with `kvctl table ls`, or create it with `kvctl table create {name}`",
-    )
+    remedy = f"List tables with `kvctl table ls`, or create it with `kvctl table create {name}`"
+    return TableNotFound(f"Table `{name}` does not exist", hint=did_you_mean(name, names, remedy))

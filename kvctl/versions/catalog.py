@@ -21,6 +21,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
+from kvctl.suggest import did_you_mean
 from kvctl.versions.config import (
     STREAM_PREFIX,
     VERSION,
@@ -133,9 +134,7 @@ def _require_same(info: StreamInfo, config: RepositoryConfig) -> None:
 
 
 async def _missing(api: Api, name: str) -> RepositoryNotFound:
-    from difflib import get_close_matches
-
-    near: list[str] = []
+    names: list[str] = []
     with suppress(KvctlError):
         known = await streams.names(api)
         if BUCKETS + name in known:
@@ -143,10 +142,6 @@ async def _missing(api: Api, name: str) -> RepositoryNotFound:
                 f"`{name}` is a bucket, not a repository: it has no branches, tags or commits",
                 hint=f"`kvctl repo init NEWNAME --from {name}` creates a repository with its content",
             )
-        names = {one.removeprefix(STREAM_PREFIX) for one in known if one.startswith(STREAM_PREFIX)}
-        near = get_close_matches(name, names, n=1)
-    guess = f"Did you mean `{near[0]}`? " if near else ""
-    return RepositoryNotFound(
-        f"Repository `{name}` does not exist",
-        hint=f"{guess}`kvctl repo ls` lists repositories; `kvctl repo init {name}` creates one",
-    )
+        names = [one.removeprefix(STREAM_PREFIX) for one in known if one.startswith(STREAM_PREFIX)]
+    remedy = f"`kvctl repo ls` lists repositories; `kvctl repo init {name}` creates one"
+    return RepositoryNotFound(f"Repository `{name}` does not exist", hint=did_you_mean(name, names, remedy))

@@ -22,7 +22,7 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors",),
-    ("units", "documents", "tokens", "atomic_file"),
+    ("units", "documents", "tokens", "atomic_file", "suggest"),
     ("urls",),
     ("contexts",),
     ("connection",),

@@ -12,6 +12,7 @@ from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import ReadOnly, UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.moment import Moment, parse_moment
+from kvctl.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -60,12 +61,9 @@ def check_forced(forced: Sequence[str] | None, *known: str) -> None:
     """Raise UsageError for a `--force` that is not a safety check of the command, as a typo is not consent."""
     for name in forced or ():
         if name not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, known, n=1)
-            guess = f"Did you mean `{near[0]}`? " if near else ""
             checks = ", ".join(f"`{check}`" for check in known)
-            raise UsageError(f"`{name}` is not a safety check of this command", hint=f"{guess}Use one of {checks}")
+            hint = did_you_mean(name, known, f"Use one of {checks}")
+            raise UsageError(f"`{name}` is not a safety check of this command", hint=hint)
 
 
 def require_value(value: str | None, file: str | None) -> None:

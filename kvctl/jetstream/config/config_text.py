@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from kvctl.errors import UsageError
+from kvctl.suggest import did_you_mean
 from kvctl.units import (
     Ago,
     duration_from_ns,
@@ -206,12 +206,8 @@ def _assign_word(target: dict[str, Any], name: str, text: str, path: str) -> Non
 
 def unknown_field(name: str, schema: Schema, where: str) -> UsageError:
     """Build the error for an unknown field; names the nearest one."""
-    near = get_close_matches(name, schema, n=1)
-    hint = (
-        f"Did you mean `{near[0]}`?"
-        if near
-        else f"The fields are {', '.join(f'`{field}`' for field in sorted(schema))}"
-    )
+    fields = ", ".join(f"`{field}`" for field in sorted(schema))
+    hint = did_you_mean(name, schema, otherwise=f"The fields are {fields}")
     return UsageError(f"{where}: `{name}` is not a field" if where else f"`{name}` is not a field", hint=hint)
 
 

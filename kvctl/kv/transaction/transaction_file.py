@@ -6,12 +6,12 @@ import base64
 import binascii
 from collections.abc import Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.kv.transaction.transaction import Transaction
+from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration
 
 VERBS: Mapping[str, tuple[str, ...]] = {
@@ -105,8 +105,7 @@ class _Reader:
             self.fail(path, f"This is not {what}", hint=f"Its fields are {_listed(known)}")
         for name in found:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f"Did you mean `{near[0]}`?" if near else f"Its fields are {_listed(known)}"
+                hint = did_you_mean(str(name), known, otherwise=f"Its fields are {_listed(known)}")
                 self.fail((*path, name), f"`{name}` is not a field of {what}", hint=hint)
         return found
 

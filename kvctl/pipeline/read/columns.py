@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from pyspark.sql.types import (
     BinaryType,
@@ -18,6 +17,7 @@ from pyspark.sql.types import (
 )
 
 from kvctl.errors import UsageError
+from kvctl.suggest import did_you_mean
 
 TYPES: dict[str, DataType] = {
     "key": StringType(),
@@ -60,9 +60,8 @@ def check_schema(schema: StructType) -> None:
 
 def _check_name(name: str, where: str) -> None:
     if name not in TYPES:
-        near = get_close_matches(name.lower(), TYPES, n=1, cutoff=0.4)
-        guess = f"Did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"{where} has an unknown column `{name}`", hint=f"{guess}Columns are {', '.join(TYPES)}")
+        hint = did_you_mean(name, TYPES, f"Columns are {', '.join(TYPES)}")
+        raise UsageError(f"{where} has an unknown column `{name}`", hint=hint)
 
 
 def _plain(kind: DataType) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
@@ -14,6 +13,7 @@ from kvctl.kv.names import check_key, check_keys
 from kvctl.pipeline.files.file_rows import PROBLEM
 from kvctl.pipeline.read.columns import TYPES
 from kvctl.pipeline.write.decision import Asked, WriteMode
+from kvctl.suggest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,16 +48,14 @@ def check_columns(schema: StructType, mode: WriteMode) -> None:
     needed += ["revision"] if mode is WriteMode.UPDATE else []
     for name in needed:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            guess = f"Rename `{near[0]}`? " if near else ""
+            near = nearest(name, names)
+            guess = f"Rename `{near}`? " if near else ""
             raise UsageError(f"Column `{name}` is missing", hint=f"{guess}{_WANTED}")
 
 
 def _check_column(name: str, kind: str) -> None:
     if name not in TYPES:
-        near = get_close_matches(name.lower(), TYPES, n=1, cutoff=0.4)
-        guess = f"Did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"Unknown column `{name}`", hint=f"{guess}{_WANTED}")
+        raise UsageError(f"Unknown column `{name}`", hint=did_you_mean(name, TYPES, _WANTED))
     wanted = WRITTEN.get(name, (kind,))
     if kind not in wanted:
         raise UsageError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError
+from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, ReadOnly, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
@@ -16,6 +17,7 @@ from kvctl.kv.client import Client
 from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.stream_kind import Kind, kind_of, started
+from kvctl.suggest import did_you_mean
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import WAIT_FOR, Goal
 from kvctl.topology.discover import origin_lookup
@@ -58,7 +60,7 @@ class Plan:
 async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> Plan:
     """Plan a mirror with settings from its origin. Raises BucketNotFound, BucketExists, UsageError."""
     seen = await origin_lookup.look(api, mirror.origin)
-    origin_lookup.refuse_missing([seen], force)
+    await origin_lookup.refuse_missing([seen], force)
     wanted = replace(mirror, origin=seen.origin).to_stream(seen.config)
     if seen.exists is False:
         wanted["mirror_direct"] = False  # servers turn it on when the origin allows it
@@ -72,7 +74,7 @@ async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> 
 async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] = ()) -> Plan:
     """Plan an aggregate with settings from its origins. Raises BucketNotFound, BucketExists, UsageError."""
     seen = await asyncio.gather(*(origin_lookup.look(api, origin) for origin in aggregate.origins))
-    origin_lookup.refuse_missing(seen, force)
+    await origin_lookup.refuse_missing(seen, force)
     known = replace(aggregate, origins=tuple(item.origin for item in seen))
     wanted = known.to_stream([item.config for item in seen])
     info = await catalog.existing(api, wanted)
@@ -90,7 +92,7 @@ async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str
     """Plan another origin of an aggregate. Raises BucketNotFound, RefusedError if not an aggregate, UsageError."""
     info = await find_aggregate(api, name)
     seen = await origin_lookup.look(api, origin)
-    origin_lookup.refuse_missing([seen], force)
+    await origin_lookup.refuse_missing([seen], force)
     before = info["config"]
     added = seen.origin.to_source(name)
     there = before.get("sources") or []
@@ -161,7 +163,7 @@ async def find_aggregate(api: Api, name: str) -> StreamInfo:
     if info is None:
         info = await streams.find(api, name)
         if info is None or not info["config"].get("mirror"):
-            raise BucketNotFound(f"Aggregate `{name}` does not exist", hint="List aggregates with `kvctl aggregate ls`")
+            raise await _missing(api, name, Kind.AGGREGATE)
     if kind_of(info["config"]) is not Kind.AGGREGATE:
         raise _other_kind(name, info["config"], "an aggregate")
     return info
@@ -172,10 +174,18 @@ async def find_mirror(api: Api, name: str) -> StreamInfo:
     try:
         info = await catalog.find(api, name)
     except BucketNotFound:
-        raise BucketNotFound(f"Mirror `{name}` does not exist", hint="List mirrors with `kvctl mirror ls`") from None
+        raise await _missing(api, name, Kind.MIRROR) from None
     if info["config"].get("mirror"):
         return info
     raise _other_kind(name, info["config"], "a mirror")
+
+
+async def _missing(api: Api, name: str, kind: Kind) -> BucketNotFound:
+    known: list[str] = []
+    with suppress(KvctlError):
+        known = [status.bucket for status in await catalog.statuses(api) if status.kind is kind]
+    remedy = f"List {kind}s with `kvctl {kind} ls`"
+    return BucketNotFound(f"{kind.capitalize()} `{name}` does not exist", hint=did_you_mean(name, known, remedy))
 
 
 async def _build(client: Client, plan: Plan, force: Collection[str], wait_for: timedelta | None) -> None:

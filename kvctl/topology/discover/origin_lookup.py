@@ -24,6 +24,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import cycle
 from kvctl.topology.hazards.cycle import Node, Reading
 from kvctl.topology.hazards.hazards import Hazard
@@ -137,7 +138,7 @@ async def look(api: Api, origin: Origin) -> Seen:
     return Seen(await _completed(there, origin, info), there, info, True)
 
 
-def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
+async def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
     """Raise BucketNotFound for origins that do not exist, unless `missing-origin` is forced."""
     absent = [item for item in seen if item.exists is False]
     if not absent or MISSING_ORIGIN in forced:
@@ -146,9 +147,12 @@ def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
     where = ""
     if (external := absent[0].origin.external) is not None:
         where = f" in domain `{external.domain}`" if external.domain else f" under `{external.api}`"
+    known: list[str] = []
+    with suppress(KvctlError):
+        known = resolve.possible_buckets(await streams.names(absent[0].api))
+    remedy = f"List buckets with `kvctl bucket ls`. Use `--force {MISSING_ORIGIN}` to create it before its origin"
     raise BucketNotFound(
-        f"Origin {names} does not exist{where}",
-        hint=f"List buckets with `kvctl bucket ls`. Use `--force {MISSING_ORIGIN}` to create it before its origin",
+        f"Origin {names} does not exist{where}", hint=did_you_mean(absent[0].origin.name, known, remedy)
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import BucketNotFound
 from kvctl.jetstream.api import Api
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.discover.health import (
     SECOND_LOOK,
@@ -155,7 +155,7 @@ def _require_known(inventory: Inventory, names: Collection[str]) -> None:
         known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
     for name in names:
         if name not in known:
-            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="List buckets with `kvctl bucket ls`")
+            raise missing(name, known)
 
 
 def _identity(row: Row) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.documents.parser import Document
-from kvctl.errors import BucketNotFound, RefusedError, UsageError
+from kvctl.errors import RefusedError, UsageError
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.kv.config import BucketConfig
@@ -20,6 +20,7 @@ from kvctl.kv.config_diff import (
 )
 from kvctl.kv.config_edit import FIELDS, Republish, edited
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
 from kvctl.topology.discover.inventory import Inventory, Place, kind_in
 from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
@@ -89,7 +90,7 @@ def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]
         return found
     for name in names:
         if not any(name == other for other, _ in found.values()):
-            raise BucketNotFound(f"Bucket `{name}` does not exist", hint="List buckets with `kvctl bucket ls`")
+            raise missing(name, [other for other, _ in found.values()])
     return {stream: item for stream, item in found.items() if item[0] in names}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.kv.config_edit import Republish
 from kvctl.kv.names import check_bucket, check_filter
+from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration, parse_size
 
 T = TypeVar("T")
@@ -130,12 +130,9 @@ class Reader:
 
     def unknown(self, path: Path, name: str, what: str, known: Any) -> NoReturn:
         """Fail for an unknown word, with a suggestion."""
-        near = get_close_matches(name, list(known), n=1)
         all_of_them = ", ".join(f"`{item}`" for item in known)
-        hint = f"Use one of {all_of_them}" if known else "None are defined"
-        if near:
-            hint = f"Did you mean `{near[0]}`?"
-        self.fail(path, f"`{name}` is not {what}", hint=hint)
+        listed = f"Use one of {all_of_them}" if known else "None are defined"
+        self.fail(path, f"`{name}` is not {what}", hint=did_you_mean(name, known, otherwise=listed))
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:
         """Raise UsageError with the place."""

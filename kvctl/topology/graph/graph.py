@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvctl.errors import BucketNotFound
+from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.discover.health import Health, ReplicaHealth
 from kvctl.topology.graph.rules import Rules, rules_json
@@ -142,7 +142,7 @@ def reach(start: set[str], edges: Iterable[Edge]) -> set[str]:
 def _named(nodes: Mapping[str, Node], name: str) -> str:
     found = next((node.id for node in nodes.values() if node.name == name), None)
     if found is None:
-        raise BucketNotFound(f"Bucket `{name}` does not exist", hint="List buckets with `kvctl bucket ls`")
+        raise missing(name, [node.name for node in nodes.values()])
     return found
 
 

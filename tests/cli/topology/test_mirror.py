@@ -108,6 +108,20 @@ def test_misspelt_hazard_name_is_a_usage_error(run: Run) -> None:
     assert "Did you mean `filtered-mirror`?" in slip.err
 
 
+def test_misspelt_origins_and_replicas_have_the_nearest_name_in_their_hint(
+    run: Run, server: Server, bucket: str, unique: Names
+) -> None:
+    where = ("-s", server.url)
+    missing = run("mirror", "create", unique("M"), "--origin", bucket + "x", *where)
+    assert (missing.exit_code, f"Did you mean `{bucket}`?" in missing.err) == (3, True)
+    name = unique("COPY")
+    assert run("mirror", "create", name, "--origin", bucket, *where).exit_code == 0
+    for line in (("mirror", "show"), ("topology", "graph"), ("topology", "status")):
+        missing = run(*line, name + "x", *where)
+        assert (missing.exit_code, f"Did you mean `{name}`?" in missing.err) == (3, True)
+    assert "Did you mean" not in run("mirror", "show", bucket + "x", *where).err
+
+
 def test_mirror_commands_refuse_a_bucket(run: Run, server: Server, bucket: str) -> None:
     for verb in ("show", "delete"):
         refused = run("mirror", verb, bucket, "-s", server.url)
