@@ -14,7 +14,7 @@ from kvctl.kv.config_edit import Republish, edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
 from kvctl.kv.stream_kind import FIRST_ENTRY, own_metadata
 from kvctl.tokens import check_prefix
-from kvctl.topology.subjects import Transform, default_dest, parse, places, render
+from kvctl.topology.subjects import LITERAL, Transform, default_dest, parse, render
 from kvctl.units import duration_from_ns
 
 _DOMAIN = "$JS."
@@ -345,23 +345,28 @@ def _fields_of(rules: list[Transform], bucket: str, target: str) -> dict[str, An
         dest = rule.dest or rule.src
         if not rule.src.startswith(head) or (target and not dest.startswith(to)):
             raise UsageError(f"`{rule.src}` to `{dest}` maps keys out of the bucket")
-        pairs.append((rule.src.removeprefix(head), dest.removeprefix(to if target else head)))
+        pairs.append((rule.src.removeprefix(head), dollars(dest.removeprefix(to if target else head))))
     if not target:
         return {"keys": tuple(src for src, _ in pairs)}
-    prefixes = {_prefix(src, dest) for src, dest in pairs}
-    prefix = prefixes.pop() if len(prefixes) == 1 else None
+    prefix = common_prefix(pairs)
     if prefix is None:
-        return {"maps": tuple((src, dollars(dest)) for src, dest in pairs)}
+        return {"maps": tuple(pairs)}
     keys = tuple(src for src, _ in pairs)
     return {"prefix": prefix, "keys": () if keys == (">",) else keys}
 
 
+def common_prefix(pairs: Iterable[tuple[str, str]]) -> str | None:
+    """Return the prefix before the default destination of each filter; None if that is not all that differs."""
+    prefixes = {_prefix(src, dest) for src, dest in pairs}
+    return prefixes.pop() if len(prefixes) == 1 else None
+
+
 def _prefix(src: str, dest: str) -> str | None:
-    """Return the prefix before a filter's default destination; None if the destination differs."""
-    usual = places(default_dest(src))
+    usual = default_dest(src)
     if dest == usual:
         return ""
-    return dest.removesuffix(f".{usual}") if dest.endswith(f".{usual}") else None
+    prefix = dest.removesuffix(f".{usual}")
+    return prefix if prefix != dest and all(map(LITERAL.match, prefix.split("."))) else None
 
 
 def dollars(dest: str) -> str:

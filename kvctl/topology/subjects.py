@@ -14,7 +14,8 @@ from kvctl.errors import UsageError
 from kvctl.kv.names import SUBJECT_PREFIX, check_filter
 
 _PLACE = re.compile(r"\$(\d+)\Z|\{\{\s*[wW]ildcard\(\s*(\d+)\s*\)\s*\}\}\Z")
-_LITERAL = re.compile(r"[-/_=a-zA-Z0-9]+\Z")
+LITERAL = re.compile(r"[-/_=a-zA-Z0-9]+\Z")
+"""Token of a prefix or a destination that stands for itself."""
 
 
 class UnknownTransform(UsageError):
@@ -109,7 +110,7 @@ def render(
         rules = [(">", ">")]
     head = f"{prefix}." if prefix else ""
     for token in prefix.split(".") if prefix else ():
-        if not _LITERAL.match(token):
+        if not LITERAL.match(token):
             raise UsageError(
                 f"`{prefix}` is not a prefix", hint="A prefix is one or more key tokens joined by single dots"
             )
@@ -200,7 +201,7 @@ def _checked_map(src: str, dest: str) -> tuple[str, str]:
                 f"`{dest}` uses wildcard {number}, but `{src}` has {count}", hint="Wildcards are numbered from 1: `$1`"
             )
         last = at == len(tokens) - 1 and token == ">" and src.endswith(">")
-        if number is None and not last and not _LITERAL.match(token):
+        if number is None and not last and not LITERAL.match(token):
             raise UsageError(
                 f"`{token}` is not valid in the destination `{dest}`",
                 hint="Use literal tokens, `$1`, `$2` ... for the wildcards, and `>` at the end if the source has it",

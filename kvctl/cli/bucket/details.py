@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.bucket.views import KIND_STYLES, history_text
 from kvctl.jetstream.stream_info import Cluster, StreamInfo
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 from kvctl.units import (
     duration_from_ns,
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 
 def bucket_view(found: "Overview") -> View:
     """Return a view of all details of one bucket."""
+    from kvctl.topology.graph.rules import with_rules_text
+
     row = bucket_row(found)
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
-        ("Origins", _table(_ORIGINS, row["origins"])),
+        ("Origins", _table(_ORIGINS, [with_rules_text(origin, found.stream) for origin in row["origins"]])),
         ("Alternates, nearest first", _table(_ALTERNATES, row["alternates"])),
         ("Replicated by", _table(_DEPENDENTS, row["dependents"] or [])),
     ]
@@ -65,11 +68,13 @@ def remarks(found: "Overview") -> Iterator[str]:
 def bucket_row(found: "Overview") -> dict[str, Any]:
     """Return the JSON object of a bucket; fields that only its own servers know are null if they do not answer."""
     described = found.description
+    sources = sources_of(described.status.config) if described else []
+    upstreams = described.upstreams if described else []
     return {
         **(_stored(described.status) if described else _silent(found)),
         "origins": [
-            _origin_row(upstream, origin, found.lineage)
-            for upstream, origin in zip(described.upstreams if described else (), found.origins, strict=True)
+            _origin_row(upstream, source, found.stream, origin, found.lineage)
+            for upstream, source, origin in zip(upstreams, sources, found.origins, strict=True)
         ],
         "alternates": found.alternates or [],
         "answered_by": found.answered_by,
@@ -146,13 +151,20 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     return {"name": cluster.get("name", ""), "leader": cluster.get("leader", ""), "replicas": peers}
 
 
-def _origin_row(upstream: "Upstream", origin: StreamInfo | None, lineage: "Lineage | None") -> dict[str, Any]:
+def _origin_row(
+    upstream: "Upstream",
+    source: dict[str, Any],
+    reader: str,
+    origin: StreamInfo | None,
+    lineage: "Lineage | None",
+) -> dict[str, Any]:
+    from kvctl.topology.graph.rules import rules_json
+
     return {
         "stream": upstream.stream,
         "domain": upstream.domain,
         "api": upstream.api,
-        "filters": list(upstream.filters),
-        "transforms": [{"src": source, "dest": target} for source, target in upstream.transforms],
+        **rules_json(source, reader),
         "state": upstream.state,
         "active": upstream.active,
         "lag": upstream.lag,
@@ -268,8 +280,8 @@ _ORIGINS = (
     Column("stream"),
     Column("domain"),
     Column("api"),
-    Column("filters", flex=True),
-    Column("transforms", text=lambda pairs: ", ".join(f"{pair['src']} -> {pair['dest']}" for pair in pairs), flex=True),
+    Column("taken", "KEYS", flex=True),
+    Column("lands_as", "LANDS AS", flex=True),
     *_REPLICATION,
 )
 _ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))

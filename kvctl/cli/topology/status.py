@@ -78,7 +78,8 @@ async def status(
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     looks = _looks(apis, wanted, (interval or INTERVAL).total_seconds())
     if not watch:
-        session.show(_view((await anext(looks)).rows))
+        rows = (await anext(looks)).rows
+        session.show(_table(rows) if session.output == "table" else _view(rows))
     elif session.output == "table" and session.terminal.is_terminal:
         await _live(session, looks, interval or INTERVAL)
     else:
@@ -148,8 +149,8 @@ async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedel
     look = await anext(looks)
     with Screen(session.terminal) as screen:
         while True:
-            table = TableWriter(_view(look.rows), width=session.terminal.width, color=session.terminal.colored)
-            screen.draw(utf8(f"{_headline(look, interval)}\n\n") + render(table, look.rows))
+            table = TableWriter(_table(look.rows), width=session.terminal.width, color=session.terminal.colored)
+            screen.draw(utf8(f"{_headline(look, interval)}\n\n") + render(table, list(table.view.rows)))
             look = await anext(looks)
 
 
@@ -169,15 +170,16 @@ def _last_seen_text(seconds: float) -> str:
     return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
 
 
-def _rules_text(rules: "list[dict[str, str]]") -> str:
-    return ", ".join(rule["keys"] for rule in rules)
-
-
 def _view(rows: "list[Row]") -> View:
-    """Build the view; a table omits columns that are empty in all rows."""
+    return View(columns=_COLUMNS, rows=rows, name="replica", empty="No mirrors or aggregates")
+
+
+def _table(rows: "list[Row]") -> View:
+    """Build the view of a table, without columns that are empty in all rows."""
+    from kvctl.topology.graph.rules import with_rules_text
+
+    rows = [with_rules_text(row, row["stream"]) for row in rows]
     filled = {name for row in rows for name, value in row.items() if value not in (None, "", [])}
-    if len({(row["replica"], row["origin"]) for row in rows}) == len(rows):
-        filled.discard("rules")  # not needed to tell rows apart
     columns = [replace(column, table=column.table and (column.key in filled or not rows)) for column in _COLUMNS]
     return View(columns=columns, rows=rows, name="replica", empty="No mirrors or aggregates")
 
@@ -195,7 +197,9 @@ _COLUMNS = (
     Column("origin_domain"),
     Column("origin_api", table=False),
     Column("origin_cluster", table=False),
-    Column("rules", "KEYS", text=_rules_text, flex=True),
+    Column("keys", table=False),
+    Column("taken", "KEYS", flex=True, tsv=False),
+    Column("lands_as", flex=True, tsv=False),
     Column("state", style=_state_style),
     Column("lag", right=True),
     Column("active", "LAST SEEN", text=_last_seen_text),
@@ -205,4 +209,7 @@ _COLUMNS = (
     Column("created", table=False),
     Column("origin_created", table=False),
     Column("evidence", flex=True),
+    Column("prefix", table=False),
+    Column("map", table=False),
+    Column("transforms", table=False),
 )

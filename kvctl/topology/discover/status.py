@@ -25,7 +25,7 @@ from kvctl.topology.discover.inventory import (
 from kvctl.topology.file.document import Topology
 from kvctl.topology.graph.graph import Node
 from kvctl.topology.graph.live_graph import nodes_of_link
-from kvctl.topology.graph.rules import rules_json, rules_of
+from kvctl.topology.graph.rules import rules_json
 from kvctl.units import format_time, parse_time
 
 Row = dict[str, Any]
@@ -33,8 +33,8 @@ Row = dict[str, Any]
 
 FIELDS = (
     "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
-    "origin_domain", "origin_api", "origin_cluster", "rules", "state", "lag", "active", "error", "revision",
-    "origin_revision", "created", "origin_created", "evidence",
+    "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "active", "error", "revision",
+    "origin_revision", "created", "origin_created", "evidence", "prefix", "map", "transforms",
 )  # fmt: skip
 _MOVING = ("active",)
 """Fields that differ at every look."""
@@ -71,7 +71,8 @@ async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = S
     if wanted.topology is not None:
         found = _of_file(found, wanted.topology)
     found = [row for row in found if row["origin"] is None or wanted.means(row["replica"], row["origin"])]
-    return sorted(found, key=lambda row: (row["replica"], row["context"] or "", row["origin"] or "", str(row["rules"])))
+    order = ("replica", "context", "origin", "transforms")
+    return sorted(found, key=lambda row: [str(row[name] or "") for name in order])
 
 
 def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
@@ -85,10 +86,11 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
 def _row(standing: ReplicaHealth) -> Row:
     link, upstream = standing.link, standing.upstream
     replica, origin = nodes_of_link(link)
+    words = rules_json(link.source, replica.stream)
     return {
         **_of_replica(replica, standing.name, str(standing.kind)),
         **_of_origin(origin),
-        "rules": rules_json(rules_of(link.source, replica.stream)),
+        "keys": words.pop("keys"),
         "state": str(standing.state),
         "lag": standing.lag,
         "active": upstream.active,
@@ -98,6 +100,7 @@ def _row(standing: ReplicaHealth) -> Row:
         "created": format_time(parse_time(link.info["created"])),
         "origin_created": format_time(parse_time(link.origin["created"])) if link.origin else None,
         "evidence": standing.evidence or None,
+        **words,
     }
 
 
@@ -117,8 +120,8 @@ def _of_origin(node: Node) -> Row:
 
 def _unknown(name: str, stream: str, kind: str, context: str | None, state: str, evidence: str) -> Row:
     row: Row = dict.fromkeys(FIELDS)
-    row |= {"replica": name, "stream": stream, "kind": kind, "context": context, "rules": [], "state": state}
-    return {**row, "evidence": evidence}
+    row |= {"replica": name, "stream": stream, "kind": kind, "context": context, "keys": [], "transforms": []}
+    return {**row, "state": state, "evidence": evidence}
 
 
 def _maybe(inventory: Inventory) -> list[Row]:
@@ -160,7 +163,7 @@ def _require_known(inventory: Inventory, names: Collection[str]) -> None:
 
 def _identity(row: Row) -> tuple[Any, ...]:
     names = ("context", "stream", "origin_context", "origin_domain", "origin_api", "origin_stream")
-    return (*(row[name] for name in names), str(row["rules"]))
+    return (*(row[name] for name in names), str(row["transforms"]))
 
 
 def _lasting(row: Row) -> Row:

@@ -31,7 +31,7 @@ def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
         for origin, source in zip(_origins(replica), sources_of(replica.to_stream()), strict=True):
             read = _origin_in_file(topology, nodes, reader, origin)
             nodes.setdefault(read.id, read)
-            edges.append(Edge(read.id, reader.id, rules_of(source, reader.stream)))
+            edges.append(Edge(read.id, reader.id, rules_of(source, reader.stream), source=source))
     return chosen(nodes, edges, names, complete=True)
 
 

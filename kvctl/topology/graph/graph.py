@@ -15,6 +15,8 @@ from kvctl.topology.model import External
 OUTSIDE, MISSING = "outside", "missing"
 """Kinds of nodes that are not streams in view: not readable from here, or not existing."""
 
+_OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)
+"""Kinds of nodes that are drawn only with links, or if they are named."""
 _TONES = {Health.OK: "good", Health.UNCONFIRMED: "doubtful", Health.BEHIND: "doubtful"}
 
 
@@ -54,6 +56,8 @@ class Edge:
     rules: Rules = ()
     standing: ReplicaHealth | None = None
     """Health of the replica; None if drawn from a file."""
+    source: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The source as the replica's configuration has it."""
 
     @property
     def words(self) -> list[str]:
@@ -93,7 +97,9 @@ class Graph:
 
     def to_json(self) -> dict[str, Any]:
         """Return the graph for JSON output."""
-        return {"nodes": [_node_json(node) for node in self.nodes], "edges": [_edge_json(edge) for edge in self.edges]}
+        streams = {node.id: node.stream for node in self.nodes}
+        edges = [_edge_json(edge, streams[edge.replica]) for edge in self.edges]
+        return {"nodes": [node_json(node) for node in self.nodes], "edges": edges}
 
 
 def outside(external: External, stream: str, name: str) -> Node:
@@ -114,6 +120,9 @@ def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str],
     Raises BucketNotFound.
     """
     linked = {end for edge in edges for end in (edge.origin, edge.replica)}
+    nodes = {
+        at: node for at, node in nodes.items() if node.kind not in _OTHERS or node.id in linked or node.name in names
+    }
     silent = {node.id for node in nodes.values() if node.kind == Kind.UNREACHABLE}  # they may be replicas
     kept, alone = set(nodes) if complete or not edges else linked | silent, set(nodes) - linked
     if names:
@@ -123,7 +132,7 @@ def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str],
         (edge for edge in edges if {edge.origin, edge.replica} <= kept),
         key=lambda edge: (nodes[edge.origin].name, nodes[edge.replica].name, edge.origin, edge.replica, edge.rules),
     )
-    return Graph(tuple(order), tuple(inside), tuple(sorted(nodes[at].name for at in alone - kept)))
+    return Graph(tuple(order), tuple(inside), tuple(sorted({nodes[at].name for at in alone - kept})))
 
 
 def reach(start: set[str], edges: Iterable[Edge]) -> set[str]:
@@ -146,12 +155,13 @@ def _named(nodes: Mapping[str, Node], name: str) -> str:
     return found
 
 
-def _node_json(node: Node) -> dict[str, Any]:
+def node_json(node: Node) -> dict[str, Any]:
+    """Return the JSON object of a node."""
     names = ("id", "name", "stream", "kind", "context", "domain", "api", "cluster")
     return {name: getattr(node, name) for name in names}
 
 
-def _edge_json(edge: Edge) -> dict[str, Any]:
+def _edge_json(edge: Edge, reader: str) -> dict[str, Any]:
     standing = edge.standing
     known = {
         "state": str(standing.state),
@@ -160,4 +170,4 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
         "active": standing.upstream.active,
         "error": standing.upstream.error,
     } if standing else dict.fromkeys(("state", "evidence", "lag", "active", "error"))  # fmt: skip
-    return {"origin": edge.origin, "replica": edge.replica, "rules": rules_json(edge.rules), **known}
+    return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, reader), **known}

@@ -36,9 +36,8 @@ def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Co
         replica, origin = nodes_of_link(standing.link)
         for node in (origin, replica):
             nodes.setdefault(node.id, node)
-        edges.append(
-            Edge(origin.id, replica.id, rules_of(standing.link.source, standing.link.info["config"]["name"]), standing)
-        )
+        source = standing.link.source
+        edges.append(Edge(origin.id, replica.id, rules_of(source, replica.stream), standing, source))
     return chosen(nodes, edges, names)
 
 

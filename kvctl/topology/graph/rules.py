@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.topology.model import dollars
-from kvctl.topology.subjects import Transform, parse
+from kvctl.topology.model import common_prefix, dollars
+from kvctl.topology.subjects import Transform, default_dest, parse
 
 Rules = tuple[tuple[str, str], ...]
 """Filters and destinations of keys; an empty destination keeps the names. Empty: all keys keep their names."""
@@ -30,9 +30,39 @@ def rules_of(source: Mapping[str, Any], reader: str) -> Rules:
     return () if found == [(">", "")] else tuple(found)
 
 
-def rules_json(rules: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    """Return the rules for JSON output."""
-    return [{"keys": src, "land": dest or _plain(src)} for src, dest in rules]
+def rules_json(source: Mapping[str, Any], reader: str) -> dict[str, Any]:
+    """Return what a source replicates and where it lands, for JSON output.
+
+    `keys`, `prefix` and `map` are those of flags and files; `transforms` are the subjects of the configuration. Keys
+    that land outside the aggregate's own are in `map`, with a complete subject.
+    """
+    taken = parse(source.get("subject_transforms") or ())
+    if source.get("filter_subject"):
+        taken.append(Transform(source["filter_subject"], ""))
+    pairs = [(src, dest or _plain(src)) for src, dest in rules_of(source, reader) or ((">", ">"),)]
+    return {**_in_words(pairs, reader), "transforms": [rule.to_json() for rule in taken]}
+
+
+def with_rules_text(row: Mapping[str, Any], reader: str) -> dict[str, Any]:
+    """Return a row that has `rules_json`, with `taken` and `lands_as` for tables; empty where all keys keep names."""
+    taken, lands = list(row["map"] or row["keys"] or ()), list((row["map"] or {}).values())
+    if reader.startswith(STREAM_PREFIX) and (row["keys"] or row["prefix"]):
+        head = f"{row['prefix']}." if row["prefix"] else ""
+        taken = taken or [">"]
+        lands = [head + default_dest(text) for text in taken]
+    return {**row, "taken": ", ".join(taken), "lands_as": ", ".join(lands)}
+
+
+def _in_words(pairs: list[tuple[str, str]], reader: str) -> dict[str, Any]:
+    """Return the shortest `keys`, `prefix` and `map` that mean these filters and destinations."""
+    keys = [] if [src for src, _ in pairs] == [">"] else [src for src, _ in pairs]
+    if not reader.startswith(STREAM_PREFIX):  # a mirror: keys keep their names
+        renamed = any(dest != _plain(src) for src, dest in pairs)
+        return {"keys": [] if renamed else keys, "prefix": None, "map": dict(pairs) if renamed else None}
+    prefix = common_prefix(pairs)
+    if prefix is None:
+        return {"keys": [], "prefix": None, "map": dict(pairs)}
+    return {"keys": keys, "prefix": prefix or None, "map": None}
 
 
 def _head(stream: str) -> str | None:

@@ -36,6 +36,11 @@ def test_graph_with_an_unknown_format_is_a_usage_error(run: Run, tmp_path: Path)
     assert run("topology", "graph", "-f", str(tmp_path / "none")).exit_code == 2
 
 
+def rules_of(origin: str, src: str, dest: str, aggregate: str) -> list[dict[str, str]]:
+    """Return the one transform of a source of `source`."""
+    return [{"src": f"$KV.{origin}.{src}", "dest": f"$KV.{aggregate}.{dest}"}]
+
+
 @pytest.fixture
 def replicas(raw: RawClient) -> Replicas:
     """Replicas by raw JSON, on the shared server."""
@@ -57,10 +62,13 @@ def test_graph_of_live_replicas_shows_their_state(
     assert "\x1b[32mok\x1b[0m" in shown.out
     assert "a.> → b.>" in shown.out
     everything = json.loads(run("topology", "graph", "-o", "json", aggregate, "-s", server.url).out)
-    states = {edge["origin"]: (edge["state"], edge["rules"]) for edge in everything["edges"]}
+    states = {
+        edge["origin"]: (edge["state"], edge["keys"], edge["prefix"], edge["map"], edge["transforms"])
+        for edge in everything["edges"]
+    }
     assert states == {
-        f"KV_{origin}": ("ok", [{"keys": "a.>", "land": "b.>"}]),
-        "KV_NOBODY": ("missing origin", []),
+        f"KV_{origin}": ("ok", ["a.>"], "b", None, rules_of(origin, "a.>", "b.>", aggregate)),
+        "KV_NOBODY": ("missing origin", [], None, None, rules_of("NOBODY", ">", ">", aggregate)),
     }
     assert run("topology", "graph", unique("NONE"), "-s", server.url).exit_code == 3
     assert alone in run("topology", "graph", "-s", server.url).out

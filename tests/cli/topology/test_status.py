@@ -38,8 +38,9 @@ def test_status_shows_replicas_in_a_table_and_as_records(
     assert (record["replica"], record["origin"], record["state"], record["lag"]) == (mirror, origin, "ok", 0)
     assert list(record) == [
         "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
-        "origin_domain", "origin_api", "origin_cluster", "rules", "state", "lag", "active", "error", "revision",
-        "origin_revision", "created", "origin_created", "evidence",
+        "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "active", "error", "revision",
+        "origin_revision", "created", "origin_created", "evidence", "prefix", "map",
+        "transforms",
     ]  # fmt: skip
     assert run("topology", "status", mirror, "-s", server.url).out.split("\t")[12:15] == ["[]", "ok", "0"]
     assert run("topology", "status", unique("NONE"), "-s", server.url).exit_code == 3

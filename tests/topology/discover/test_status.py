@@ -38,7 +38,8 @@ async def test_status_of_origin_has_its_replicas(client: kvctl.Client, unique: N
     assert [list(row) for row in rows.values()] == [list(FIELDS)] * 2
     assert [row["replica"] for row in await status(apis, Wanted([mirror]))] == [mirror]
     assert (rows[mirror]["state"], rows[mirror]["revision"], rows[mirror]["origin_revision"]) == ("ok", 1, 1)
-    assert rows[aggregate]["rules"] == [{"keys": "a.>", "land": "p.>"}]
+    assert (rows[aggregate]["keys"], rows[aggregate]["prefix"], rows[aggregate]["map"]) == (["a.>"], "p", None)
+    assert rows[aggregate]["transforms"] == [{"src": f"$KV.{origin}.a.>", "dest": f"$KV.{aggregate}.p.>"}]
     with pytest.raises(BucketNotFound):
         await status(apis, Wanted([unique("NONE")]))
     assert await status(apis, Wanted([await _alone(client, unique)])) == []
@@ -71,7 +72,15 @@ async def test_status_of_file_has_its_replicas_by_context(leaf: Lab, unique: Nam
 
 
 def row(replica: str, **fields: Any) -> dict[str, Any]:
-    return {**dict.fromkeys(FIELDS), "replica": replica, "stream": replica, "rules": [], "state": "ok", **fields}
+    return {
+        **dict.fromkeys(FIELDS),
+        "replica": replica,
+        "stream": replica,
+        "keys": [],
+        "transforms": [],
+        "state": "ok",
+        **fields,
+    }
 
 
 def test_status_changes_ignore_moving_fields() -> None:

@@ -23,7 +23,7 @@ from kvctl.topology.graph.box_layout import layout
 from kvctl.topology.graph.file_graph import of_topology
 from kvctl.topology.graph.graph import Edge, Graph, Node
 from kvctl.topology.graph.live_graph import of_inventory
-from kvctl.topology.graph.rules import rules_of
+from kvctl.topology.graph.rules import rules_json, rules_of, with_rules_text
 from kvctl.topology.graph.svg import svg
 from tests.topology.conftest import source
 
@@ -141,6 +141,44 @@ def test_rules_show_keys_and_other_subjects_completely(
     assert rules_of(taken, reader) == rules
 
 
+@pytest.mark.parametrize(
+    ("rules", "words", "shown"),
+    [
+        ([], ([], None, None), ("", "")),
+        ([("$KV.B.>", "$KV.A.>")], ([], None, None), ("", "")),
+        ([("$KV.B.>", "$KV.A.p.>")], ([], "p", None), (">", "p.>")),
+        ([("$KV.B.a.>", "$KV.A.>")], (["a.>"], None, None), ("a.>", ">")),
+        ([("$KV.B.a.*", "$KV.A.p.q.{{wildcard(1)}}")], (["a.*"], "p.q", None), ("a.*", "p.q.$1")),
+        ([("$KV.B.a", "$KV.A.p.a"), ("$KV.B.b.>", "$KV.A.p.>")], (["a", "b.>"], "p", None), ("a, b.>", "p.a, p.>")),
+        ([("$KV.B.a.>", "$KV.A.p.>"), ("$KV.B.b.>", "$KV.A.q.>")], ([], None, {"a.>": "p.>", "b.>": "q.>"}),
+         ("a.>, b.>", "p.>, q.>")),
+        ([("$KV.B.*.>", "$KV.A.{{wildcard(1)}}.{{wildcard(1)}}.>")], ([], None, {"*.>": "$1.$1.>"}),
+         ("*.>", "$1.$1.>")),
+        ([("$KV.B.>", "$KV.C.>")], ([], None, {">": "$KV.C.>"}), (">", "$KV.C.>")),
+        ([("$KV.B.*", "$KV.A.{{partition(3,1)}}")], ([], None, {"*": "{{partition(3,1)}}"}),
+         ("*", "{{partition(3,1)}}")),
+    ],
+)  # fmt: skip
+def test_rules_of_an_aggregate_are_in_the_words_of_flags_and_files(
+    rules: list[tuple[str, str]], words: tuple[Any, ...], shown: tuple[str, str]
+) -> None:
+    transforms = [{"src": src, "dest": dest} for src, dest in rules]
+    found = rules_json(
+        {"name": "KV_B", **({"subject_transforms": transforms} if rules else {})}, "KV_A" if rules else "M"
+    )
+    assert found == {**dict(zip(("keys", "prefix", "map"), words, strict=True)), "transforms": transforms}
+    row = with_rules_text(found, "KV_A" if rules else "M")
+    assert (row["taken"], row["lands_as"]) == shown
+
+
+def test_rules_of_a_mirror_have_filters_and_keep_names() -> None:
+    found = rules_json({"name": "KV_B", "filter_subject": "$KV.B.a.>"}, "M")
+    assert found == {"keys": ["a.>"], "prefix": None, "map": None, "transforms": [{"src": "$KV.B.a.>", "dest": ""}]}
+    assert with_rules_text(found, "M")["lands_as"] == ""
+    renaming = rules_json({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}, "M")
+    assert renaming["map"] == {"a.>": "b.>"}
+
+
 def info(name: str, **config: Any) -> dict[str, Any]:
     live = config.pop("live", {})
     if name.startswith("KV_") and "sources" not in config:
@@ -158,7 +196,10 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
         source("FAR", "EDGE", external={"api": "$JS.hub.API"}),
     ]
     aggregate = info("KV_EDGE", sources=sources, live={"cluster": {"name": "lon"}})
-    infos = {item["config"]["name"]: item for item in (origin, mirror, aggregate, info("KV_ALONE"), info("OTHER"))}
+    table = info("KVT_config", metadata={"kvctl.kind": "table"})
+    infos = {
+        item["config"]["name"]: item for item in (origin, mirror, aggregate, info("KV_ALONE"), info("OTHER"), table)
+    }
     place = Place("", None, None, infos, unreachable)  # type: ignore[arg-type]
     standings = [
         ReplicaHealth(Link(place, mirror, mirror["config"]["mirror"], place, origin), "COPY", Kind.MIRROR,
