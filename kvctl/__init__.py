@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from kvctl.kv.client import Client as Client
     from kvctl.kv.client import connect as connect
     from kvctl.kv.config import BucketConfig as BucketConfig
-    from kvctl.kv.config_edit import Republish as Republish
     from kvctl.kv.entry import Entry as Entry
     from kvctl.kv.entry import Operation as Operation
     from kvctl.kv.lease import Lease as Lease
     from kvctl.kv.point_in_time.moment import Moment as Moment
     from kvctl.kv.read.watch import CURRENT as CURRENT
+    from kvctl.kv.settings import Republish as Republish
     from kvctl.kv.transaction.transaction import Transaction as Transaction
     from kvctl.tables.config import TableConfig as TableConfig
     from kvctl.tables.table_manager import Tables as Tables
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.read.watch", "Client": "kv.client",
     "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Operation": "kv.entry",
-    "Moment": "kv.point_in_time.moment", "Republish": "kv.config_edit", "Transaction": "kv.transaction.transaction",
+    "Moment": "kv.point_in_time.moment", "Republish": "kv.settings", "Transaction": "kv.transaction.transaction",
     "connect": "kv.client", "errors": "errors",
     "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
     "Origin": "topology.model", "add_aggregate_origin": "topology.apply.builders",

@@ -8,14 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.kv.config_edit import (
-    DUPLICATE_WINDOW,
-    FIELDS,
-    Republish,
-    edited,
-)
+from kvctl.kv.config_edit import DUPLICATE_WINDOW, edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
-from kvctl.kv.stream_kind import Kind, bucket_name, kind_of, own_metadata
+from kvctl.kv.settings import FIELDS, SETTINGS, BucketSettings, Republish
+from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.units import duration_from_ns, duration_ns, parse_time
 
 __all__ = ["BucketConfig", "BucketStatus", "Kind", "Republish", "StreamConfig"]
@@ -24,32 +20,17 @@ _NOTHING = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
-class BucketConfig:
+class BucketConfig(BucketSettings):
     """Configuration of a bucket (ADR-8); omitted fields have ADR-8's defaults."""
 
     name: str
     _: KW_ONLY
-    description: str = ""
     history: int = 1
     """Revisions kept of each key, 1 to 64."""
     ttl: timedelta = _NOTHING
     """Age at which entries expire; zero keeps them."""
     marker_ttl: timedelta = _NOTHING
     """Lifetime of the markers of expired keys; setting it also allows per-key TTLs. Zero turns both off."""
-    replicas: int = 1
-    storage: str = "file"
-    """`file` or `memory`."""
-    max_value_size: int | None = None
-    """Maximum size of a value in bytes, headers included."""
-    max_bytes: int | None = None
-    """Maximum size of the bucket in bytes."""
-    compress: bool = False
-    cluster: str | None = None
-    tags: tuple[str, ...] = ()
-    republish: Republish | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    atomic: bool = False
-    """Allow atomic batches, which write several keys at once."""
 
     def to_stream(self) -> StreamConfig:
         """Return the stream configuration, field by field as in ADR-8. Raises UsageError for values out of range."""
@@ -77,24 +58,8 @@ class BucketConfig:
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> BucketConfig:
         """Return the bucket configuration of a stream, as far as BucketConfig covers it."""
-        placement, republish = stream.get("placement") or {}, stream.get("republish")
-        return cls(
-            stream["name"].removeprefix(STREAM_PREFIX),
-            description=stream.get("description", ""),
-            history=stream.get("max_msgs_per_subject", 0),
-            ttl=duration_from_ns(stream.get("max_age", 0)),
-            marker_ttl=duration_from_ns(stream.get("subject_delete_marker_ttl", 0)),
-            replicas=stream.get("num_replicas", 1),
-            storage=stream.get("storage", "file"),
-            max_value_size=_limit(stream.get("max_msg_size")),
-            max_bytes=_limit(stream.get("max_bytes")),
-            compress=stream.get("compression", "none") != "none",
-            cluster=placement.get("cluster") or None,
-            tags=tuple(placement.get("tags") or ()),
-            republish=Republish.from_stream(republish) if republish else None,
-            metadata=own_metadata(stream),
-            atomic=bool(stream.get("allow_atomic")),
-        )
+        found = {name: SETTINGS[name].from_stream(stream) for name in FIELDS}
+        return cls(stream["name"].removeprefix(STREAM_PREFIX), **found)
 
     def settings(self) -> dict[str, Any]:
         """Return every field except the name."""
@@ -142,7 +107,3 @@ class BucketStatus:
             config=config,
             info=info,
         )
-
-
-def _limit(value: int | None) -> int | None:
-    return value if value is not None and value > 0 else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.kv.settings import SETTINGS, Form
 from kvctl.kv.stream_kind import FIRST_ENTRY, SERVER_METADATA, TOPOLOGY
 from kvctl.units import duration_from_ns, duration_seconds, format_duration
 
@@ -61,12 +62,14 @@ def shown(field: str, value: Any) -> str:
     return str(value)
 
 
-_DURATIONS = {"max_age": "ttl", "subject_delete_marker_ttl": "marker_ttl", "duplicate_window": "duplicate_window"}
-_NAMES = {
-    "max_msgs_per_subject": "history", "num_replicas": "replicas", "max_msg_size": "max_value_size",
-    "allow_atomic": "atomic", "compression": "compression",
+_TOP = [row for row in SETTINGS.values() if "." not in row.stream_field]
+_DURATIONS = {
+    **{row.stream_field: row.name for row in _TOP if row.form is Form.DURATION}, "duplicate_window": "duplicate_window",
 }  # fmt: skip
-_UNLIMITED = ("max_consumers", "max_msgs", "max_bytes", "max_msg_size", "max_msgs_per_subject")
+_NAMES = {row.stream_field: row.difference or row.name for row in _TOP}
+_UNLIMITED = (
+    "max_consumers", "max_msgs", "max_msgs_per_subject", *(row.stream_field for row in _TOP if row.form is Form.SIZE)
+)  # fmt: skip
 _DEFAULTS = {"retention": "limits", "storage": "file", "num_replicas": 1, "compression": "none", "discard": "old"}
 
 

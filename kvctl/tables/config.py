@@ -14,8 +14,9 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, StreamConfig
-from kvctl.kv.config_edit import FIELDS, edited
+from kvctl.kv.config_edit import edited
 from kvctl.kv.names import BUCKET_PATTERN
+from kvctl.kv.settings import FIELDS, settings_of
 from kvctl.kv.stream_kind import KIND
 from kvctl.tables.changes import base36
 from kvctl.tables.keys import MAX_PARTITIONS, MAX_TABLE
@@ -28,7 +29,7 @@ PARTITIONS = "kvctl.table.partitions"
 APART = "kvctl.table.partition-streams"
 MAX_STREAMS = 256
 """Maximum number of partitions with separate streams."""
-SETTINGS = tuple(name for name in FIELDS if name not in ("history", "marker_ttl", "atomic"))
+SETTINGS = settings_of("table")
 """Fields of a bucket that a table has too; history is 1, batches and marker TTLs are always on."""
 
 _HEAD = "head"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams
-from kvctl.kv.config_edit import Republish, edited
+from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
-from kvctl.kv.stream_kind import FIRST_ENTRY, own_metadata
+from kvctl.kv.settings import SETTINGS, BucketSettings, Resource, Settings, settings_of
+from kvctl.kv.stream_kind import FIRST_ENTRY
 from kvctl.tokens import check_prefix
 from kvctl.topology.subjects import LITERAL, Transform, default_dest, parse, render
-from kvctl.units import duration_from_ns
 
 _DOMAIN = "$JS."
 
@@ -138,7 +138,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class Mirror(Settings):
     """A copy of one bucket that serves its reads locally (ADR-8's KVMirrorConfig). None: same as the origin."""
 
     name: str
@@ -146,12 +146,6 @@ class Mirror:
     _: KW_ONLY
     history: int | None = None
     ttl: timedelta | None = None
-    replicas: int = 1
-    storage: str = "file"
-    max_bytes: int | None = None
-    cluster: str | None = None
-    tags: tuple[str, ...] = ()
-    description: str = ""
     deny_purge: bool = False
     """Leave history readable here after a purge at the origin: with it, servers accept no rollups (10052)."""
 
@@ -180,8 +174,7 @@ class Mirror:
         }
         if found.get("allow_msg_ttl"):
             stream["allow_msg_ttl"] = True
-        fields = ("history", "ttl", "replicas", "storage", "max_bytes", "cluster", "tags", "description")
-        return edited(stream, {name: value for name in fields if (value := getattr(self, name)) is not None})
+        return edited(stream, _given(self, "mirror"))
 
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> Mirror:
@@ -189,11 +182,11 @@ class Mirror:
         if not stream.get("mirror"):
             raise UsageError(f"`{stream['name']}` is not a mirror")
         return cls(stream["name"], Origin.from_source(stream["mirror"]), deny_purge=bool(stream.get("deny_purge")),
-                   **_settings_of(stream, _MIRROR_SETTINGS))  # fmt: skip
+                   **_found(stream, "mirror"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(BucketSettings):
     """A bucket merged from other buckets (ADR-8's KVAggregateConfig). None: derived from the origins."""
 
     name: str
@@ -205,17 +198,6 @@ class Aggregate:
     ttl: timedelta | None = None
     """Default: the longest of the origins', if all are known to have one. It counts from the arrival of an entry."""
     marker_ttl: timedelta | None = None
-    replicas: int = 1
-    storage: str = "file"
-    max_value_size: int | None = None
-    max_bytes: int | None = None
-    compress: bool = False
-    cluster: str | None = None
-    tags: tuple[str, ...] = ()
-    republish: Republish | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    description: str = ""
-    atomic: bool = False
     deny_purge: bool = False
     """Leave history readable here after a purge at an origin: with it, servers accept no rollups (10052)."""
 
@@ -240,7 +222,7 @@ class Aggregate:
         }
         if any(config.get("allow_msg_ttl") for config in found):
             stream["allow_msg_ttl"] = True
-        return edited(stream, {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None})
+        return edited(stream, _given(self, "aggregate"))
 
     @classmethod
     def from_stream(cls, stream: StreamConfig) -> Aggregate:
@@ -252,7 +234,7 @@ class Aggregate:
             origins,
             writable=bool(stream.get("subjects")),
             deny_purge=bool(stream.get("deny_purge")),
-            **_settings_of(stream, _SETTINGS),
+            **_found(stream, "aggregate"),
         )
 
 
@@ -265,13 +247,6 @@ def sources_of(target: str, origins: Iterable[Origin]) -> list[dict[str, Any]]:
             raise UsageError(f"Origin `{origin.name}` is given twice with the same keys")
         found.append(source)
     return found
-
-
-_SETTINGS = (
-    "history", "ttl", "marker_ttl", "replicas", "storage", "max_value_size", "max_bytes", "compress", "cluster", "tags",
-    "republish", "metadata", "description", "atomic",
-)  # fmt: skip
-_MIRROR_SETTINGS = ("history", "ttl", "replicas", "storage", "max_bytes", "cluster", "tags", "description")
 
 
 def _common(deny_purge: bool) -> StreamConfig:
@@ -294,29 +269,17 @@ def _common(deny_purge: bool) -> StreamConfig:
     return {**stream, "deny_purge": True} if deny_purge else stream
 
 
-def _settings_of(stream: StreamConfig, names: Iterable[str]) -> dict[str, Any]:
-    placement, republish = stream.get("placement") or {}, stream.get("republish")
-    found = {
-        "history": stream.get("max_msgs_per_subject", 1),
-        "ttl": duration_from_ns(stream.get("max_age", 0)),
-        "marker_ttl": duration_from_ns(stream.get("subject_delete_marker_ttl", 0)) or None,
-        "replicas": stream.get("num_replicas", 1),
-        "storage": stream.get("storage", "file"),
-        "max_value_size": _limit(stream.get("max_msg_size")),
-        "max_bytes": _limit(stream.get("max_bytes")),
-        "compress": stream.get("compression", "none") != "none",
-        "cluster": placement.get("cluster") or None,
-        "tags": tuple(placement.get("tags") or ()),
-        "republish": Republish.from_stream(republish) if republish else None,
-        "metadata": own_metadata(stream),
-        "description": stream.get("description", ""),
-        "atomic": bool(stream.get("allow_atomic")),
-    }
-    return {name: found[name] for name in names}
+def _given(replica: Mirror | Aggregate, resource: Resource) -> dict[str, Any]:
+    """Return the settings of a replica, without those that it takes from its origins."""
+    return {name: value for name in settings_of(resource) if (value := getattr(replica, name)) is not None}
 
 
-def _limit(value: int | None) -> int | None:
-    return value if value is not None and value > 0 else None
+def _found(stream: StreamConfig, resource: Resource) -> dict[str, Any]:
+    """Return the settings of a live replica."""
+    found = {name: SETTINGS[name].from_stream(stream) for name in settings_of(resource)}
+    if "marker_ttl" in found:
+        found["marker_ttl"] = found["marker_ttl"] or None
+    return found
 
 
 def _refuse_covering(sources: list[str], head: str) -> None:

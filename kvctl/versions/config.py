@@ -12,8 +12,9 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, StreamConfig
-from kvctl.kv.config_edit import FIELDS, edited
+from kvctl.kv.config_edit import edited
 from kvctl.kv.names import BUCKET_PATTERN
+from kvctl.kv.settings import FIELDS, settings_of
 from kvctl.kv.stream_kind import KIND
 
 REPOSITORY = "repository"
@@ -26,7 +27,7 @@ STREAM_PREFIX = "KVR_"
 SUBJECT_PREFIX = "$KVR."
 MAX_NAME = 251
 """Maximum number of characters: a stream's name has at most 255."""
-SETTINGS = ("description", "replicas", "storage", "max_bytes", "compress", "cluster", "tags", "metadata")
+SETTINGS = settings_of("repository")
 """Bucket settings that a repository has, too: no ttl, as nothing expires, and no history, as it has its own."""
 
 _NAME = re.compile(rf"{BUCKET_PATTERN}\Z")

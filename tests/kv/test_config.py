@@ -12,7 +12,7 @@ from syrupy.extensions.json import JSONSnapshotExtension
 
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, BucketStatus, Kind, Republish
-from kvctl.kv.config_edit import FIELDS
+from kvctl.kv.settings import FIELDS
 
 SECOND = timedelta(seconds=1)
 

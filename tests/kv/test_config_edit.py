@@ -8,7 +8,8 @@ import pytest
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.config_diff import Difference, differences
-from kvctl.kv.config_edit import CLEARABLE, FIELDS, edited
+from kvctl.kv.config_edit import CLEARABLE, edited
+from kvctl.kv.settings import FIELDS
 from kvctl.kv.stream_kind import UNFINISHED
 from tests.kv.test_config import EVERYTHING
 

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from kvctl.cli.app.global_options import shared_options
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
+from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
 from kvctl.errors import UsageError
@@ -80,21 +81,30 @@ def command(
 
 
 def _binder(function: Callable[..., Any], examples: Sequence[str], see: Sequence[str]) -> Callable[..., Call]:
-    """Wrap `function` for Typer, without its session: called with the arguments, it returns the call."""
+    """Wrap `function` for Typer, without its session: called with the arguments, it returns the call.
+
+    A parameter that stands for an OptionGroup becomes the options of the group.
+    """
+    _session, *own = inspect.signature(function).parameters.values()
+    groups = {parameter.name: group for parameter in own for group in _groups_of(parameter)}
 
     def bind(**arguments: Any) -> Call:
-        return partial(function, **arguments)
+        taken = {name: group.take(arguments) for name, group in groups.items()}
+        return partial(function, **arguments, **taken)
 
-    signature = inspect.signature(function)
-    _session, *parameters = signature.parameters.values()
-    bind.__dict__.update(
-        __signature__=signature.replace(parameters=parameters, return_annotation=None),
-        examples=examples,
-        see=see,
-    )
+    parameters = [
+        option
+        for parameter in own
+        for option in (groups[parameter.name].parameters(parameter.kind) if parameter.name in groups else (parameter,))
+    ]
+    bind.__dict__.update(__signature__=inspect.Signature(parameters), examples=examples, see=see)
     bind.__doc__ = function.__doc__
     bind.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return bind
+
+
+def _groups_of(parameter: inspect.Parameter) -> list[OptionGroup]:
+    return [item for item in getattr(parameter.annotation, "__metadata__", ()) if isinstance(item, OptionGroup)]
 
 
 def _build(binder: Callable[..., Call], name: str, hidden: bool) -> "Command":

@@ -1,12 +1,33 @@
 """Parameters shared by many commands, and options with parsers for quantities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
 
 from kvctl.cli.app.help_page import TAIL
 from kvctl.units import parse_duration, parse_instant, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """Options that a command takes as one parameter: `given: Annotated[Any, OptionGroup(...)]`."""
+
+    options: Mapping[str, tuple[Any, Any]]
+    """Type and default of each option, by parameter name."""
+    collect: Callable[[Mapping[str, Any]], Any]
+    """Returns the command's argument for the values. Raises UsageError."""
+
+    def parameters(self, kind: Any) -> Iterator[Parameter]:
+        """Return the parameters that Typer makes options of."""
+        for name, (annotation, default) in self.options.items():
+            yield Parameter(name, kind, default=default, annotation=annotation)
+
+    def take(self, arguments: dict[str, Any]) -> Any:
+        """Remove the options from the arguments of a command line, and return the command's own argument."""
+        return self.collect({name: arguments.pop(name) for name in self.options})
 
 
 def duration(*spellings: str, help: str, **settings: Any) -> Any:

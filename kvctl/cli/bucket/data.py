@@ -17,7 +17,7 @@ from kvctl.cli.app.parameters import (
     one_of,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import Cluster, Replicas, Storage
+from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.errors import UsageError
 from kvctl.render.view import Column, View, age_text, document, size_text
@@ -46,6 +46,7 @@ ToContext = Annotated[
     typer.Option("--to-context", metavar="NAME", help="Context of the second bucket", autocompletion=context_names),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the backup")]
+Replicas = Annotated[Given, setting_options("bucket", only=("replicas",))]
 
 
 @command(
@@ -64,9 +65,8 @@ async def copy(
     target: Annotated[str, typer.Argument(metavar="NEWNAME", help="Name of the copy")],
     data: Data = None,
     to_context: ToContext = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    cluster: Cluster = None,
+    *,
+    placement: Placement,
     dry_run: DryRun = False,
 ) -> None:
     """Copy a bucket's configuration, and its data with --data.
@@ -78,6 +78,7 @@ async def copy(
     An interrupted copy is removed. An existing target must have the same configuration, and be empty with --data.
     """
     from kvctl.cli.topology.replicas import show_config
+    from kvctl.kv.config_edit import edited
     from kvctl.kv.maintenance import copy_bucket
     from kvctl.kv.names import check_bucket
 
@@ -86,8 +87,7 @@ async def copy(
     check_bucket(bucket), check_bucket(target)
     client = await session.client()
     there = await _client_of(session, to_context)
-    source = client.bucket(bucket)
-    changes = _copy_changes(replicas, storage, cluster)
+    source, changes = client.bucket(bucket), edited({}, placement)
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
@@ -237,7 +237,7 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     examples=["kvctl bucket restore ./orders.bak", "kvctl bucket restore ./orders.bak --dry-run"],
     see=["bucket backup"],
 )
-async def restore(session: Session, directory: Directory, replicas: Replicas = None, dry_run: DryRun = False) -> None:
+async def restore(session: Session, directory: Directory, settings: Replicas, dry_run: DryRun = False) -> None:
     """Restore a backup under the bucket's own name.
 
     The files are compared with the manifest first, then the restored bucket, which rejects writes until it has been
@@ -258,7 +258,7 @@ async def restore(session: Session, directory: Directory, replicas: Replicas = N
     api = (await session.client()).api
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total) as progress:
-        done = await bucket_backup.restore(api, directory, replicas=replicas, advance=progress.advance)
+        done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
     await offer_to_recreate(session, api, expected.stream)
     row = {
         "bucket": expected.bucket,
@@ -314,10 +314,3 @@ async def _client_of(session: Session, name: str | None) -> "Client":
     context = ContextStore().load(name)
     mine = session.context
     return await session.connect(replace(context, timeout=mine.timeout, read_only=context.read_only or mine.read_only))
-
-
-def _copy_changes(replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
-    from kvctl.kv.config_edit import edited
-
-    given = {"replicas": replicas, "storage": storage, "cluster": cluster}
-    return edited({}, {name: value for name, value in given.items() if value is not None})

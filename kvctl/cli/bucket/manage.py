@@ -1,5 +1,6 @@
 """Commands of `kvctl bucket` on buckets: add, ls, show, edit, delete."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,22 +16,7 @@ from kvctl.cli.app.parameters import (
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import data
 from kvctl.cli.bucket.data import counted, report
-from kvctl.cli.bucket.options import (
-    Cluster,
-    Description,
-    HeadersOnly,
-    History,
-    MarkerTtl,
-    MaxBytes,
-    MaxValueSize,
-    Metadata,
-    Replicas,
-    Republish,
-    Storage,
-    Tags,
-    Ttl,
-    settings,
-)
+from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.errors import UsageError
 from kvctl.render.view import document
@@ -52,15 +38,6 @@ app = group(
 )
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
-Clear = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--clear",
-        metavar="FIELD",
-        help="Reset a field to its default: an option's name, or `metadata.KEY`; repeatable",
-        autocompletion=lambda incomplete: _clearable(incomplete),
-    ),
-]
 
 
 @command(
@@ -76,21 +53,7 @@ Clear = Annotated[
 async def add(
     session: Session,
     name: NewName,
-    description: Description = None,
-    history: History = None,
-    ttl: Ttl = None,
-    marker_ttl: MarkerTtl = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    max_value_size: MaxValueSize = None,
-    max_bytes: MaxBytes = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
-    cluster: Cluster = None,
-    tags: Tags = None,
-    metadata: Metadata = None,
-    republish: Republish = None,
-    republish_headers_only: HeadersOnly = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="Allow atomic writes of several keys")] = False,
+    settings: Annotated[Given, setting_options("bucket")],
     dry_run: DryRun = False,
 ) -> None:
     """Create a bucket.
@@ -109,14 +72,7 @@ async def add(
     from kvctl.kv import catalog
     from kvctl.kv.config import BucketConfig
 
-    if republish_headers_only and republish is None:
-        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
-    given = settings(
-        description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
-        max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
-        metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
-    )  # fmt: skip
-    wanted = BucketConfig(name, **given).to_stream()
+    wanted = BucketConfig(name, **settings).to_stream()
     api = (await session.client()).api
     if dry_run:
         if await catalog.existing(api, wanted) is None:
@@ -193,24 +149,8 @@ async def show(session: Session, bucket: BucketName) -> None:
 async def edit(
     session: Session,
     bucket: BucketName,
-    description: Description = None,
-    history: History = None,
-    ttl: Ttl = None,
-    marker_ttl: MarkerTtl = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    max_value_size: MaxValueSize = None,
-    max_bytes: MaxBytes = None,
-    compress: Annotated[bool | None, typer.Option("--compress/--no-compress", help="Compress on disk (s2)")] = None,
-    cluster: Cluster = None,
-    tags: Tags = None,
-    metadata: Metadata = None,
-    republish: Republish = None,
-    republish_headers_only: HeadersOnly = None,
-    atomic: Annotated[
-        bool | None, typer.Option("--atomic/--no-atomic", help="Allow atomic writes of several keys")
-    ] = None,
-    clear: Clear = None,
+    settings: Annotated[Given, setting_options("bucket", edit=True)],
+    clear: Annotated[list[str] | None, clear_option("bucket")] = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
@@ -227,14 +167,9 @@ async def edit(
     from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards, replica_hazards
 
-    changes = settings(
-        description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
-        max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
-        metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
-    )  # fmt: skip
-    _check_changes(changes, clear)
+    _check_changes(settings, clear)
     check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
-    plan = await bucket_changes.plan_edit((await session.client()).api, bucket, changes, clear or ())
+    plan = await bucket_changes.plan_edit((await session.client()).api, bucket, settings, clear or ())
     if dry_run:
         _show_plan(session, plan)
     else:
@@ -302,13 +237,12 @@ async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Crea
     return made
 
 
-def _check_changes(changes: dict[str, Any], clear: list[str] | None) -> None:
+def _check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
     """Validate the changes before anything is sent. Raises UsageError."""
     from kvctl.kv.config_edit import edited
 
     if not changes and not clear:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl bucket edit --help`")
-    edited({"republish": {}, "metadata": {}}, {name: value for name, value in changes.items() if name != _SWITCH})
     edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
     both = sorted({name.replace("-", "_") for name in clear or ()} & changes.keys())
     if both:
@@ -381,15 +315,6 @@ def _remark(session: Session, described: "Described") -> None:
         session.warn(f"`{stream}` is incomplete: its restore or copy was interrupted, run that again to replace it")
     elif kind == "stream":
         session.warn(f"`{stream}` is named like a bucket but does not have the configuration of one")
-
-
-def _clearable(incomplete: str) -> list[str]:
-    from kvctl.kv.config_edit import CLEARABLE
-
-    return [name.replace("_", "-") for name in CLEARABLE if name.startswith(incomplete.replace("-", "_"))]
-
-
-_SWITCH = "republish_headers_only"
 
 
 app.entries.update(data.app.entries)

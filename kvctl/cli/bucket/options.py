@@ -1,64 +1,37 @@
-"""Options for the settings of a bucket, and their values as fields of `BucketConfig`."""
+"""Options for the settings of buckets, generated from their rows in `kvctl/kv/settings.py`."""
 
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.parameters import duration, one_of, size
+from kvctl.cli.app.parameters import OptionGroup, duration, one_of, size
 from kvctl.errors import UsageError
+from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
 
-History = Annotated[int | None, typer.Option("--history", metavar="N", help="Revisions to keep per key, 1 to 64")]
-Ttl = Annotated[timedelta | None, duration("--ttl", help="Age at which entries expire")]
-MarkerTtl = Annotated[
-    timedelta | None,
-    duration("--marker-ttl", help="Allow per-key TTLs, and keep markers of expired keys for this long"),
-]
-Replicas = Annotated[int | None, typer.Option("--replicas", metavar="N", help="Number of stream replicas, 1 to 5")]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        metavar="KIND",
-        help="Storage: `file` or `memory`",
-        autocompletion=one_of("file", "memory"),
-    ),
-]
-MaxValueSize = Annotated[int | None, size("--max-value-size", help="Maximum size of a value, including headers")]
-MaxBytes = Annotated[int | None, size("--max-bytes", help="Maximum size of the bucket")]
-Cluster = Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Cluster to place the stream in")]
-Tags = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="Server tag required for placement; repeatable")
-]
-Metadata = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata entry; repeatable")
-]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description of the bucket")]
-Republish = Annotated[
-    str | None, typer.Option("--republish", metavar="SRC=DEST", help="Republish stored messages of subject SRC to DEST")
-]
-HeadersOnly = Annotated[
-    bool | None,
-    typer.Option("--republish-headers-only", help="Republish only headers, without values", show_default=False),
-]
+Given = Mapping[str, Any]
+"""Settings that a command line gives, as fields of BucketConfig."""
+
+_REPEATABLE = (Form.TEXTS, Form.PAIRS)
 
 
-def settings(**given: Any) -> dict[str, Any]:
-    """Convert option values to fields of a BucketConfig. Raises UsageError for texts that cannot be parsed."""
-    found = {name: value for name, value in given.items() if value is not None}
-    if "metadata" in found:
-        found["metadata"] = parse_metadata(found["metadata"])
-    if "tags" in found:
-        found["tags"] = tuple(found["tags"])
-    if "republish" in found:
-        from kvctl.kv.config_edit import Republish as Republishing
+def setting_options(resource: Resource, *, edit: bool = False, only: Collection[str] = ()) -> OptionGroup:
+    """Create the options for all or some settings of a resource: `settings: Annotated[Given, setting_options(...)]`."""
+    rows = [row for row in SETTINGS.values() if resource in row.of and (not only or row.name in only)]
+    options = {row.name: _option(row, edit=edit) for row in rows}
+    return OptionGroup(options, partial(_given, rows, edit))
 
-        source, equals, destination = found["republish"].partition("=")
-        if not equals:
-            raise UsageError(f"`{found['republish']}` is not SRC=DEST", hint="Example: `$KV.orders.>=copies.>`")
-        found["republish"] = Republishing(source, destination, bool(found.pop("republish_headers_only", False)))
-    return found
+
+def clear_option(resource: Resource) -> Any:
+    """Create the option for settings that an edit resets: `clear: Annotated[list[str] | None, clear_option(...)]`."""
+    names = [row.name.replace("_", "-") for row in SETTINGS.values() if resource in row.of and row.clearable]
+    return typer.Option(
+        "--clear",
+        metavar="FIELD",
+        help="Reset a field to its default: an option's name, or `metadata.KEY`; repeatable",
+        autocompletion=one_of(*names, "metadata.KEY", "placement"),
+    )
 
 
 def parse_metadata(texts: Iterable[str]) -> dict[str, str]:
@@ -70,3 +43,52 @@ def parse_metadata(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"`{text}` is not KEY=VALUE", hint="Example: `owner=team-a`")
         metadata[name] = value
     return metadata
+
+
+def _option(row: Setting, *, edit: bool) -> tuple[Any, Any]:
+    """Return type and default of an option."""
+    spelling = f"--{row.option_name}"
+    help = f"{row.help}; repeatable" if row.form in _REPEATABLE else row.help
+    if row.form is Form.FLAG:
+        spelling += f"/--no-{row.option_name}" if edit and not row.part_of else ""
+        return Annotated[bool | None, typer.Option(spelling, help=help, show_default=False)], None
+    if row.form in (Form.DURATION, Form.SIZE):
+        quantity = duration if row.form is Form.DURATION else size
+        return Annotated[Any, quantity(spelling, help=help)], None
+    words = row.limits.get("enum")
+    kind: Any = int if row.form is Form.INTEGER else list[str] if row.form in _REPEATABLE else str
+    completion = one_of(*words) if words else None
+    return Annotated[
+        kind | None, typer.Option(spelling, metavar=row.metavar, help=help, autocompletion=completion)
+    ], None
+
+
+def _given(rows: Iterable[Setting], edit: bool, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings among option values. Raises UsageError for texts and values that are not valid."""
+    from kvctl.kv.config_edit import edited
+
+    found = {
+        row.name: _PARSERS[row.form](value) if row.form in _PARSERS else value
+        for row in rows
+        if (value := values[row.name]) is not None
+    }
+    if found.get("republish_headers_only") and "republish" in found:
+        del found["republish_headers_only"]
+        found["republish"] = Republish(found["republish"].source, found["republish"].destination, headers_only=True)
+    elif found.get("republish_headers_only") and not edit:
+        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
+    edited({}, {name: value for name, value in found.items() if name in FIELDS})
+    return found
+
+
+def _route(text: str) -> Republish:
+    source, equals, destination = text.partition("=")
+    if not equals:
+        raise UsageError(f"`{text}` is not SRC=DEST", hint="Example: `$KV.orders.>=copies.>`")
+    return Republish(source, destination)
+
+
+_PARSERS: Mapping[Form, Callable[[Any], Any]] = {Form.PAIRS: parse_metadata, Form.TEXTS: tuple, Form.ROUTE: _route}
+
+Placement = Annotated[Given, setting_options("bucket", only=("replicas", "storage", "cluster"))]
+"""Settings of a copy that may differ from the original's."""

@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import Cluster, Replicas, Storage
+from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_forced, check_writable
 from kvctl.cli.pipeline.runner import (
     Conf,
@@ -79,9 +79,8 @@ async def load(
     create: Create = False,
     if_different: IfDifferent = False,
     dead_letter: DeadLetter = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    cluster: Cluster = None,
+    *,
+    placement: Placement,
     dry_run: DryRun = False,
     force: Force = None,
     master: Master = None,
@@ -108,7 +107,7 @@ async def load(
     check_bucket(into) if dry_run else check_writable(session, into)
     check_forced(force, "shorter-history")
     target = spark_target(master, remote, conf)
-    changes = _changes(create, replicas, storage, cluster)
+    changes = _changes(create, placement)
     source = await open_input(session, path, key, value, format)
     order = job.Order(
         create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
@@ -191,11 +190,9 @@ def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
     return f"{rows} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
 
 
-def _changes(create: bool, replicas: int | None, storage: str | None, cluster: str | None) -> dict[str, Any]:
+def _changes(create: bool, placement: Given) -> dict[str, Any]:
     from kvctl.kv.config_edit import edited
 
-    given = {"replicas": replicas, "storage": storage, "cluster": cluster}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if chosen and not create:
-        raise UsageError(f"`--{next(iter(chosen))}` requires `--create`")
-    return edited({}, chosen)
+    if placement and not create:
+        raise UsageError(f"`--{next(iter(placement))}` requires `--create`")
+    return edited({}, placement)

@@ -7,16 +7,7 @@ import typer
 from kvctl.cli.app.command import Entry, command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Yes
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import (
-    Cluster,
-    Description,
-    MaxBytes,
-    Metadata,
-    Replicas,
-    Storage,
-    Tags,
-    settings,
-)
+from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import (
@@ -55,6 +46,7 @@ def _places(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*names, *(f"{name}@" for name in names)]
 
 
+RepositorySettings = Annotated[Given, setting_options("repository")]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 Place = Annotated[
     str,
@@ -77,14 +69,8 @@ async def init(
     name: NewName,
     source: FromBucket = None,
     author: Author = None,
-    description: Description = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    max_bytes: MaxBytes = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
-    cluster: Cluster = None,
-    tags: Tags = None,
-    metadata: Metadata = None,
+    *,
+    settings: RepositorySettings,
     dry_run: DryRun = False,
 ) -> None:
     """Create a repository.
@@ -96,11 +82,7 @@ async def init(
     from kvctl.versions import repositories
     from kvctl.versions.config import RepositoryConfig
 
-    given = settings(
-        description=description, replicas=replicas, storage=storage, max_bytes=max_bytes, compress=compress or None,
-        cluster=cluster, tags=tags, metadata=metadata,
-    )  # fmt: skip
-    config = RepositoryConfig(name, settings=given)
+    config = RepositoryConfig(name, settings=settings)
     wanted = config.stream(1)  # usage errors are raised before anything is sent
     if author == "":
         raise UsageError("The author must not be empty")

@@ -13,20 +13,7 @@ from kvctl.cli.app.parameters import (
     duration,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import (
-    Cluster,
-    Description,
-    HeadersOnly,
-    MaxBytes,
-    MaxValueSize,
-    Metadata,
-    Replicas,
-    Republish,
-    Storage,
-    Tags,
-    Ttl,
-    settings,
-)
+from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.table import entries, scan
 from kvctl.cli.table.options import TableName
@@ -47,6 +34,8 @@ app = group(
 app.entries.update(entries.app.entries)
 app.entries.update(scan.app.entries)
 
+TableSettings = Annotated[Given, setting_options("table")]
+TableEdit = Annotated[Given, setting_options("table", edit=True)]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 
 
@@ -65,18 +54,8 @@ async def create(
     partition_streams: Annotated[
         bool, typer.Option("--partition-streams", help="Store each partition in its own stream")
     ] = False,
-    description: Description = None,
-    ttl: Ttl = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    max_value_size: MaxValueSize = None,
-    max_bytes: MaxBytes = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
-    cluster: Cluster = None,
-    tags: Tags = None,
-    metadata: Metadata = None,
-    republish: Republish = None,
-    republish_headers_only: HeadersOnly = None,
+    *,
+    settings: TableSettings,
     dry_run: DryRun = False,
 ) -> None:
     """Create a table.
@@ -91,12 +70,7 @@ async def create(
     from kvctl.tables import catalog
     from kvctl.tables.config import TableConfig
 
-    given = settings(
-        description=description, ttl=ttl, replicas=replicas, storage=storage, max_value_size=max_value_size,
-        max_bytes=max_bytes, compress=compress or None, cluster=cluster, tags=tags, metadata=metadata,
-        republish=republish, republish_headers_only=republish_headers_only,
-    )  # fmt: skip
-    config = TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=given)
+    config = TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=settings)
     config.head(1)  # usage errors are raised before anything is sent
     if dry_run:
         show_config(session, config.head(1))
@@ -146,19 +120,9 @@ async def edit(
     partitions: Annotated[
         int | None, number("--partitions", help="Number of partitions, which cannot be changed")
     ] = None,
-    description: Description = None,
-    ttl: Ttl = None,
-    replicas: Replicas = None,
-    max_value_size: MaxValueSize = None,
-    max_bytes: MaxBytes = None,
-    compress: Annotated[bool | None, typer.Option("--compress/--no-compress", help="Compress on disk (s2)")] = None,
-    cluster: Cluster = None,
-    tags: Tags = None,
-    metadata: Metadata = None,
-    clear: Annotated[
-        list[str] | None,
-        typer.Option("--clear", metavar="FIELD", help="Reset a field to its default, by option name; repeatable"),
-    ] = None,
+    *,
+    settings: TableEdit,
+    clear: Annotated[list[str] | None, clear_option("table")] = None,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
@@ -170,17 +134,13 @@ async def edit(
     from kvctl.tables import catalog
     from kvctl.topology.hazards import hazards
 
-    changes = settings(
-        description=description, ttl=ttl, replicas=replicas, max_value_size=max_value_size, max_bytes=max_bytes,
-        compress=compress, cluster=cluster, tags=tags, metadata=metadata,
-    )  # fmt: skip
     check_forced(force, hazards.LOSSY_EDIT)
     _check_clear(clear)
-    if not changes and not clear and partitions is None:
+    if not settings and not clear and partitions is None:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl table edit --help`")
     api = (await session.client()).api
     await _refuse_repartition(session, table, partitions)
-    edits = await catalog.plan_edit(api, table, changes, clear or ())
+    edits = await catalog.plan_edit(api, table, settings, clear or ())
     found = await _show_differences(session, edits)
     if dry_run:
         return

@@ -15,22 +15,7 @@ from kvctl.cli.app.parameters import (
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.data import counted
-from kvctl.cli.bucket.options import (
-    Cluster,
-    Description,
-    HeadersOnly,
-    History,
-    MarkerTtl,
-    MaxBytes,
-    MaxValueSize,
-    Metadata,
-    Replicas,
-    Republish,
-    Storage,
-    Tags,
-    Ttl,
-    settings,
-)
+from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
     DenyPurge,
@@ -78,6 +63,7 @@ Map = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="SRC:DEST", help="Mapping of key names, as in `*.*:stock.$2.$1`; repeatable"),
 ]
+AggregateSettings = Annotated[Given, setting_options("aggregate")]
 Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which change only the aggregate")]
 
 
@@ -99,21 +85,8 @@ async def create(
     prefix: Prefix = None,
     maps: Map = None,
     writable: Writable = False,
-    description: Description = None,
-    history: History = None,
-    ttl: Ttl = None,
-    marker_ttl: MarkerTtl = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    max_value_size: MaxValueSize = None,
-    max_bytes: MaxBytes = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Compress on disk (s2)")] = False,
-    cluster: Cluster = None,
-    tags: Tags = None,
-    metadata: Metadata = None,
-    republish: Republish = None,
-    republish_headers_only: HeadersOnly = None,
-    atomic: Annotated[bool, typer.Option("--atomic", help="Allow atomic writes of several keys")] = False,
+    *,
+    settings: AggregateSettings,
     deny_purge: DenyPurge = False,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
@@ -133,14 +106,8 @@ async def create(
     from kvctl.topology.model import Aggregate
 
     _check_force(force)
-    _check_republish(republish, republish_headers_only)
-    given = settings(
-        description=description, history=history, ttl=ttl, marker_ttl=marker_ttl, replicas=replicas, storage=storage,
-        max_value_size=max_value_size, max_bytes=max_bytes, compress=compress, cluster=cluster, tags=tags,
-        metadata=metadata, republish=republish, republish_headers_only=republish_headers_only, atomic=atomic,
-    )  # fmt: skip
     origins = tuple(_parsed(origin, keys, prefix, maps))
-    aggregate = Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **given)
+    aggregate = Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **settings)
     aggregate.to_stream()  # raises before anything is sent
     plan = await plan_aggregate((await session.client()).api, aggregate, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
@@ -276,11 +243,6 @@ def _check_force(force: list[str] | None) -> None:
     from kvctl.topology.hazards import replica_hazards
 
     check_forced(force, *replica_hazards.OF_AGGREGATES)
-
-
-def _check_republish(republish: str | None, headers_only: bool | None) -> None:
-    if headers_only and republish is None:
-        raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
 
 
 def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":

@@ -14,17 +14,7 @@ from kvctl.cli.app.parameters import (
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.data import counted
-from kvctl.cli.bucket.options import (
-    Cluster,
-    Description,
-    History,
-    MaxBytes,
-    Replicas,
-    Storage,
-    Tags,
-    Ttl,
-    settings,
-)
+from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
     DenyPurge,
@@ -65,6 +55,7 @@ Deliver = Annotated[
     str | None,
     typer.Option("--deliver", metavar="PREFIX", help="Subject prefix that the origin's account delivers on"),
 ]
+MirrorSettings = Annotated[Given, setting_options("mirror")]
 Keys = Annotated[
     list[str] | None,
     typer.Option("--keys", metavar="FILTER", help="Keys to replicate, where that is safe; repeatable"),
@@ -89,14 +80,8 @@ async def create(
     origin_api: OriginApi = None,
     deliver: Deliver = None,
     keys: Keys = None,
-    description: Description = None,
-    history: History = None,
-    ttl: Ttl = None,
-    replicas: Replicas = None,
-    storage: Storage = None,
-    max_bytes: MaxBytes = None,
-    cluster: Cluster = None,
-    tags: Tags = None,
+    *,
+    settings: MirrorSettings,
     deny_purge: DenyPurge = False,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
@@ -105,8 +90,8 @@ async def create(
 ) -> None:
     """Create a mirror of a bucket.
 
-    History and ttl default to the origin's. Configurations that would lose or hide data are refused, and all hazards
-    are reported together. --force NAME overrides one.
+    History and ttl default to the origin's, other settings do not. Configurations that would lose or hide data are
+    refused, and all hazards are reported together. --force NAME overrides one.
 
     The command waits until the mirror holds everything its origin held at the start. On a timeout it exits with 9, and
     the mirror keeps filling.
@@ -120,13 +105,9 @@ async def create(
     from kvctl.topology.hazards import replica_hazards
 
     check_forced(force, *replica_hazards.OF_MIRRORS)
-    given = settings(
-        description=description, history=history, ttl=ttl, replicas=replicas, storage=storage, max_bytes=max_bytes,
-        cluster=cluster, tags=tags,
-    )  # fmt: skip
     external = origin_spec.external(origin_domain, origin_api, deliver)
     wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
-    mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **given)
+    mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **settings)
     mirror.to_stream()  # usage errors are raised before anything is sent
     plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())
     await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)

@@ -10,7 +10,8 @@ from typing import Any
 
 from kvctl.documents.parser import Document
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.config_edit import FIELDS, Republish, edited
+from kvctl.kv.config_edit import edited
+from kvctl.kv.settings import FIELDS, Republish
 from kvctl.topology.file.fields import CONTEXT, SECTIONS, TITLE
 from kvctl.topology.file.origin_spec import external
 from kvctl.topology.file.values import Path, Reader

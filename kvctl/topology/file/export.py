@@ -18,9 +18,10 @@ from kvctl.kv.config_diff import (
     differences,
     shown,
 )
-from kvctl.kv.config_edit import FIELDS, Republish, edited
+from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
+from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
 from kvctl.topology.discover.inventory import Inventory, Place, kind_in
 from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
@@ -200,7 +201,7 @@ def _words(name: str, value: Any) -> dict[str, Any]:
         return {"republish": f"{value.source}={value.destination}", **headers}
     if isinstance(value, timedelta):
         return {name: format_duration(value)}
-    if name in ("max_bytes", "max_value_size"):
+    if SETTINGS[name].form is Form.SIZE:
         return {name: _size_words(value)}
     return {name: list(value) if isinstance(value, tuple) else value}
 

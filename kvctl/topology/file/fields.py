@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvctl.kv.config_edit import MAX_HISTORY
 from kvctl.kv.names import BUCKET_PATTERN, FILTER_PATTERN, MAX_BUCKET
+from kvctl.kv.settings import SETTINGS, Form, Resource
 from kvctl.topology.file.origin_spec import external, parse_origin
 from kvctl.topology.file.values import Field, Path, Reader
 from kvctl.topology.model import Origin
@@ -29,30 +29,27 @@ CONTEXT: dict[str, Field] = {
     "api_prefix": Field(Reader.text, "JetStream API prefix", _SUBJECT),
 }
 
-_SETTINGS: dict[str, Field] = {
-    "description": Field(Reader.text, "Description"),
-    "history": Field(Reader.integer, "Revisions to keep per key", {"minimum": 1, "maximum": MAX_HISTORY}),
-    "ttl": Field(Reader.duration, "Time until entries expire"),
-    "replicas": Field(Reader.integer, "Number of stream replicas", {"minimum": 1, "maximum": 5}),
-    "storage": Field(Reader.text, "Storage backend, which cannot be changed later", {"enum": ["file", "memory"]}),
-    "max_bytes": Field(Reader.size, "Maximum total size"),
-    "cluster": Field(Reader.text, "Cluster to place it in"),
-    "tags": Field(Reader.texts, "Tags of the servers to place it on"),
-    "tag": Field(Reader.texts, "Alias of `tags`"),
-    "in": Field(Reader.text, "Context of this file to create it in; default: the context in use"),
+_READERS: Mapping[Form, Callable[[Reader, Path], Any]] = {
+    Form.TEXT: Reader.text,
+    Form.TEXTS: Reader.texts,
+    Form.PAIRS: Reader.text_map,
+    Form.INTEGER: Reader.integer,
+    Form.FLAG: Reader.flag,
+    Form.DURATION: Reader.duration,
+    Form.SIZE: Reader.size,
+    Form.ROUTE: Reader.republish,
 }
-"""Fields that buckets, mirrors and aggregates share."""
 
-BUCKET: dict[str, Field] = {
-    **_SETTINGS,
-    "marker_ttl": Field(Reader.duration, "Allow per-key TTLs, and keep markers of expired keys for this time"),
-    "max_value_size": Field(Reader.size, "Maximum size of a value, headers included"),
-    "compress": Field(Reader.flag, "Compress stored data"),
-    "republish": Field(Reader.republish, "Republish stored entries: SRC=DEST", {"pattern": "^[^=]+=.+$"}),
-    "republish_headers_only": Field(Reader.flag, "Republish headers and sizes, without values"),
-    "metadata": Field(Reader.text_map, "Custom names and values", {"propertyNames": {"minLength": 1}}),
-    "atomic": Field(Reader.flag, "Allow atomic writes of several keys"),
-}
+
+def _settings(resource: Resource) -> dict[str, Field]:
+    """Return the fields of a resource's settings and its place; an option's other name is an alias."""
+    rows = [row for row in SETTINGS.values() if resource in row.of]
+    found = {row.name: Field(_READERS[row.form], row.file_help or row.help, row.limits) for row in rows}
+    found |= {row.option: Field(_READERS[row.form], f"Alias of `{row.name}`", row.limits) for row in rows if row.option}
+    return found | {"in": Field(Reader.text, "Context of this file to create it in; default: the context in use")}
+
+
+BUCKET = _settings("bucket")
 
 _DENY_PURGE = Field(Reader.flag, "Keep history readable here after a purge at the origin")
 
@@ -63,7 +60,7 @@ MIRROR: dict[str, Field] = {
     "deliver": Field(Reader.text, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
     "keys": Field(Reader.filters, "Replicate only these keys, where that is safe", _FILTER),
     "deny_purge": _DENY_PURGE,
-    **_SETTINGS,
+    **_settings("mirror"),
 }
 
 ORIGIN: dict[str, Field] = {
@@ -90,7 +87,7 @@ AGGREGATE: dict[str, Field] = {
     "origins": Field(read_origins, "Origins: names of buckets, or mappings with details"),
     "writable": Field(Reader.flag, "Allow clients to write to it"),
     "deny_purge": _DENY_PURGE,
-    **BUCKET,
+    **_settings("aggregate"),
 }
 
 SECTIONS: Mapping[str, tuple[str, Mapping[str, Field]]] = {

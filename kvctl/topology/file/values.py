@@ -9,8 +9,8 @@ from typing import Any, NoReturn, TypeVar
 
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
-from kvctl.kv.config_edit import Republish
 from kvctl.kv.names import check_bucket, check_filter
+from kvctl.kv.settings import Republish
 from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration, parse_size
 

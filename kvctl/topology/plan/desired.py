@@ -13,7 +13,8 @@ from typing import Any
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config_diff import Difference, differences
-from kvctl.kv.config_edit import FIELDS, edited
+from kvctl.kv.config_edit import edited
+from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Aggregate, Mirror
@@ -28,7 +29,11 @@ from kvctl.topology.source import (
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
 """Settings that replicas inherit from their origins, with the file's field for each."""
-_SPELLINGS = {"tag": "tags", "republish_headers_only": "republish"}
+_SPELLINGS = {
+    **{row.option: row.name for row in SETTINGS.values() if row.option},
+    **{row.name: row.part_of for row in SETTINGS.values() if row.part_of},
+}
+"""Fields of the file that belong to a setting of another name."""
 
 
 @dataclass(frozen=True, slots=True)

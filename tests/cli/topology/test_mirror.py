@@ -54,6 +54,20 @@ def test_mirror_create_reports_on_a_terminal_and_in_json(run: Run, server: Serve
     assert json.loads(made.out) == {"name": other, "stream": other, "origins": [bucket], "changed": True}
 
 
+def test_mirror_takes_compression_metadata_and_a_limit_of_values(
+    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
+) -> None:
+    name = unique("M")
+    args = ("mirror", "create", name, "--origin", bucket, "--compress", "--metadata", "site=nyc", "-s", server.url)
+    assert run(*args).exit_code == 0
+    config = raw.api(f"STREAM.INFO.{name}")["config"]
+    assert (config["compression"], config["metadata"]["site"], config["max_msg_size"]) == ("s2", "nyc", -1)
+    limited = run("mirror", "create", unique("M"), "--origin", bucket, "--max-value-size", "1KiB", "-s", server.url)
+    assert limited.exit_code == 1
+    assert "max-value-size 1.0 KiB is below" in limited.err
+    assert "smaller-limits" in limited.err
+
+
 def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(
     run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
 ) -> None:

@@ -25,6 +25,7 @@ RIGHT = [
     "version: 1\nbuckets: {B: {republish: 'a.>=b.>', republish_headers_only: true, compress: true, atomic: false}}",
     "version: 1\nmirrors: {M: {origin: B, origin_domain: hub, keys: ['a.>', b]}}",
     "version: 1\nmirrors: {M: {origin: B, origin_api: X.API, deliver: D.x, storage: memory, deny_purge: true}}",
+    "version: 1\nmirrors: {M: {origin: B, compress: true, max_value_size: 1KiB, metadata: {a: b}}}",
     "version: 1\naggregates: {A: {origins: [B, 'bucket=C,keys=NEW.>', {stream: M, map: {'*.*': $2.$1}}]}}",
     "version: 1\ncontexts: {hub: {context: h, domain: d}, here: }\nbuckets: {B: {in: hub}}",
 ]
@@ -48,7 +49,7 @@ WRONG = [
     "version: 1\nmirrors: {M: {origin: B, keys: a..b}}", "version: 1\nmirrors: {M: {origin: B, deliver: D}}",
     "version: 1\nmirrors: {M: {origin: B, origin_domain: a.b}}",
     "version: 1\nmirrors: {M: {origin: B, origin_domain: hub, origin_api: X.API}}",
-    "version: 1\nmirrors: {M: {origin: B, origin_api: 'X.*'}}", "version: 1\nmirrors: {M: {origin: B, compress: true}}",
+    "version: 1\nmirrors: {M: {origin: B, origin_api: 'X.*'}}", "version: 1\nmirrors: {M: {origin: B, atomic: true}}",
     "version: 1\naggregates: {A: {}}", "version: 1\naggregates: {A: {origins: []}}",
     "version: 1\naggregates: {A: {origins: B}}", "version: 1\naggregates: {A: {origins: [5]}}",
     "version: 1\naggregates: {A: {origins: [{}]}}", "version: 1\naggregates: {A: {origins: [{buckt: B}]}}",
