@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvctl import atomic_file
-from kvctl.errors import ContextNotFound, UsageError
+from kvctl.errors import ContextNotFound, ReadOnly, UsageError
 from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_prefix
 from kvctl.units import parse_duration
@@ -68,6 +68,11 @@ class Context:
         """Return the names of the secret fields that are set."""
         return tuple(name for name in _SECRETS if getattr(self, name) is not None)
 
+    def require_writable(self, what: str = "The connection") -> None:
+        """Raise ReadOnly if the context is read-only; `what` is the subject of the message."""
+        if self.read_only:
+            raise read_only_error(what)
+
     def check(self) -> None:
         """Raise UsageError for an invalid URL, domain or prefix."""
         addresses(self.url)
@@ -76,6 +81,11 @@ class Context:
         for name in ("api_prefix", "inbox_prefix"):
             if prefix := getattr(self, name):
                 check_prefix(name, prefix)
+
+
+def read_only_error(what: str = "The connection") -> ReadOnly:
+    """Build the error for a write through a context, connection or handle that is read-only."""
+    return ReadOnly(f"{what} is read-only", hint="`--read-only` or the context's `read_only` is set")
 
 
 _SECRETS = ("password", "token", "user_jwt", "user_seed")

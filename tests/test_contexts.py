@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvctl.contexts import Context, ContextStore, resolve
-from kvctl.errors import ContextNotFound, UsageError
+from kvctl.errors import ContextNotFound, ReadOnly, UsageError
 from kvctl.urls import redact
 
 # What `nats context add` writes: every field, most of them empty.
@@ -135,6 +135,12 @@ class TestFiles:
             with pytest.raises(ContextNotFound) as caught:
                 act("prodution")
             assert "Did you mean `production`?" in (caught.value.hint or "")
+
+    def test_a_read_only_context_refuses_writes_by_name_of_the_setting(self) -> None:
+        Context().require_writable()
+        with pytest.raises(ReadOnly, match=r"^Bucket `b` is read-only$") as caught:
+            Context(read_only=True).require_writable("Bucket `b`")
+        assert caught.value.hint == "`--read-only` or the context's `read_only` is set"
 
     def test_secrets_are_not_in_the_representation(self) -> None:
         context = Context(user="u", password="s3cret", token="t0ken", user_jwt="jwt-x", user_seed="SUAX")

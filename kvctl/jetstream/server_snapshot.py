@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from kvctl.connection import Subscription, permission_denied
-from kvctl.errors import ConnectionLost, KvctlError, ReadOnly, RequestTimeout, ServerError
+from kvctl.errors import ConnectionLost, KvctlError, RequestTimeout, ServerError
 from kvctl.jetstream.api import Api, server_error
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.tokens import check_name
@@ -62,8 +62,7 @@ class Restoring:
 
     async def begin(self) -> None:
         """Announce the stream. Raises ServerError (10130: the name is in use), ReadOnly."""
-        if self._api.connection.context.read_only:
-            raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
+        self._api.connection.context.require_writable()
         endpoint = f"STREAM.RESTORE.{check_name(self._request['config']['name'], 'stream')}"
         self._subject = (await self._api.call(endpoint, self._request))["deliver_subject"]
 

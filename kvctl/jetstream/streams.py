@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from kvctl.errors import NotFoundError, ReadOnly, RequestTimeout, ServerError, StreamNotFound, StreamOffline
+from kvctl.errors import NotFoundError, RequestTimeout, ServerError, StreamNotFound, StreamOffline
 from kvctl.jetstream.api import OFFLINE_HINT, Api
 from kvctl.jetstream.pagination import all_pages
 from kvctl.jetstream.placement import placed
@@ -180,5 +180,4 @@ def _checked(stream: str) -> str:
 
 def require_writable(api: Api) -> None:
     """Raise ReadOnly if the connection is read-only."""
-    if api.connection.context.read_only:
-        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
+    api.connection.context.require_writable()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from kvctl.connection import Connection
 from kvctl.connection import connect as open_connection
 from kvctl.contexts import Context, ContextStore, resolve
-from kvctl.errors import ReadOnly
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 
@@ -47,7 +46,7 @@ class Client:
         """
         from kvctl.kv import catalog
 
-        self._check_writable()
+        self.connection.context.require_writable()
         wanted = _config(config, settings)
         await catalog.create(self.api, wanted)
         return self.bucket(wanted.name)
@@ -59,7 +58,7 @@ class Client:
         """
         from kvctl.kv import catalog
 
-        self._check_writable()
+        self.connection.context.require_writable()
         await catalog.update(self.api, config)
         return self.bucket(config.name)
 
@@ -67,7 +66,7 @@ class Client:
         """Create the bucket, or apply the configuration to the existing one. Raises as both."""
         from kvctl.kv import catalog
 
-        self._check_writable()
+        self.connection.context.require_writable()
         wanted = _config(config, settings)
         await catalog.create_or_update(self.api, wanted)
         return self.bucket(wanted.name)
@@ -86,16 +85,12 @@ class Client:
 
     async def delete_bucket(self, name: str) -> None:
         """Delete the bucket with all its data. Raises BucketNotFound."""
-        self._check_writable()
+        self.connection.context.require_writable()
         await self.bucket(name).destroy()
 
     async def close(self) -> None:
         """Close the connection."""
         await self.connection.close()
-
-    def _check_writable(self) -> None:
-        if self.connection.context.read_only:
-            raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from kvctl.contexts import read_only_error
 from kvctl.errors import (
     BucketNotFound,
     KvctlError,
@@ -250,10 +251,7 @@ class Handle:
         Raises ReadOnly, UsageError (not a key, or too long for one), HazardRefused (a table's or repository's stream).
         """
         if self.read_only:
-            raise ReadOnly(
-                f"Bucket `{self.name}` is open read-only",
-                hint="`--read-only` or the context's `read_only` is set",
-            )
+            raise read_only_error(f"Bucket `{self.name}`")
         if self.binding.info is not None and not self.fixed:  # already known, so this needs no request
             reserved_streams.refuse(self.binding.info["config"], forcible=False)
             if self.binding.origin is not None or renaming(self.binding.info["config"]):

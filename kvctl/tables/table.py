@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Container, Sequence
 
+from kvctl.contexts import read_only_error
 from kvctl.errors import (
     BadKeyVersion,
     ConditionalUpdateError,
     ConditionsFailed,
     KeyExists,
     KeyNotFound,
-    ReadOnly,
     UsageError,
     WrongRevision,
 )
@@ -287,7 +287,7 @@ class Table:
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise ReadOnly(f"Table `{self.name}` is open read-only")
+            raise read_only_error(f"Table `{self.name}`")
 
     async def _read(self, place: str, *, leader: bool = False) -> Entry | None:
         stored = await self.layout.mapped(self.layout.bucket(place).last_entry(place, leader=leader), place)

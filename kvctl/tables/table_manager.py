@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvctl.errors import ReadOnly
 from kvctl.kv.client import Client
 from kvctl.tables import catalog, entry_count
 from kvctl.tables.catalog import Found
@@ -29,7 +28,7 @@ class Tables:
 
         Raises TableExists (another configuration), OutcomeUnknown, ServerError, UsageError.
         """
-        self._check_writable()
+        self._client.connection.context.require_writable()
         wanted = _config(config, settings) if isinstance(config, str) else config
         found, _ = await catalog.create(self._api, wanted)
         return Table(self._api, found)
@@ -47,17 +46,17 @@ class Tables:
 
         Raises TableNotFound, OutcomeUnknown, ServerError, UsageError.
         """
-        self._check_writable()
+        self._client.connection.context.require_writable()
         await catalog.apply_edit(self._api, await catalog.plan_edit(self._api, name, settings))
 
     async def seal(self, name: str) -> bool:
         """Make a table permanently read-only; return False if it already was. Raises TableNotFound."""
-        self._check_writable()
+        self._client.connection.context.require_writable()
         return await catalog.seal(self._api, name)
 
     async def delete(self, name: str) -> None:
         """Delete a table with all its entries. Raises TableNotFound."""
-        self._check_writable()
+        self._client.connection.context.require_writable()
         await catalog.delete(self._api, name)
 
     async def listing(self) -> list[Found]:
@@ -67,10 +66,6 @@ class Tables:
     async def counts(self, name: str) -> list[int]:
         """Return the number of entries in each partition, removed ones included. Raises TableNotFound."""
         return await entry_count.counts(self._api, await catalog.find(self._api, name))
-
-    def _check_writable(self) -> None:
-        if self._client.connection.context.read_only:
-            raise ReadOnly("The connection is read-only")
 
 
 def _config(name: str, settings: Mapping[str, Any]) -> TableConfig:

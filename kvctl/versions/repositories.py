@@ -38,7 +38,7 @@ class Repositories:
         error, and completes an interrupted creation.
         Raises RepositoryExists (another configuration), OutcomeUnknown, ServerError, UsageError.
         """
-        self._check_writable()
+        self._client.connection.context.require_writable()
         wanted = RepositoryConfig(config, settings=settings) if isinstance(config, str) else config
         made, _ = await create(self._api, wanted, author=author)
         return made
@@ -53,12 +53,8 @@ class Repositories:
 
     async def delete(self, name: str) -> None:
         """Delete a repository with all its content. Raises RepositoryNotFound."""
-        self._check_writable()
+        self._client.connection.context.require_writable()
         await catalog.delete(self._api, name)
-
-    def _check_writable(self) -> None:
-        if self._client.connection.context.read_only:
-            raise ReadOnly("The connection is read-only")
 
 
 async def create(api: Api, config: RepositoryConfig, *, author: str | None = None) -> tuple[Repository, bool]:

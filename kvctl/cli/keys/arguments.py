@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.app.parameters import one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import ENCODINGS
-from kvctl.errors import ReadOnly, UsageError
+from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.moment import Moment, parse_moment
 from kvctl.suggest import did_you_mean
@@ -30,8 +30,7 @@ async def open_bucket(session: Session, name: str, *, write: bool = False) -> "B
 def check_writable(session: Session, name: str) -> None:
     """Raise UsageError if the name is not valid, ReadOnly if `--read-only` is set; nothing is sent."""
     check_bucket(name)
-    if session.context.read_only:
-        raise ReadOnly(f"Bucket `{name}` is opened read-only", hint="`--read-only` or the context's `read_only` is set")
+    session.context.require_writable(f"Bucket `{name}`")
 
 
 def check_keys(keys: Sequence[str], *, literal: bool = False) -> list[str]:

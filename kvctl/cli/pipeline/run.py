@@ -18,7 +18,6 @@ from kvctl.cli.pipeline.runner import (
     source_options,
     spark_target,
 )
-from kvctl.errors import ReadOnly
 from kvctl.render.escapes import escape
 from kvctl.render.view import Column, View, document, duration_text
 
@@ -74,8 +73,8 @@ async def run(
 
     content = parser.parse(session.read_input(file), "standard input" if file == "-" else file)
     declared = read_declared(content, _folder_of(file))
-    if session.context.read_only and isinstance(declared.sink, Bucket) and not dry_run:
-        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
+    if isinstance(declared.sink, Bucket) and not dry_run:
+        session.context.require_writable()
     target = spark_target(master, remote, conf)
     connection = source_options(session, target)
     await job.check(declared, connection, dry_run=dry_run)

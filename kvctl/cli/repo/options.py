@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from kvctl.cli.app.session import Session
-from kvctl.errors import ReadOnly, UsageError
+from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -134,8 +134,7 @@ async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | No
 
 async def writable(session: Session) -> "Api":
     """Return the API of a writable connection. Raises ReadOnly."""
-    if session.context.read_only:
-        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
+    session.context.require_writable()
     return await _api(session)
 
 

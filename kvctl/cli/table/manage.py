@@ -18,7 +18,7 @@ from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.table import entries, scan
 from kvctl.cli.table.options import TableName
 from kvctl.cli.topology.replicas import tell
-from kvctl.errors import ReadOnly, UsageError
+from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
     from kvctl.kv.catalog import Edit
@@ -219,8 +219,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
 
 
 async def _writable(session: Session) -> Any:
-    if session.context.read_only:
-        raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
+    session.context.require_writable()
     return (await session.client()).api
 
 

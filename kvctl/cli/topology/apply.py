@@ -20,7 +20,7 @@ from kvctl.cli.topology.plan_view import (
     show_plan,
 )
 from kvctl.cli.topology.replicas import NoWait, WaitFor
-from kvctl.errors import ConflictError, ReadOnly, UsageError
+from kvctl.errors import ConflictError, UsageError
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -186,9 +186,7 @@ async def _confirm(
 
 def _require_writable(apis: "Mapping[str, Api]") -> None:
     for name, api in apis.items():
-        if api.connection.context.read_only:
-            where = f"Context `{name}`" if name else "The connection"
-            raise ReadOnly(f"{where} is read-only", hint="`--read-only` or the context's `read_only` is set")
+        api.connection.context.require_writable(f"Context `{name}`" if name else "The connection")
 
 
 async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:

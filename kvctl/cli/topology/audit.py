@@ -16,7 +16,7 @@ from kvctl.cli.app.parameters import (
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
-from kvctl.errors import BucketNotFound, KvctlError, ReadOnly, UsageError
+from kvctl.errors import BucketNotFound, KvctlError, UsageError
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -130,8 +130,7 @@ async def _check(
     for name in names or ():
         check_bucket(name)
     if repair and not dry_run:
-        if session.context.read_only:
-            raise ReadOnly("The connection is read-only", hint="`--read-only` or the context's `read_only` is set")
+        session.context.require_writable()
         if not session.interactive:
             await session.confirm("Repair the replicas that differ?", yes=yes)
 

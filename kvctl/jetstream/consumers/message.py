@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 
 from kvctl.connection import Connection
-from kvctl.errors import ReadOnly, UsageError
+from kvctl.errors import UsageError
 from kvctl.jetstream.consumers.delivery import (
     Metadata,
     RawFrame,
@@ -66,7 +66,7 @@ class Message:
 
     async def double_ack(self, *, timeout: float | None = None) -> None:
         """Acknowledge it and wait for the server's confirmation. Raises RequestTimeout, ConnectionLost, NoServer."""
-        self._check_writable()
+        self._connection.context.require_writable()
         await self._connection.request(self._reply, b"+ACK", timeout=timeout)
 
     async def nak(self, delay: timedelta | None = None) -> None:
@@ -90,16 +90,9 @@ class Message:
 
     def _answer(self, body: bytes) -> None:
         connection = self._connection
-        if connection.context.read_only:
-            self._check_writable()
+        if connection.context.read_only:  # a call for each message would cost more than the check
+            connection.context.require_writable()
         connection.write_soon(b"PUB %b %d\r\n%b\r\n" % (self.frame[1], len(body), body))
-
-    def _check_writable(self) -> None:
-        if self._connection.context.read_only:
-            raise ReadOnly(
-                "The connection is read-only, and an acknowledgement changes the consumer",
-                hint="`--read-only` or the context's `read_only` is set",
-            )
 
     def __repr__(self) -> str:
         return f"<Message {self.sequence} {self.subject!r} {len(self.data)} B>"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, ReadOnly, RefusedError
+from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
@@ -189,8 +189,7 @@ async def _missing(api: Api, name: str, kind: Kind) -> BucketNotFound:
 
 
 async def _build(client: Client, plan: Plan, force: Collection[str], wait_for: timedelta | None) -> None:
-    if client.connection.context.read_only:
-        raise ReadOnly("The connection is read-only", hint="Remove `--read-only` or the context's `read_only`")
+    client.connection.context.require_writable()
     await apply(client.api, plan, force)
     if wait_for is not None:
         await wait(client.api, plan, wait_for)
