@@ -10,7 +10,8 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.auto_open import MessageIteration
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.message import Message
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.tokens import check_filter_subject, check_name
 
 _POLICIES = ("all", "last_per_subject", "new", "by_start_sequence")

@@ -12,7 +12,8 @@ from kvctl.errors import ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import (
     DirectRequest,
     NotUnderstood,

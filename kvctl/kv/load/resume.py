@@ -8,7 +8,8 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvctl.jetstream import streams
-from kvctl.jetstream.consumers.ordered_consumer import Selection, read
+from kvctl.jetstream.consumers.ordered.ordered_consumer import read
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.entry import from_frame
 from kvctl.kv.load.checkpoint import Position
 from kvctl.kv.load.row_reader import Batch

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from kvctl.errors import HistoryLost, KeyNotFound, NotFoundError, RevisionNotFound, StreamNotFound, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct import multi_get_fallback
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, from_frame

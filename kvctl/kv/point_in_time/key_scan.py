@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import from_leader
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamInfo

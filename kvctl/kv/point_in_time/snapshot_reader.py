@@ -19,7 +19,8 @@ from operator import itemgetter
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection, read
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import matches

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.entry import Entry, from_frame, is_tombstone
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 from kvctl.kv.resolve import Binding

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 from kvctl.errors import RefusedError, RevisionNotFound
 from kvctl.jetstream import streams
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct import multi_get_fallback
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket

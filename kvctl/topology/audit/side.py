@@ -17,7 +17,8 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered_consumer import Selection, read
+from kvctl.jetstream.consumers.ordered.ordered_consumer import read
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.direct.per_subject import last_of_each

@@ -9,7 +9,8 @@ from typing import Any
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.ordered_consumer import Selection, read
+from kvctl.jetstream.consumers.ordered.ordered_consumer import read
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import SourceState, StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import Source, source_states, sources_of

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions.store import store_reads

@@ -18,8 +18,9 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Client, Entry
 from kvctl.contexts import Context
-from kvctl.jetstream.consumers import ordered_consumer
-from kvctl.jetstream.consumers.ordered_consumer import Selection
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.jetstream.direct.multi_get import read as read_pages
 from kvctl.server import Server, run_server
@@ -145,7 +146,7 @@ async def check_contents(run: Run, client: Client, name: str) -> None:
                 )
                 for frame in batch
             ]
-            found = [(ordered_consumer.delivery(frame[1])[0], frame[0].decode().rpartition(".")[2]) for frame in frames]
+            found = [(delivery(frame[1])[0], frame[0].decode().rpartition(".")[2]) for frame in frames]
             assert found == [entry[:2] for entry in expected], deliver
         some = run.random.sample(KEYS, 4)
         chosen = [entry for entry in last if entry[1] in some]
@@ -298,7 +299,7 @@ async def test_readings_under_disturbances_show_every_operation(
     seed: int, steps: Callable[[int], int], monkeypatch: pytest.MonkeyPatch, history: int, restarts: bool
 ) -> None:
     """A watch shows each operation once, in order (of a history of one, the last of each key); listings are whole."""
-    monkeypatch.setattr(ordered_consumer, "BATCH", 50)
+    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 50)
     with run_server(name="oracle") as server, Proxy(server.url) as proxy:
         run = Run(seed * 100 + history + restarts, server, history)
         away = kvctl.connect(Context(url=proxy.url))

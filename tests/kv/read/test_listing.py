@@ -15,7 +15,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
-from kvctl.jetstream.consumers import ordered_consumer
+from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.raw import RawClient
@@ -29,7 +29,7 @@ async def bucket(client: Client, bucket_name: str) -> Bucket:
 @pytest.fixture
 def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pulls of 500 under way, so that a listing of thousands is in its middle for a while."""
-    monkeypatch.setattr(ordered_consumer, "BATCH", 500)
+    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 500)
 
 
 async def keys_of(bucket: Bucket, *filters: str, deleted: bool = False) -> list[str]:

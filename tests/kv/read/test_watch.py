@@ -14,7 +14,7 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Client, Entry, Operation
 from kvctl.errors import KvctlError, NoServer, RevisionNotFound, StreamReplaced, UsageError
-from kvctl.jetstream.consumers import ordered_consumer
+from kvctl.jetstream.consumers.ordered import pull_size, server_consumer
 from kvctl.jetstream.server_snapshot import Restoring, taking
 from kvctl.server import Server
 from tests.support.differences import differences
@@ -86,7 +86,7 @@ class TestInitialData:
         begun = time.monotonic()
         assert await initial(filled, *filters, **options) == expected
         assert await initial(filled, *filters, **options, follow=False) == expected
-        assert time.monotonic() - begun < ordered_consumer.EXPIRES
+        assert time.monotonic() - begun < pull_size.EXPIRES_S
 
     @pytest.mark.guarantee("reading-18")
     @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
@@ -219,8 +219,8 @@ async def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
 @pytest.fixture
 def no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is not noticed for minutes."""
-    monkeypatch.setattr(ordered_consumer, "EXPIRES", 600.0)
-    monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 200.0)
+    monkeypatch.setattr(pull_size, "EXPIRES_S", 600.0)
+    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 200.0)
 
 
 class TestOverRestarts:
@@ -258,7 +258,7 @@ class TestOverRestarts:
     async def test_the_marker_comes_though_the_server_restarts_before_it(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ordered_consumer, "BATCH", 200)
+        monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 200)
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(5000))
@@ -457,8 +457,9 @@ class TestRecovers:
     async def test_from_a_reader_away_longer_than_its_pulls_and_its_consumer_live(
         self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
     ) -> None:
-        for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3), ("INACTIVE", 0.5)):
-            monkeypatch.setattr(ordered_consumer, name, value)
+        monkeypatch.setattr(server_consumer, "INACTIVE_S", 0.5)
+        for name, value in (("EXPIRES_S", 1.0), ("HEARTBEAT_S", 0.3)):
+            monkeypatch.setattr(pull_size, name, value)
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
             async for item in watcher:
@@ -473,8 +474,8 @@ class TestRecovers:
         assert seen == [CURRENT, "k=0", "k=1"]
 
     async def test_from_silence(self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
-        for name, value in (("EXPIRES", 1.0), ("HEARTBEAT", 0.3)):
-            monkeypatch.setattr(ordered_consumer, name, value)
+        for name, value in (("EXPIRES_S", 1.0), ("HEARTBEAT_S", 0.3)):
+            monkeypatch.setattr(pull_size, name, value)
         seen = Watched()
         watch = asyncio.create_task(seen.run(bucket))
         await asyncio.sleep(2.5)  # pulls expire and are made anew

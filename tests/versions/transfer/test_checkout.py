@@ -8,7 +8,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UnreachableError, UsageError
-from kvctl.jetstream.consumers import ordered_consumer
+from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
 from kvctl.versions.commits import NothingToCommit
@@ -51,8 +51,8 @@ async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout
 
 
 async def test_lost_server_ends_the_read(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered_consumer, "PATIENCE", 0.5)
-    monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(ordered_consumer, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 0.2)
     async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(milliseconds=300))) as client:
         bucket = await client.create_bucket("B")
         for number in range(20):  # more than is asked for at once

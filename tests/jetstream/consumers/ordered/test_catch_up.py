@@ -2,12 +2,12 @@
 
 import pytest
 
-from kvctl.jetstream.consumers import catch_up
-from kvctl.jetstream.consumers.catch_up import (
+from kvctl.jetstream.consumers.ordered import catch_up
+from kvctl.jetstream.consumers.ordered.catch_up import (
     MANY,
     ROUNDS,
     TRIES,
-    Chase,
+    CatchUpLimit,
 )
 
 
@@ -20,23 +20,23 @@ def ends(start: int, distances: list[int]) -> list[int]:
 
 
 def test_a_reading_that_comes_nearer_is_let_go_on() -> None:
-    running = Chase(100)
+    running = CatchUpLimit(100)
     assert not any(running.hopeless(end) for end in ends(100, [1 << number for number in range(40, 0, -1)]))
 
 
 def test_one_that_falls_further_behind_is_given_up() -> None:
-    running = Chase(100)
+    running = CatchUpLimit(100)
     answers = [running.hopeless(end) for end in ends(100, [MANY] * (TRIES + 1))]
     assert answers == [False] * TRIES + [True]
 
 
 def test_small_distances_are_those_between_question_and_answer() -> None:
-    running = Chase(100)
+    running = CatchUpLimit(100)
     assert not any(running.hopeless(end) for end in ends(100, [MANY - 1] * (ROUNDS - 1)))
     assert running.hopeless(running.end + 1)
 
 
 def test_a_small_distance_that_takes_long_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catch_up, "LONG", 0.0)
-    running = Chase(100)
+    running = CatchUpLimit(100)
     assert [running.hopeless(end) for end in ends(100, [5] * (TRIES + 1))][-1]

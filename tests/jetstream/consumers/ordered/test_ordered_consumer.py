@@ -8,9 +8,10 @@ import pytest
 
 from kvctl import Bucket, Client
 from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
-from kvctl.jetstream.consumers import catch_up, ordered_consumer
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, Selection, read
+from kvctl.jetstream.consumers.ordered import catch_up, list_gaps, ordered_consumer, pull_size
+from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.server import run_server
 from tests.support.raw import RawClient
 
@@ -154,12 +155,12 @@ class TestGapsInAList:
     async def test_list_with_many_gaps_starts_over(
         self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ordered_consumer, "STEPS", 10)
+        monkeypatch.setattr(list_gaps, "PAUSES", 10)
         async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
-            first = consumer._name
+            first = consumer._consumer.name
             await overwrite(bucket, self.GONE, 3)
             assert set(await keys_read(consumer)) == self.KEYS
-            assert consumer._name != first
+            assert consumer._consumer.name != first
 
 
 async def test_reading_that_never_reaches_the_end_gives_up(
@@ -175,17 +176,17 @@ async def test_reading_that_never_reaches_the_end_gives_up(
 
 async def test_silent_consumer_is_recreated(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the server it stood on is lost from a cluster: no status comes."""
-    monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 0.2)
-    monkeypatch.setattr(ordered_consumer, "BATCH", 10)
+    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 10)
     original, calls = OrderedConsumer._receive, 0
 
     async def silent(self: OrderedConsumer) -> list[RawFrame]:
         nonlocal calls
         calls += 1
         if calls == 2:
-            await client.api.call(f"CONSUMER.DELETE.{self.stream}.{self._name}")
+            await client.api.call(f"CONSUMER.DELETE.{self.stream}.{self._consumer.name}")
             await asyncio.sleep(0.1)
-            self._puller._subscription.inbox.frames.clear()
+            self._consumer.puller._subscription.inbox.frames.clear()
         return await original(self)
 
     monkeypatch.setattr(OrderedConsumer, "_receive", silent)
@@ -193,7 +194,7 @@ async def test_silent_consumer_is_recreated(client: Client, bucket: Bucket, monk
 
 
 async def test_a_refused_pull_is_an_error(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered_consumer, "HEARTBEAT", 20.0)  # more than half of what a pull lives
+    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 20.0)  # more than half of what a pull lives
     with pytest.raises(ServerError, match="refused a pull"):
         await read_all(client, bucket)
 

@@ -1,4 +1,4 @@
-"""Decide if a reading catches up with the end of a stream that is being written. [pure]"""
+"""End of the initial data of a reading, and if it catches up with a stream that is being written. [pure]"""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ MANY, LONG = 10_000, 1.0
 """Messages, and seconds, of lag that are more than the time between question and answer."""
 TRIES, ROUNDS = 5, 500
 """How often a reading may fall further behind, and how often it may reach the previous end."""
+SOMEWHERE = 1 << 63
+"""Sequence that no stream reaches: the end is somewhere ahead."""
 
 
-class Chase:
+class CatchUpLimit:
     """Moving end of a stream that a reading tries to reach."""
 
     def __init__(self, end: int) -> None:
@@ -28,3 +30,20 @@ class Chase:
         self.end, self._distance, self._begun = end, distance, now
         self._rounds += 1
         return self._failed >= TRIES or self._rounds >= ROUNDS
+
+
+class InitialEnd:
+    """Sequence at which a finite reading is complete, and followers are current."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        """Last sequence when the reading began; a list of last messages has none above it."""
+        self.target = last
+        """Lowest sequence known to complete the reading."""
+        self.bounded = False
+        """True if the target is that of the subjects being read."""
+        self.limit = CatchUpLimit(last)
+
+    def lower(self, last: int) -> None:
+        """Use the last sequence of the subjects being read, if it is known."""
+        self.target, self.bounded = min(self.target, last), last < SOMEWHERE

@@ -1,0 +1,408 @@
+"""Ordered reading by pull consumers: every matching message once, in order, in bounded memory.
+
+Unlike with the client library's ordered consumer, a slow reader loses nothing (it pulls when it is ready for more), a
+consumer lost by a restart or a broken connection is recreated from the last message received, and the end of the
+initial data is always found (ADR-8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from kvctl.errors import (
+    ConnectionLost,
+    ConsumerNotFound,
+    JetStreamDisabled,
+    NoResponders,
+    NoServer,
+    PermissionDenied,
+    RequestTimeout,
+    ServerError,
+    StreamNotFound,
+)
+from kvctl.jetstream import single_reply, streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.ordered import extent, pull_size
+from kvctl.jetstream.consumers.ordered.catch_up import SOMEWHERE, InitialEnd
+from kvctl.jetstream.consumers.ordered.list_gaps import ListGaps
+from kvctl.jetstream.consumers.ordered.pull_size import PullSize
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection, ServerConsumer
+from kvctl.jetstream.consumers.ordered.stream_instance import StreamInstance
+from kvctl.jetstream.consumers.pull_status import Meaning, Status
+from kvctl.jetstream.stream_info import StreamInfo, StreamState
+from kvctl.wire import header_value
+
+IDLE_S = 0.25
+"""Seconds without a message after which a reading checks if anything is left."""
+PATIENCE_S = 15.0
+"""Minimum seconds that a reading waits for an unavailable server."""
+DOUBTS, RESTARTS = 3, 30
+"""How often the server may deliver fewer messages than it counts, and a list start over without progress."""
+
+_SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
+_GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
+
+
+class OrderedConsumer:
+    """Ordered reading of a stream; an async context manager.
+
+    Messages repeat after a resume, and in one rare race of the server; readers of entries rather than of a set of names
+    skip those not above the last sequence seen.
+    """
+
+    def __init__(
+        self, api: Api, stream: str, selection: Selection, *, follow: bool = False, patient: bool | None = None
+    ) -> None:
+        """`patient` makes it wait for the server without limit; the default if it follows."""
+        self.stream = stream
+        self.info: StreamInfo | None = None
+        """Stream info at the start; None without permission to read it."""
+        self.expected: int | None = None
+        """Number of matching messages when the consumer was created, before `info` was requested."""
+        self._api = api
+        self._connection = api.connection
+        self._selection = selection
+        self._follow = follow
+        self._size = PullSize(api)
+        self._gaps = ListGaps()
+        self._instance = StreamInstance(api, stream)
+        waits = follow if patient is None else patient
+        self._patience = float("inf") if waits else max(PATIENCE_S, 3 * self._connection.timeout)
+        self._state: StreamState | None = None
+        """State of the stream when the consumer was created."""
+        self._last = max(selection.start - 1, 0)
+        self._end = InitialEnd(0)
+        self._current = selection.deliver == "new"
+        self._announced = False
+        """True once the end of the initial data was reported."""
+        self._hushed = 0
+        """How often a consumer fell silent after one answer to each pull."""
+        self._doubts = self._furthest = self._restarts = 0
+        # A key overwritten during a list moves behind the list's end. Nothing is missing if the server found nothing
+        # more to send, which it reports to a pull that does not wait; its pending count drifts.
+        self._strict = selection.deliver == "last_per_subject" and not follow
+        self._resumed = False
+        self._trouble: float | None = None
+        """Start of the current outage."""
+        self._begin()
+
+    @property
+    def _listed(self) -> bool:
+        """True if the server uses a list of last messages; without history every message is a last one."""
+        without = self.info is not None and self.info["config"].get("max_msgs_per_subject") == 1
+        return self._selection.deliver == "last_per_subject" and not self._current and not without
+
+    def _begin(self) -> None:
+        self._consumer = ServerConsumer(self._api, self.stream)
+        self._gaps.begin()
+
+    async def __aenter__(self) -> OrderedConsumer:
+        """Create the consumer. Raises StreamNotFound, PermissionDenied, and errors of a request."""
+        self._stack = AsyncExitStack()
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._consumer.delete()
+        await self._stack.aclose()
+
+    async def batches(self) -> AsyncIterator[list[RawFrame]]:
+        """Yield messages in order, as they arrive; an empty list, once, when the initial data is complete.
+
+        Ends there unless it follows. Raises StreamReplaced when the stream is deleted, recreated or emptied.
+        """
+        if self._current and not self._announced:
+            self._announced = True
+            yield []
+        idle = False
+        while self._follow or not self._current:
+            if not self._current and await self._caught_up(idle):
+                if await self._complete():
+                    self._current = self._announced = True
+                    self._gaps.stepping = False
+                    self._size.reset()
+                    yield []
+                    continue
+                self._consumer.lost = True
+            else:
+                messages = self._accept(await self._receive())
+                idle = not (messages or self._gaps.moved)
+                if messages and self._in_sequence(messages) and (wanted := self._wanted(messages)):
+                    yield wanted
+            if self._consumer.lost or self._consumer.epoch != self._connection.epoch:
+                await self._resume()
+                idle = False
+
+    def _in_sequence(self, messages: list[RawFrame]) -> bool:
+        """Record the position of these messages; return False, to start over, if earlier ones were lost."""
+        sequence, number, time_ns, pending = delivery(messages[-1][1])
+        consumer = self._consumer
+        if number != consumer.next + len(messages) - 1:
+            consumer.lost = True
+            return False
+        consumer.next, consumer.missing, self._trouble = number + 1, False, None
+        self._last = max(self._last, sequence)
+        self._instance.receive(sequence, time_ns)
+        self._size.pending = pending
+        if self._follow and not pending:
+            consumer.end = sequence
+        return True
+
+    def _wanted(self, messages: list[RawFrame]) -> list[RawFrame]:
+        """Drop messages below the start: servers begin at the end of the stream if that comes first."""
+        start = self._selection.start
+        if not start or delivery(messages[0][1])[0] >= start:
+            return messages
+        return [frame for frame in messages if delivery(frame[1])[0] >= start]
+
+    async def _receive(self) -> list[RawFrame]:
+        """Keep two batches requested, and return what has arrived."""
+        with suppress(NoServer):
+            while self._consumer.puller.messages < self._size.ahead:
+                self._consumer.puller.ask(self._size.pull(follow=self._follow, stepping=self._gaps.stepping))
+        frames = await self._consumer.puller.receive(pull_size.HEARTBEAT_S if self._current else IDLE_S)
+        if not frames:
+            await self._heed_silence(time.monotonic() - self._consumer.puller.heard)
+        return frames
+
+    async def _heed_silence(self, seconds: float) -> None:
+        """Handle silence: the consumer's server has failed, or an import passes on one answer per pull."""
+        consumer = self._consumer
+        consumer.lost = seconds > 2 * pull_size.HEARTBEAT_S + 1
+        each_answered = 0 < consumer.puller.answers <= consumer.puller.asked
+        if self._size.single or not each_answered or not self._connection.online:
+            return
+        if consumer.lost:
+            self._hushed += 1
+            if self._hushed > 1:
+                self._size.take_single_answers()
+        elif consumer.missing:
+            consumer.lost = True
+            self._size.take_single_answers()
+            single_reply.note(self._api)
+        else:
+            await consumer.note_missing()
+
+    def _accept(self, frames: list[RawFrame]) -> list[RawFrame]:
+        messages = [frame for frame in frames if frame[1]]
+        self._gaps.moved = False
+        self._consumer.puller.count_off(len(messages))
+        if len(messages) != len(frames):
+            sequence = self._last
+            for frame in frames:
+                if frame[1]:
+                    sequence = delivery(frame[1])[0]
+                else:
+                    self._status(frame[2], sequence)
+        return messages
+
+    def _status(self, header: bytes, sequence: int) -> None:
+        """Handle a pull's end or a heartbeat, after the message of this sequence."""
+        found = self._consumer.puller.settle(header)
+        if found.meaning is Meaning.REFUSED and self._size.limit(found.most("Batch")):
+            return
+        if found.meaning in (Meaning.BAD, Meaning.REFUSED):
+            raise ServerError(f"The server refused a pull: {found}", code=found.code)
+        if found.meaning in (Meaning.GONE, Meaning.LOST):
+            self._consumer.lost = True
+        elif found.meaning is Meaning.ENDED:
+            self._ended(found, sequence)
+        elif found.meaning is Meaning.ALIVE and self._gaps.stepping:
+            self._stepped(int(header_value(header, b"Nats-Last-Stream") or 0), sequence)
+
+    def _stepped(self, position: int, sequence: int) -> None:
+        """Handle a pause of the server at that position; beyond the list it pauses only if nothing is left."""
+        if self._gaps.reach(position):
+            self._trouble = None
+        if (position if self._instance.known else sequence) > self._end.last:
+            self._consumer.end = position
+        elif self._gaps.too_many(self.expected or 0):
+            self._consumer.lost = True
+
+    def _ended(self, found: Status, sequence: int) -> None:
+        if self._gaps.stepping and found.code == 408:
+            return
+        if not self._follow and (found.code == 404 or (found.code == 408 and found.text != "Requests Pending")):
+            self._consumer.end = sequence
+            self._consumer.puller.forget()
+        elif found.code == 404:
+            self._consumer.lost = True
+        elif found.text.startswith("Message Size Exceeds"):
+            if self._listed:
+                self._consumer.lost = self._size.overflowed = True
+            else:
+                self._size.outgrow(found.messages)
+
+    async def _open(self) -> None:
+        """Create the consumer, then read the stream's extent: in this order, so that nothing is missed in between."""
+        await self._stack.enter_async_context(self._consumer.puller)
+        made = await self._create_consumer()
+        self.expected = self._consumer.due
+        if self._current:
+            self._last = int(made["delivered"]["stream_seq"])
+        self.info = await self._look()
+        if self.info:
+            self._instance.begin(self.info)
+        self._fit_list()
+
+    async def _look(self) -> StreamInfo | None:
+        """Read the stream's extent; return its info, None without permission."""
+        try:
+            info = await streams.info(self._api, self.stream)
+        except (PermissionDenied, JetStreamDisabled):
+            self._end = InitialEnd(await self._last_matching())
+            return None
+        self._note(info["state"])
+        last = int(info["state"]["last_seq"])
+        self._instance.reached(last)
+        self._end = InitialEnd(last)
+        return info
+
+    def _note(self, state: StreamState) -> None:
+        self._state = state
+        self._size.note_state(state)
+
+    def _fit_list(self) -> None:
+        if self._listed:
+            self._size.fit_list(headers_only=self._selection.headers_only, known=self.info is not None)
+
+    async def _create_consumer(self) -> dict[str, Any]:
+        again = self._resumed and (self._current or self._selection.deliver != "last_per_subject")
+        made = await self._consumer.create(self._selection, self._last, resumed=again)
+        self._size.limit(made["config"].get("max_batch"))
+        self._size.pending = self._consumer.due or 0
+        return made
+
+    async def _resume(self) -> None:
+        """Recreate the consumer, from the last message received, once the server is back."""
+        await self._stack.aclose()
+        self._resumed = True
+        self._count_restart()
+        if self._selection.deliver == "last_per_subject" and not self._current:
+            self._last = 0  # a list starts over
+        self._trouble = self._trouble or time.monotonic()
+        pause = 0.05
+        while True:
+            try:
+                await self._connection.wait_online(min(self._patience, 3600))
+                if state := await self._instance.check():
+                    self._note(state)
+                self._begin()
+                self._stack = AsyncExitStack()
+                await self._stack.enter_async_context(self._consumer.puller)
+                await self._create_consumer()
+                if self._listed:
+                    await self._look()
+                self._fit_list()
+                return
+            except StreamNotFound:
+                raise self._instance.deleted() from None
+            except _GONE:
+                await self._stack.aclose()
+                if self._connection.closed or self._out_of_patience():
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+
+    def _count_restart(self) -> None:
+        """Raise ServerError for a finite reading that starts over repeatedly without progress."""
+        self._restarts = 0 if self._last > self._furthest else self._restarts + 1
+        self._furthest = max(self._furthest, self._last)
+        if self._restarts > RESTARTS and not self._follow and self._connection.online:
+            raise ServerError(
+                f"The server does not deliver the messages of stream `{self.stream}` after message {self._furthest}"
+            )
+
+    def _out_of_patience(self) -> bool:
+        return self._trouble is not None and time.monotonic() - self._trouble > self._patience
+
+    async def _caught_up(self, idle: bool) -> bool:
+        """Return True if all initial data has been delivered; `idle` when nothing more seems to come."""
+        end, self._consumer.end = self._consumer.end, None
+        reached = end if self._strict or self._gaps.stepping else self._last
+        if reached is not None and reached >= self._end.target:
+            return True
+        if self._strict and self._last > self._end.limit.end:
+            await self._keep_up()
+        if self._listed and not self._gaps.stepping and (idle or end is not None):
+            self._gaps.stepping = True
+            self._consumer.puller.forget()
+        if not idle and (end is None or self._end.bounded):
+            return False
+        try:
+            # The stream may continue on other subjects, or end with deleted messages.
+            last = await self._last_matching()
+            if (self._last if end is None else end) >= last:
+                return True
+            self._end.lower(last)
+        except StreamNotFound:
+            raise self._instance.deleted() from None
+        except _GONE:
+            if self._connection.closed or self._out_of_patience():
+                raise
+        self._trouble = self._trouble or time.monotonic()
+        if self._out_of_patience():
+            raise ServerError(f"The server has messages of `{self.stream}` that it does not deliver")
+        return False
+
+    async def _keep_up(self) -> None:
+        """Raise ServerError if the stream is written faster than it is read."""
+        last = 0
+        with suppress(*_GONE):
+            last = await self._last_matching()
+        if last and self._end.limit.hopeless(last):
+            raise ServerError(f"The stream `{self.stream}` is written faster than it can be read", hint=_SLOWER)
+
+    async def _complete(self) -> bool:
+        """Return True if as many messages arrived as the server counted, unless the stream has changed since.
+
+        Raises ServerError when it keeps counting more than it delivers.
+        """
+        came = self._consumer.next - 1
+        if self._last >= self._end.last:
+            return True  # in order, so all initial data; a new consumer counts later messages, too
+        if self._consumer.due is None or came >= self._consumer.due or self._state is None:
+            return True
+        try:
+            if not extent.unchanged(self._state, (await streams.info(self._api, self.stream))["state"]):
+                return True
+            self._doubts += 1
+            if self._doubts < DOUBTS:
+                return False
+            if self._selection.deliver == "last_per_subject":  # a second opinion on the length of its list
+                self._consumer.due = await extent.subjects(self._api, self.stream, self._selection.subjects)
+        except StreamNotFound:
+            raise self._instance.deleted() from None
+        except _GONE:
+            return False
+        if came >= self._consumer.due:
+            return True
+        raise ServerError(
+            f"The server delivered {came} of {self._consumer.due} messages that it counts in stream `{self.stream}`",
+            hint="Run the command again; if it fails again, restart the server that leads the stream",
+        )
+
+    async def _last_matching(self) -> int:
+        """Return the last sequence on the subjects being read, 0 for none."""
+        try:
+            return await extent.last_matching(self._api, self.stream, self._selection.subjects)
+        except PermissionDenied:
+            # Without permission to read messages, only the consumer's count is known, which is not a sequence.
+            return SOMEWHERE if await self._consumer.has_more() else self._last
+
+
+async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[list[RawFrame]]:
+    """Yield all batches of a finite reading, without the end marker."""
+    async with OrderedConsumer(api, stream, selection) as consumer:
+        async for batch in consumer.batches():
+            if batch:
+                yield batch
