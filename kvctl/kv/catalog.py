@@ -33,6 +33,7 @@ from kvctl.kv.config_diff import (
 )
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.settings import FIXED
 from kvctl.kv.stream_kind import Kind, kind_of, started
 
 EDIT_ATTEMPTS = 5
@@ -140,11 +141,13 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
     if kind_of(info["config"]) is Kind.INCOMPLETE:
         raise _incomplete(name)
     after = edited(started(info["config"]), changes, clear)
-    if after.get("storage", "file") != info["config"].get("storage", "file"):
-        raise RefusedError(
-            f"The storage of `{name}` cannot be changed after its creation",
-            hint=f"Copy it with `kvctl bucket copy {name} NEWNAME --data history --storage {after['storage']}`",
-        )
+    for row in FIXED:
+        if row.from_stream(after) != row.from_stream(info["config"]):
+            option = f"--{row.option_name} {row.from_stream(after)}"
+            raise RefusedError(
+                f"The {row.option_name.replace('-', ' ')} of `{name}` cannot be changed after its creation",
+                hint=f"Copy it with `kvctl bucket copy {name} NEWNAME --data history {option}`",
+            )
     return Edit(info, after)
 
 

@@ -15,7 +15,7 @@ from kvctl.units import duration_ns
 
 DUPLICATE_WINDOW = timedelta(minutes=2)
 """ADR-8: a shorter ttl is also the window."""
-CLEARABLE = (*FIELDS, "metadata.KEY", "placement")
+CLEARABLE = (*(row.name for row in SETTINGS.values() if row.clearable), "metadata.KEY", "placement")
 """Fields that can be cleared; `placement` is cluster and tags together."""
 
 
@@ -46,7 +46,7 @@ def _clear(stream: StreamConfig, text: str) -> None:
         _clear_metadata(stream, text.partition(".")[2])
     elif name == "placement":
         stream.pop("placement", None)
-    elif name in FIELDS:
+    elif name in CLEARABLE:
         SETTINGS[name].to_stream(stream, FIELDS[name])
     else:
         known = ", ".join(f"`{field.replace('_', '-')}`" for field in sorted(CLEARABLE))

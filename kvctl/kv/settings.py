@@ -81,6 +81,10 @@ class Setting:
     """Name in differences, if it is not the setting's."""
     part_of: str = ""
     """Setting whose value contains this one, which then is not a field of BucketConfig."""
+    fixed: bool = False
+    """Whether it cannot be changed after the creation."""
+    clearable: bool = True
+    """Whether an edit can reset it to its default."""
     check: Callable[[Any], str | None] | None = None
     """Returns the problem of an invalid value, which servers would refuse or silently change."""
     write: Callable[[StreamConfig, Any], None] | None = None
@@ -92,11 +96,6 @@ class Setting:
     def option_name(self) -> str:
         """Name of the option, without `--`."""
         return (self.option or self.name).replace("_", "-")
-
-    @property
-    def clearable(self) -> bool:
-        """Whether an edit can reset it to its default."""
-        return not self.part_of
 
     def to_stream(self, stream: StreamConfig, value: Any) -> None:
         """Set the value in a stream configuration. Raises UsageError for an invalid value."""
@@ -116,13 +115,15 @@ class Setting:
         return self.default if found is None else _DECODERS.get(self.form, _same)(found)
 
     def _problem(self, value: Any) -> str | None:
+        if value is None:
+            return None
         least, most = self.limits.get("minimum"), self.limits.get("maximum")
         if least is not None and most is not None and not least <= value <= most:
             return f"must be {least} to {most}, not {value}"
         words = self.limits.get("enum")
         if words and value not in words:
             return f"must be {' or '.join(f'`{word}`' for word in words)}, not `{value}`"
-        if self.form is Form.SIZE and value is not None and value < 1:
+        if self.form is Form.SIZE and value < 1:
             return "must be at least 1 byte"
         return self.check(value) if self.check is not None else None
 
@@ -210,10 +211,8 @@ def _metadata_problem(metadata: Mapping[str, str]) -> str | None:
     return next((f"`{name}` is reserved" for name in metadata if reserved(name)), None)
 
 
-def _republish_problem(value: Republish | None) -> str | None:
-    if value is not None and not (value.source and value.destination):
-        return "needs two subjects, as in `$KV.orders.>=copies.>`"
-    return None
+def _republish_problem(value: Republish) -> str | None:
+    return None if value.source and value.destination else "needs two subjects, as in `$KV.orders.>=copies.>`"
 
 
 # -- the rows ----------------------------------------------------------------------------------------------
@@ -239,7 +238,13 @@ class Settings:
         metavar="N", limits={"minimum": 1, "maximum": MAX_REPLICAS},
     )  # fmt: skip
     storage: str = _row(
-        "file", Form.TEXT, "storage", "Storage: `file` or `memory`", metavar="KIND", limits={"enum": ["file", "memory"]}
+        "file",
+        Form.TEXT,
+        "storage",
+        "Storage: `file` or `memory`",
+        metavar="KIND",
+        limits={"enum": ["file", "memory"]},
+        fixed=True,
     )
     max_value_size: int | None = _row(
         None, Form.SIZE, "max_msg_size", "Maximum size of a value, including headers",
@@ -305,7 +310,7 @@ _INHERITED = (
 
 _HEADERS_ONLY = Setting(
     "republish_headers_only", Form.FLAG, False, "republish.headers_only", "Republish only headers, without values",
-    of=frozenset(("bucket", "aggregate", "table")), part_of="republish", write=_write_headers_only,
+    of=frozenset(("bucket", "aggregate", "table")), part_of="republish", clearable=False, write=_write_headers_only,
 )  # fmt: skip
 
 
@@ -315,6 +320,8 @@ SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*_INHERITED, *_DECL
 """All rows, by name."""
 FIELDS: Mapping[str, Any] = {name: row.default for name, row in SETTINGS.items() if not row.part_of}
 """Fields of BucketConfig and their defaults."""
+FIXED = tuple(row for row in SETTINGS.values() if row.fixed)
+"""Settings that cannot be changed after the creation."""
 
 
 def settings_of(resource: Resource) -> tuple[str, ...]:

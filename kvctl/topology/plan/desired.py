@@ -14,7 +14,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.config_edit import edited
-from kvctl.kv.settings import FIELDS, SETTINGS
+from kvctl.kv.settings import FIELDS, FIXED, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Aggregate, Mirror
@@ -84,7 +84,7 @@ class Draft:
         before, after = self.before or self.after, self.after
         stay = {source["name"] for source in sources_of(after)}
         return (
-            before.get("storage", "file") == after.get("storage", "file")
+            all(row.from_stream(before) == row.from_stream(after) for row in FIXED)
             and (not before.get("deny_purge") or bool(after.get("deny_purge")))
             and same_mirror(before.get("mirror"), after.get("mirror"))
             # Keys are recognized by the stream that they came from, and removed by purges.
