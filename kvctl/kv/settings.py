@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.stream_kind import own_metadata, reserved
-from kvctl.units import duration_from_ns, duration_ns
+from kvctl.units import MAX_INT64, duration_from_ns, duration_ns
 
 T = TypeVar("T")
 
@@ -279,6 +279,13 @@ class BucketSettings(Settings):
     atomic: bool = _row(
         False, Form.FLAG, "allow_atomic", "Allow atomic writes of several keys", of=("bucket", "aggregate")
     )
+    first_revision: int | None = _row(
+        None, Form.INTEGER, "first_seq", "Revision of the first entry, above those of an earlier bucket of this name",
+        of=("bucket", "aggregate"),
+        metavar="N", limits={"minimum": 1, "maximum": MAX_INT64}, fixed=True, clearable=False,
+        write=lambda stream, value: stream.update({"first_seq": value} if value else {}),
+    )  # fmt: skip
+    """None: 1 for a new bucket, and as it is for an existing one."""
     republish: Republish | None = _row(
         None, Form.ROUTE, "republish", "Republish stored messages of subject SRC to DEST",
         of=("bucket", "aggregate", "table"),

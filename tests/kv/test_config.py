@@ -86,6 +86,7 @@ EVERYTHING = BucketConfig(
     republish=Republish("$KV.ALL.>", "copies.>"),
     metadata={"owner": "team-a"},
     atomic=True,
+    first_revision=1000,
 )
 
 
@@ -121,6 +122,8 @@ def test_keys_with_a_ttl_are_allowed_with_the_markers_only() -> None:
         {"republish": Republish("", "x.>")},
         {"republish": Republish("x.>", "")},
         {"metadata": {"": "x"}},
+        {"first_revision": 0},
+        {"first_revision": 2**63},
         {"metadata": {"_nats.ver": "1"}},
         {"metadata": {"kvctl.unfinished": "1"}},
     ],
@@ -155,6 +158,7 @@ configs = st.builds(
     republish=st.none() | st.builds(Republish, st.just("a.>"), st.just("b.>"), st.booleans()),
     metadata=st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.text(max_size=5), max_size=3),
     atomic=st.booleans(),
+    first_revision=st.none() | st.integers(1, 2**63 - 1),
 )
 
 

@@ -9,7 +9,7 @@ from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.config_edit import CLEARABLE, edited
-from kvctl.kv.settings import FIELDS
+from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import UNFINISHED
 from tests.kv.test_config import EVERYTHING
 
@@ -67,7 +67,7 @@ def test_cluster_and_tags_do_not_replace_one_another() -> None:
     assert "placement" not in edited(placed, {}, ["placement"])
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", [field for field in FIELDS if SETTINGS[field].clearable])
 def test_every_field_can_be_cleared(field: str) -> None:
     stream = EVERYTHING.to_stream()
     cleared = edited(stream, {}, [field.replace("_", "-")])
@@ -87,7 +87,9 @@ def test_one_entry_of_the_metadata_can_be_cleared() -> None:
     assert edited(LIVE, {}, ["metadata"])["metadata"] == {"_nats.ver": "2.15.1", "_nats.level": "5"}
 
 
-@pytest.mark.parametrize("field", ["bogus", "name", "allow-direct", "metadata.nobody", "metadata._nats.ver", ""])
+@pytest.mark.parametrize(
+    "field", ["bogus", "name", "first-revision", "allow-direct", "metadata.nobody", "metadata._nats.ver", ""]
+)
 def test_unknown_field_cannot_be_cleared(field: str) -> None:
     with pytest.raises(UsageError):
         edited(LIVE, {}, [field])
@@ -157,6 +159,7 @@ def test_differences_speak_a_bucket_s_language() -> None:
         "metadata.a: 1 -> none",
         "metadata.owner: none -> team-a",
         "atomic: none -> yes",
+        "first_revision: none -> 1000",
     }
 
 

@@ -65,6 +65,9 @@ async def add(
     The stored configuration is read back, because old servers silently drop settings that they do not know. In that
     case the bucket is removed and the error names the settings.
 
+    Revisions of a recreated bucket begin at 1 again, and a compare-and-set with a revision of the earlier bucket could
+    succeed by accident. --first-revision with a number above the earlier ones prevents that.
+
     A mirror of an earlier bucket with this name would answer reads of the new bucket with its old values. Such mirrors
     are reported; on a terminal kvctl offers to recreate them.
     """

@@ -90,5 +90,5 @@ def _route(text: str) -> Republish:
 
 _PARSERS: Mapping[Form, Callable[[Any], Any]] = {Form.PAIRS: parse_metadata, Form.TEXTS: tuple, Form.ROUTE: _route}
 
-Placement = Annotated[Given, setting_options("bucket", only=("replicas", "storage", "cluster"))]
+Placement = Annotated[Given, setting_options("bucket", only=("replicas", "storage", "cluster", "first_revision"))]
 """Settings of a copy that may differ from the original's."""

@@ -95,6 +95,21 @@ def test_every_setting_has_its_option(bucket: Bucket, seeds: RawClient) -> None:
     )  # fmt: skip
 
 
+def test_first_revision_continues_above_those_of_an_earlier_bucket(bucket: Bucket, seeds: RawClient) -> None:
+    assert bucket("add", "orders", "--first-revision", "1000").exit_code == 0
+    seeds.put("orders", "key", b"v")
+    assert seeds.api("STREAM.INFO.KV_orders")["state"]["last_seq"] == 1000
+    assert bucket("add", "orders", "--first-revision", "1000").exit_code == 0
+    assert "first_revision: 1000 -> none" in bucket("add", "orders").err
+    refused = bucket("edit", "orders", "--first-revision", "2000")
+    assert refused.exit_code == 1
+    assert "first revision of `orders` cannot be changed" in refused.err
+    assert bucket("edit", "orders", "--clear", "first-revision").exit_code == 2
+    assert bucket("edit", "orders", "--history", "2").exit_code == 0
+    assert bucket("copy", "orders", "other", "--data", "latest", "--first-revision", "7").exit_code == 0
+    assert seeds.api("STREAM.INFO.KV_other")["state"]["last_seq"] == 7
+
+
 def test_adding_again_is_no_error_and_says_so(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
     bucket("add", "orders", "--history", "2")
     assert bucket("add", "orders", "--history", "2") == snapshot
