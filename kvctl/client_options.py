@@ -10,6 +10,7 @@ from typing import Any
 
 from kvctl.contexts import DEFAULT_URL, Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, UsageError
+from kvctl.phrases import quoted
 from kvctl.urls import Address, addresses, redact
 
 START_HINT = "Start one with `kvctl server run`, or name yours with `--server URL` or `kvctl context add`"
@@ -193,7 +194,7 @@ def _tls(context: Context) -> Any:
         if context.cert:
             tls.load_cert_chain(context.cert, context.key)
     except (OSError, ValueError) as error:
-        paths = ", ".join(f"`{path}`" for path in (context.ca, context.cert, context.key) if path)
+        paths = quoted(path for path in (context.ca, context.cert, context.key) if path)
         raise UsageError(f"The TLS files cannot be used ({paths}): {_tls_reason(error)}") from None
     return tls
 

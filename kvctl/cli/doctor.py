@@ -7,6 +7,7 @@ import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -98,8 +99,6 @@ def _text(session: Session, found: "Sequence[Finding]") -> str:
 
 def _summary(errors: int, warnings: int, notes: int) -> str:
     """Count findings in words: `No errors, 1 warning, 2 notes`."""
-    from kvctl.cli.bucket.data import counted
-
     parts = [counted(errors, "error") if errors else "No errors"]
     parts += [counted(number, what) for number, what in ((warnings, "warning"), (notes, "note")) if number]
     return ", ".join(parts)

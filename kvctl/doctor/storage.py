@@ -8,6 +8,7 @@ from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
+from kvctl.phrases import quoted
 from kvctl.units import format_size
 
 NEAR, FULL = 0.8, 1.0
@@ -59,12 +60,12 @@ def unreachable(stream: str, info: StreamInfo | None = None) -> Finding:
         text = f"No server of the stream `{stream}` answers; it may be a mirror or an aggregate"
         return Finding(ERROR, "unreachable", name, text, "Start its servers")
     config = info["config"] if info else {}
-    held = f"its only server {_listed(peers)} does" if len(peers) == 1 else f"its servers {_listed(peers)} do"
+    held = f"its only server {quoted(peers)} does" if len(peers) == 1 else f"its servers {quoted(peers)} do"
     sources = sources_of(config)
-    origins = _listed(list(dict.fromkeys(source["name"].removeprefix("KV_") for source in sources)))
+    origins = quoted(dict.fromkeys(source["name"].removeprefix("KV_") for source in sources))
     also = f", and nothing arrives from {origins}" if origins else ""
     return Finding(
-        ERROR, "unreachable", name, f"`{name}` is offline: {held} not answer{also}", f"Start {_listed(peers)}"
+        ERROR, "unreachable", name, f"`{name}` is offline: {held} not answer{also}", f"Start {quoted(peers)}"
     )
 
 
@@ -87,7 +88,7 @@ def _servers(name: str, info: StreamInfo) -> Iterator[Finding]:
         last = led and len(away) * 2 >= len(peers)  # if one more fails, writes stop
         count = len(peers) + led
         among = f"of {count} servers" if count > 1 else "(its only server)"
-        text = f"{_listed(away)} {among} {'is' if len(away) == 1 else 'are'} offline or far behind"
+        text = f"{quoted(away)} {among} {'is' if len(away) == 1 else 'are'} offline or far behind"
         more = ": if one more fails, writes stop" if last else ""
         yield Finding(WARNING, "server-away", name, text + more, "Start or replace the server: `nats stream cluster`")
     for peer in peers:
@@ -162,7 +163,3 @@ def _alone(name: str, info: StreamInfo, kind: Kind, servers: int) -> Iterator[Fi
     kept = "in memory" if config.get("storage") == "memory" else "on its disk"
     text = f"Only one of {servers} servers holds `{name}`, {kept}: without that server, reads and writes fail"
     yield Finding(WARNING, "one-replica", name, text, f"`kvctl bucket edit {name} --replicas 3`")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

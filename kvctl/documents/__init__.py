@@ -1,1 +1,1 @@
-"""Safe, bounded reading of YAML and JSON documents, with line numbers for errors."""
+"""Safe, bounded reading of YAML and JSON documents, with line numbers for errors; checksums."""

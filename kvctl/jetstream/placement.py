@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError, ServerError
 from kvctl.jetstream.api import Api
+from kvctl.phrases import counted, quoted
 
 if TYPE_CHECKING:
     from kvctl.jetstream.streams import Listing
@@ -38,9 +39,8 @@ def _where(config: Mapping[str, Any]) -> str:
 
 def _asked(config: Mapping[str, Any]) -> str:
     replicas, tags = config.get("num_replicas") or 1, (config.get("placement") or {}).get("tags") or []
-    asked = f"{replicas} {'replica' if replicas == 1 else 'replicas'}"
-    tagged = ", tags " + ", ".join(f"`{tag}`" for tag in tags) if tags else ", no tags"
-    return f"Requested: {asked}{tagged}"
+    tagged = f"tags {quoted(tags)}" if tags else "no tags"
+    return f"Requested: {counted(replicas, 'replica')}, {tagged}"
 
 
 async def _clusters(api: Api, listing: Callable[[Api], Awaitable[Listing]]) -> str:

@@ -12,6 +12,7 @@ from kvctl.jetstream.api import OFFLINE_HINT, Api
 from kvctl.jetstream.pagination import all_pages
 from kvctl.jetstream.placement import placed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.phrases import quoted
 from kvctl.tokens import check_filter_subject, check_name
 
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
@@ -32,7 +33,7 @@ class Listing:
         """Return the infos of all streams. Raises StreamOffline when one did not answer."""
         if self.silent:
             names = sorted(self.silent)
-            listed = ", ".join(f"`{name}`" for name in names)
+            listed = quoted(names)
             raise StreamOffline(f"Streams that do not answer: {listed}", streams=names, hint=OFFLINE_HINT)
         return self.answering
 

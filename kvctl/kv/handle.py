@@ -36,6 +36,7 @@ from kvctl.kv.stream_kind import (
     renaming,
     stop_renaming,
 )
+from kvctl.phrases import quoted
 from kvctl.tokens import encoded
 
 RETRY_PAUSE = 0.1
@@ -152,7 +153,7 @@ class Handle:
                 f"`{self.name}` mirrors `{source.stream}`, which is not a bucket: keys cannot be written to it"
             )
         if not source.writable:
-            names = ", ".join(f"`{name}`" for name in source.origins)
+            names = quoted(source.origins)
             raise ReadOnly(
                 f"`{self.name}` is a read-only aggregate of {names}", hint="Write to the origin that holds the key"
             )

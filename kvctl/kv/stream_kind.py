@@ -10,6 +10,7 @@ from typing import Any
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.phrases import with_article
 
 OWN_METADATA = "kvctl."
 """Prefix of kvctl's own metadata on streams."""
@@ -46,6 +47,14 @@ class Kind(StrEnum):
     REPOSITORY = "repository"
     UNREACHABLE = "unreachable"
     """The servers that have it do not answer."""
+
+
+_NAMED = {Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR, Kind.TABLE, Kind.REPOSITORY}
+
+
+def described(kind: Kind | None) -> str:
+    """Return the kind with its article, for messages: `a bucket`, `an aggregate`, otherwise `a stream`."""
+    return with_article(kind if kind in _NAMED else "stream")
 
 
 def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = None) -> Kind | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter
+from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import format_duration, parse_duration, parse_time
 from kvctl.urls import addresses, redact
@@ -230,7 +231,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.lower() in words:
             return text.lower()
-        raise UsageError(f"`{text}` is not one of {', '.join(words)}", hint=did_you_mean(text, words) or None)
+        raise UsageError(f"`{text}` is not one of {quoted(words)}", hint=did_you_mean(text, words) or None)
 
     return read
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kvctl.documents import parser
 from kvctl.errors import UsageError
+from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 from kvctl.tables.changes import NO_VERSION, Change, Insert, Put, Remove, Version, named
 from kvctl.tables.keys import check_key
@@ -93,7 +94,7 @@ def _check_fields(item: dict[str, Any]) -> None:
     """Raise UsageError for fields that are unknown, missing, or cannot be combined."""
     for name in item:
         if name not in FIELDS:
-            hint = did_you_mean(str(name), FIELDS, otherwise=f"Use one of {', '.join(FIELDS)}")
+            hint = did_you_mean(str(name), FIELDS, otherwise=f"Use one of {quoted(FIELDS)}")
             raise UsageError(f"`{name}` is not a field of a change", hint=hint)
     verbs = [verb for verb in VERBS if verb in item]
     if len(verbs) != 1:
@@ -118,7 +119,7 @@ def _text(item: dict[str, Any], name: str) -> str:
 def _bytes(item: dict[str, Any], name: str, encoding: Any) -> bytes:
     text = _text(item, name)
     if encoding not in _ENCODINGS:
-        raise UsageError(f"`{encoding}` is not an encoding", hint=f"Use one of {', '.join(_ENCODINGS)}")
+        raise UsageError(f"`{encoding}` is not an encoding", hint=f"Use one of {quoted(_ENCODINGS)}")
     try:
         return b64decode(text, validate=True) if encoding == "base64" else text.encode()
     except ValueError:

@@ -14,6 +14,7 @@ from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
 from kvctl.kv.settings import SETTINGS, BucketSettings, Resource, Settings, settings_of
 from kvctl.kv.stream_kind import FIRST_ENTRY
+from kvctl.phrases import quoted
 from kvctl.tokens import check_prefix
 from kvctl.topology.subjects import LITERAL, Transform, default_dest, parse, render
 
@@ -108,7 +109,7 @@ class Origin:
         """Return the `mirror` of a stream configuration; keys keep their names. Raises UsageError."""
         subjects = [f"{SUBJECT_PREFIX}{self.key_space}.{text}" for text in self.keys]
         if overlapping(subjects):
-            raise UsageError(f"Filters of a mirror must not overlap: {', '.join(f'`{text}`' for text in self.keys)}")
+            raise UsageError(f"Filters of a mirror must not overlap: {quoted(self.keys)}")
         mirror: dict[str, Any] = {"name": self.source_stream}
         if len(subjects) == 1:
             mirror["filter_subject"] = subjects[0]

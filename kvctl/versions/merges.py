@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from kvctl.errors import ConflictError, UsageError
+from kvctl.phrases import quoted
 from kvctl.versions import commits, refs
 from kvctl.versions.branch import branch_state, staging
 from kvctl.versions.branch.branch_state import BranchState
@@ -28,10 +29,9 @@ class Conflicting(ConflictError, kind="merge-conflict"):
     """Both sides changed keys, listed in `conflicts`; nothing was changed."""
 
     def __init__(self, conflicts: Sequence[KeyConflict], *, strategies: bool) -> None:
-        keys = ", ".join(f"`{item.key}`" for item in conflicts[:SHOWN])
-        more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
+        keys = quoted((item.key for item in conflicts), SHOWN)
         hint = "Pass `--strategy source-wins` or `--strategy dest-wins`" if strategies else None
-        super().__init__(f"Both sides changed {keys}{more}; nothing was changed", hint=hint)
+        super().__init__(f"Both sides changed {keys}; nothing was changed", hint=hint)
         self.conflicts = list(conflicts)
 
 

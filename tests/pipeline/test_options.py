@@ -27,7 +27,7 @@ def test_every_option_has_a_field_and_every_field_an_option() -> None:
         ({}, "`bucket` is missing"),
         ({"bucket": ""}, "`bucket` is empty"),
         ({"bucket": "a b"}, "`bucket`: `a b` is not a bucket name"),
-        ({"bucket": "B", "mode": "lastest"}, "`mode`: `lastest` is not one of latest, history, changes"),
+        ({"bucket": "B", "mode": "lastest"}, "`mode`: `lastest` is not one of `latest`, `history`, `changes`"),
         ({"bucket": "B", "partitions": "0"}, "`partitions`: `0` is not a positive number"),
         ({"bucket": "B", "partitions": "²"}, "`partitions`: `²` is not a positive number"),
         ({"bucket": "B", "filter": "a..b"}, "`filter`: `a..b` is not a filter"),

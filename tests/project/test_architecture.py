@@ -21,7 +21,7 @@ TREES = {
 MODULES = list(TREES)
 
 LINES = (
-    ("errors",),
+    ("errors", "phrases"),
     ("units", "documents", "tokens", "atomic_file", "suggest"),
     ("urls",),
     ("contexts",),
@@ -33,7 +33,11 @@ LINES = (
     ("cli",),
 )
 """A part imports from the lines above its own, never from its own line or below."""
-BESIDE: dict[str, set[str]] = {"render": {"errors", "units"}, "server": {"errors", "contexts"}, "topics": set()}
+BESIDE: dict[str, set[str]] = {
+    "render": {"errors", "phrases", "units"},
+    "server": {"errors", "contexts"},
+    "topics": set(),
+}
 """Parts off the main line, which only `cli` imports, and what they may import."""
 PART_OF = dict.fromkeys(("wire", "client_options", "lazy_nats", "nats_client", "dial", "outage"), "connection") | {
     "labs": "server"

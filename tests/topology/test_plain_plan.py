@@ -162,7 +162,7 @@ UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
         ("mirrors: {B: {origin: C}}", [B, C], "`B` is a bucket on the server, not a mirror"),
         ("aggregates: {B: {origins: [C]}}", [B, C], "`B` is a bucket on the server, not an aggregate"),
         ("mirrors: {S: {origin: B}}", [info({"name": "S", "subjects": ["s.>"]}), B],
-         "`S` is another kind of stream on the server, not a mirror"),
+         "`S` is a stream on the server, not a mirror"),
         ("buckets: {B: {}}", [UNFINISHED], "`B` is incomplete, left by an interrupted restore or copy"),
     ],
 )  # fmt: skip

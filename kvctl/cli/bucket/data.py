@@ -20,6 +20,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View, age_text, document, size_text
 from kvctl.units import format_time
 
@@ -277,13 +278,6 @@ def report(session: Session, row: dict[str, Any], text: str, *, always: bool = F
         session.show(document(row, name="bucket"))
     else:
         session.note(text, always=always)
-
-
-def counted(number: int, what: str) -> str:
-    """Format a number with its noun: `1 entry`, `2 entries`."""
-    if number == 1:
-        return f"1 {what}"
-    return f"{number} {what.removesuffix('y')}ies" if what.endswith("y") and what != "key" else f"{number} {what}s"
 
 
 def _manifest_view(expected: "Manifest") -> View:

@@ -15,10 +15,11 @@ from kvctl.cli.app.parameters import (
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import data
-from kvctl.cli.bucket.data import counted, report
+from kvctl.cli.bucket.data import report
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 from kvctl.render.view import document
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from kvctl.cli.stream.options import (
 )
 from kvctl.cli.topology.replicas import show_config, tell
 from kvctl.errors import KvctlError, UsageError
+from kvctl.phrases import quoted
 from kvctl.render.view import document
 from kvctl.units import Ago, duration_ns, format_time
 
@@ -107,7 +108,7 @@ async def ls(session: Session, stream: StreamName) -> None:
     infos, silent = await admin.listing((await session.client()).api, check_stream(stream))
     session.show(listing_view(infos, stream))
     if silent:
-        session.warn(f"Consumers that do not answer: {', '.join(f'`{name}`' for name in silent)}")
+        session.warn(f"Consumers that do not answer: {quoted(silent)}")
 
 
 @command(

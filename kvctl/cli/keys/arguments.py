@@ -12,6 +12,7 @@ from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.moment import Moment, parse_moment
+from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ def check_forced(forced: Sequence[str] | None, *known: str) -> None:
     """Raise UsageError for a `--force` that is not a safety check of the command, as a typo is not consent."""
     for name in forced or ():
         if name not in known:
-            checks = ", ".join(f"`{check}`" for check in known)
-            hint = did_you_mean(name, known, f"Use one of {checks}")
+            hint = did_you_mean(name, known, f"Use one of {quoted(known)}")
             raise UsageError(f"`{name}` is not a safety check of this command", hint=hint)
 
 
@@ -89,8 +89,7 @@ def listed(keys: Sequence[str]) -> str:
     """Format the first ten keys as a subject with its verb: ``Key `a` is``, ``Keys `a`, `b` are``."""
     if len(keys) == 1:
         return f"Key `{keys[0]}` is"
-    more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
-    return f"Keys {', '.join(f'`{key}`' for key in keys[:10])}{more} are"
+    return f"Keys {quoted(keys, 10)} are"
 
 
 def parse_revision(text: str) -> int:
@@ -110,7 +109,7 @@ def parse_count(text: str) -> int:
 def parse_encoding(text: str) -> str:
     """Parse `utf-8` or `base64`. Raises UsageError."""
     if text not in ENCODINGS:
-        raise UsageError(f"`{text}` is not an encoding", hint=f"Use one of {', '.join(ENCODINGS)}")
+        raise UsageError(f"`{text}` is not an encoding", hint=f"Use one of {quoted(ENCODINGS)}")
     return text
 
 

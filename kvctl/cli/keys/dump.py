@@ -14,6 +14,7 @@ from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters, open_bucket
 from kvctl.errors import KvctlError, PartlyDone, UsageError
+from kvctl.phrases import counted, quoted
 from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
@@ -152,9 +153,8 @@ def _report(session: Session, bucket: str, to: Path, made: "Dumped") -> None:
     if session.options.output:
         session.show(document(row, *map(Column, row), name="file"))
     else:
-        plural = "entry" if made.entries == 1 else "entries"
         cut = f"revision {made.cut}" if isinstance(made.cut, int) else f"commit `{made.cut[:12]}`"
-        session.note(f"Dumped {made.entries} {plural} of `{bucket}` to `{to}`, as of {cut}")
+        session.note(f"Dumped {counted(made.entries, 'entry')} of `{bucket}` to `{to}`, as of {cut}")
 
 
 def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:
@@ -162,10 +162,7 @@ def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:
         session.warn(made.caveat)
     if made.exact:
         return
-    named = made.lost if session.options.verbose else made.lost[:NAMED]
-    keys = ", ".join(f"`{key}`" for key in named) + (
-        f" and {len(made.lost) - len(named)} more" if len(named) < len(made.lost) else ""
-    )
+    keys = quoted(made.lost, None if session.options.verbose else NAMED)
     removed = f"{made.vanished} entries were removed" if made.vanished else ""
     overwritten = f"entries of these keys may have been overwritten: {keys}" if made.lost else ""
     raise PartlyDone(

@@ -14,6 +14,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced, check_writable, open_bucket
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
+from kvctl.phrases import counted
 from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ async def load(
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
     session.show(document(row, *map(Column, row), name="written"))
     if loaded.rejected and not dry_run:
-        rows = "1 row was" if loaded.rejected == 1 else f"{loaded.rejected} rows were"
+        rows = f"{counted(loaded.rejected, 'row')} {'was' if loaded.rejected == 1 else 'were'}"
         raise PartlyDone(f"{rows} rejected", hint="The other rows were written; fix these and load them again")
 
 

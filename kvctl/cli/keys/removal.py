@@ -20,6 +20,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.kv.names import RESERVED, check_bucket, check_key
+from kvctl.phrases import counted, quoted
 from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _is_key(text: str) -> bool:
 def _question(removal: Removal, keys: Sequence[str], bucket: str) -> str:
     if len(keys) == 1:
         return f"{removal.verb} key `{keys[0]}` from bucket `{bucket}`?"
-    shown = ", ".join(f"`{key}`" for key in keys[:3])
+    shown = quoted(keys[:3])
     return f"{removal.verb} {len(keys)} keys from bucket `{bucket}` ({shown}{', …' if len(keys) > 3 else ''})?"
 
 
@@ -131,7 +132,7 @@ async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chose
         keys, missing = await _present(bucket, removal, keys, chosen.literal)
     rows = [{"bucket": bucket.name, "key": key} for key in keys]
     session.show(View(columns=[Column("bucket", tsv=False, table=False), Column("key")], rows=rows, name="key"))
-    session.note(f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} would be {removal.past}")
+    session.note(f"{counted(len(keys), 'key')} would be {removal.past}")
     _report_missing(bucket, missing, chosen)
 
 

@@ -20,6 +20,7 @@ from kvctl.cli.pipeline.runner import (
 from kvctl.cli.repo.options import open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter
+from kvctl.phrases import quoted
 from kvctl.render.view import Column, document, duration_text, size_text
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def _check_commit(place: str, mode: str, on_evicted: str | None) -> None:
 
 def _check_one_of(option: str, value: str | None, *words: str) -> None:
     if value is not None and value not in words:
-        shown = ", ".join(f"`{word}`" for word in words)
+        shown = quoted(words)
         raise UsageError(
             f"`{option} {value}` is not one of {shown}" if len(words) > 1 else f"`{option}` must be {shown}"
         )

@@ -22,6 +22,7 @@ from kvctl.cli.pipeline.runner import (
 from kvctl.cli.pipeline.verify import hashing
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
+from kvctl.phrases import counted
 from kvctl.render.view import Column, document, duration_text
 
 if TYPE_CHECKING:
@@ -186,8 +187,7 @@ def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
     """Describe the number of rejected rows and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
     more = found.rejected - len(found.samples)
-    rows = "1 row" if found.rejected == 1 else f"{found.rejected} rows"
-    return f"{rows} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
+    return f"{counted(found.rejected, 'row')} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
 
 
 def _changes(create: bool, placement: Given) -> dict[str, Any]:

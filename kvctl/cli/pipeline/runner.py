@@ -21,6 +21,7 @@ import typer
 
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 from kvctl.render.escapes import escape
 from kvctl.units import format_duration
 
@@ -236,7 +237,7 @@ class Rate:
         self._seen.append((now, rows))
         (begun, first), (ended, last) = self._seen[0], self._seen[-1]
         rate = (last - first) / (ended - begun) if ended > begun else 0
-        return f"{rows:,} row{'' if rows == 1 else 's'}" + (f", {rate:,.0f}/s" if rate else "")
+        return counted(rows, "row") + (f", {rate:,.0f}/s" if rate else "")
 
 
 def _written(option: str, value: object) -> str:

@@ -19,6 +19,7 @@ from kvctl.cli.pipeline.runner import (
 )
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View, document, duration_text, size_text
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ async def verify(
         raise ConflictError(f"The export in `{folder}` is damaged: {export_files.in_words(found.damage)}")
     if compared is not None and (count := sum(compared.counts.values())):
         when = f"as it was at revision {compared.revision}" if compared.at == "cut" else "as it is now"
-        raise ConflictError(f"Bucket `{against}`, {when}, differs in {count} key{'' if count == 1 else 's'}")
+        raise ConflictError(f"Bucket `{against}`, {when}, differs in {counted(count, 'key')}")
 
 
 def _show_verified(session: Session, found: "Verified", compared: "Compared | None") -> None:

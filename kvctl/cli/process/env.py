@@ -13,6 +13,7 @@ from kvctl.cli.app.parameters import BucketName, Filters, Program
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import listed, open_bucket, split_keys
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
+from kvctl.phrases import quoted
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -128,7 +129,7 @@ def _refuse_loading(variables: Iterable[bytes], allowed: Collection[str]) -> Non
         return
     options = " ".join(f"--allow {name}" for name in found)
     raise RefusedError(
-        f"{', '.join(f'`{name}`' for name in found)} would change how programs are loaded or run",
+        f"{quoted(found)} would change how programs are loaded or run",
         hint=f"Exclude the keys by filters, add a `--prefix`, or allow them with `{options}`",
     )
 

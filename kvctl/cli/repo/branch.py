@@ -19,6 +19,7 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import tell
 from kvctl.errors import ConflictError
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View, document
 
 app = group(
@@ -110,7 +111,6 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
 
     Commits are kept while another branch or a tag reaches them. `kvctl repo gc` removes unreachable commits.
     """
-    from kvctl.cli.bucket.data import counted
     from kvctl.cli.repo.views import short
 
     place = parse_branch(at)

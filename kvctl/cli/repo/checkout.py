@@ -7,9 +7,9 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, bucket_names
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.data import counted
 from kvctl.cli.repo.options import AtRef, open_repository, parse_at
 from kvctl.errors import ConflictError
+from kvctl.phrases import counted, quoted
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kvctl.versions.transfer.checkout import CheckoutPlan, CheckoutResult
 
 app = group()
+
+NAMED = 10
+"""Maximum number of keys to name in a message."""
 
 FromBucket = Annotated[
     str | None,
@@ -95,16 +98,15 @@ async def record(
     session: Session, repository: "Repository", branch: str, bucket: "Bucket", message: str, **settings: Any
 ) -> "Commit":
     """Commit a live bucket, and warn of what a commit cannot hold. Raises as `bucket_snapshot.record`."""
-    from kvctl.cli.repo.views import listed_keys
     from kvctl.versions.transfer import bucket_snapshot
 
     made, found = await bucket_snapshot.record(repository, branch, bucket, message, **settings)
     if found.adorned:
         session.warn(
-            f"Recorded without ttl and headers, which a commit cannot hold: {listed_keys(sorted(found.adorned))}"
+            f"Recorded without ttl and headers, which a commit cannot hold: {quoted(sorted(found.adorned), NAMED)}"
         )
     if found.foreign:
-        session.warn(f"Left out non-conforming keys: {listed_keys(sorted(found.foreign))}")
+        session.warn(f"Left out non-conforming keys: {quoted(sorted(found.foreign), NAMED)}")
     return made
 
 
@@ -123,14 +125,12 @@ async def begin_with(session: Session, repository: "Repository", bucket: "Bucket
 
 
 def _warn(session: Session, rollout: "CheckoutPlan") -> None:
-    from kvctl.cli.repo.views import listed_keys
-
     if rollout.adorned:
         session.warn(
-            f"Keys that lose their ttl and headers, which a commit cannot hold: {listed_keys(rollout.adorned)}"
+            f"Keys that lose their ttl and headers, which a commit cannot hold: {quoted(rollout.adorned, NAMED)}"
         )
     if rollout.foreign:
-        session.warn(f"Non-conforming keys are not changed: {listed_keys(rollout.foreign)}")
+        session.warn(f"Non-conforming keys are not changed: {quoted(rollout.foreign, NAMED)}")
 
 
 def _rows(rollout: "CheckoutPlan") -> list[dict[str, Any]]:
@@ -190,20 +190,16 @@ def _report(session: Session, place: "At", rollout: "CheckoutPlan", done: "Check
 
 def _moved_on(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
     """Build the error for a bucket that others wrote to after it was compared, with all changes made."""
-    from kvctl.cli.repo.views import listed_keys
-
     return ConflictError(
-        f"Others wrote {listed_keys(done.written_by_others)} to bucket `{rollout.bucket}` during the checkout; "
+        f"Others wrote {quoted(done.written_by_others, NAMED)} to bucket `{rollout.bucket}` during the checkout; "
         f"all {counted(done.done, 'change')} were made",
         hint="Check those keys, then run the checkout again",
     )
 
 
 def _conflict(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
-    from kvctl.cli.repo.views import listed_keys
-
     left = "nothing was changed" if done.at_once else f"{counted(done.done, 'other change')} were made"
     return ConflictError(
-        f"Others changed {listed_keys(done.changed_meanwhile)} in bucket `{rollout.bucket}`; {left}",
+        f"Others changed {quoted(done.changed_meanwhile, NAMED)} in bucket `{rollout.bucket}`; {left}",
         hint="Check those keys, then run the checkout again",
     )

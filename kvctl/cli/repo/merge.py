@@ -23,6 +23,7 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import tell
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 
 if TYPE_CHECKING:
     from kvctl.cli.repo.options import At
@@ -236,7 +237,6 @@ async def reset(
 async def _reset_staged(
     session: Session, repository: "Repository", place: "At", key: str | None, prefix: str | None, dry_run: bool
 ) -> None:
-    from kvctl.cli.bucket.data import counted
     from kvctl.kv.names import check_key
 
     if key is not None:

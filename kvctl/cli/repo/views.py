@@ -1,11 +1,12 @@
 """Views of commits, branches and differences."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.table.views import text_of
+from kvctl.phrases import counted
 from kvctl.render.escapes import escape
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document, size_text
@@ -229,7 +230,7 @@ def status_view(session: Session, repository: str, status: "Status", last: "Comm
         Column("branch", style="green"),
         Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}"),
         Column("repository", table=False),
-        Column("changes", "Staged", text=lambda changes: f"{len(changes)} {'key' if len(changes) == 1 else 'keys'}"),
+        Column("changes", "Staged", text=lambda changes: counted(len(changes), "key")),
     ]
     return document(row, *shown, name="branch", sections=[("Staged changes", staged)])
 
@@ -252,9 +253,3 @@ def _value_text(value: "Value") -> str | None:
         return None
     text, encoding = text_of(value)
     return text if encoding == "utf-8" else f"base64:{text}"
-
-
-def listed_keys(keys: Sequence[str]) -> str:
-    """The first ten, and how many more."""
-    more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
-    return ", ".join(f"`{key}`" for key in keys[:10]) + more

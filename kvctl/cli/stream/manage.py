@@ -30,6 +30,7 @@ from kvctl.cli.stream.options import (
 from kvctl.cli.topology.replicas import show_config, tell
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.phrases import counted, quoted
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ async def ls(
         infos = [info for info in infos if info["config"]["name"] in wanted]
     session.show(listing_view(infos))
     if silent:
-        session.warn(f"Streams that do not answer: {', '.join(f'`{name}`' for name in silent)}")
+        session.warn(f"Streams that do not answer: {quoted(silent)}")
 
 
 @command(
@@ -220,7 +221,6 @@ async def delete(
     stream of a table or a repository is refused without --force foreign-kind. While a possible reader does not answer,
     the deletion is refused without --force unreachable-stream.
     """
-    from kvctl.cli.bucket.data import counted
     from kvctl.cli.bucket.manage import replicated
     from kvctl.jetstream.config import ensure
     from kvctl.kv import reserved_streams

@@ -14,7 +14,6 @@ from kvctl.cli.app.parameters import (
     bucket_names,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.data import counted
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
@@ -25,6 +24,7 @@ from kvctl.cli.topology.replicas import (
     list_replicas,
 )
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 
 if TYPE_CHECKING:
     from kvctl.topology.model import Origin

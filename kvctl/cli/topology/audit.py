@@ -17,6 +17,7 @@ from kvctl.cli.app.parameters import (
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.errors import BucketNotFound, KvctlError, UsageError
+from kvctl.phrases import counted, quoted
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -176,7 +177,7 @@ def _of_file(
     seen = {(item.place.name, item.name) for item in chosen} | {(place, name) for place, name, _ in unseen}
     missing = sorted(name for _, name in wanted - seen)
     if missing:
-        names = ", ".join(f"`{name}`" for name in missing)
+        names = quoted(missing)
         raise BucketNotFound(
             f"In the file but not on the server: {names}", hint="Create them with `kvctl topology apply`"
         )
@@ -243,7 +244,7 @@ def say(session: Session, work: Work, *, list_all: bool) -> None:
     else:
         session.show(outcomes_view(work.outcomes))
     if work.unseen:
-        names = ", ".join(f"`{stream}`" for stream in work.unseen)
+        names = quoted(work.unseen)
         session.warn(f"Streams that may be replicas do not answer and were not audited: {names}")
     for outcome in work.outcomes:
         for warning in _warnings(outcome):
@@ -261,8 +262,8 @@ def _warnings(outcome: "Outcome") -> list[str]:
         found.append(f"{pair} was not audited: {outcome.error.message}{hint}")
     found += [text for text in (outcome.evidence, outcome.hidden) if text]
     if outcome.collisions:
-        counted = "1 key is" if outcome.collisions == 1 else f"{outcome.collisions} keys are"
-        found.append(f"{pair}: {counted} also written by others (key-collision); the last write wins")
+        keys = f"{counted(outcome.collisions, 'key')} {'is' if outcome.collisions == 1 else 'are'}"
+        found.append(f"{pair}: {keys} also written by others (key-collision); the last write wins")
     return found
 
 
@@ -281,7 +282,7 @@ async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, y
     for item in work.repairs:
         session.note(_step(item))
     names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
-    await session.confirm(f"Repair {', '.join(f'`{name}`' for name in names)}?", yes=yes)
+    await session.confirm(f"Repair {quoted(names)}?", yes=yes)
     limit = wait_for or arrival.WAIT_FOR
     for left in work.left:
         with session.progress(f"Filling {left.name}") as progress:

@@ -9,6 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
+from kvctl.phrases import quoted
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -115,14 +116,10 @@ def _warnings(exported: "Exported", unreachable: Iterable[str]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for name, reason in exported.left_out.items():
         reasons.setdefault(reason, []).append(name)
-    left_out = [f"Left out, {reason}: {_listed(names)}" for reason, names in reasons.items()]
+    left_out = [f"Left out, {reason}: {quoted(names)}" for reason, names in reasons.items()]
     remarks = [
         f"`{name}` has {_printable(', '.join(texts))}, which a file cannot express"
         for name, texts in exported.remarks.items()
     ]
     hidden = list(unreachable)
-    return [*left_out, *remarks, *([f"Left out, servers do not answer: {_listed(hidden)}"] if hidden else [])]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    return [*left_out, *remarks, *([f"Left out, servers do not answer: {quoted(hidden)}"] if hidden else [])]

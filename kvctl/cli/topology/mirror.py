@@ -13,7 +13,6 @@ from kvctl.cli.app.parameters import (
     bucket_names,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.data import counted
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
@@ -23,6 +22,7 @@ from kvctl.cli.topology.replicas import (
     build,
     list_replicas,
 )
+from kvctl.phrases import counted
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api

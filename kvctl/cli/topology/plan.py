@@ -11,6 +11,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import File, open_places, read_document
 from kvctl.cli.topology.plan_view import show_plan
 from kvctl.errors import UsageError
+from kvctl.phrases import quoted
 from kvctl.units import format_age, parse_time
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ def say(session: Session, found: "Plan", *, prune: bool) -> None:
     for warning in found.warnings:
         session.warn(warning)
     if found.unlisted and not prune:
-        more = f" and {len(found.unlisted) - _NAMED_MAX} more" if len(found.unlisted) > _NAMED_MAX else ""
-        names = ", ".join(f"`{change.name}`" for change in found.unlisted[:_NAMED_MAX]) + more
+        names = quoted((change.name for change in found.unlisted), _NAMED_MAX)
         them = "it" if len(found.unlisted) == 1 else "them"
         session.note(f"No longer in the file: {names}; `--prune` deletes {them}", always=True)
 

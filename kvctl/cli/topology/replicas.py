@@ -9,6 +9,7 @@ import typer
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
 from kvctl.jetstream.stream_source import sources_of
+from kvctl.phrases import quoted
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
 
@@ -90,7 +91,7 @@ async def list_replicas(session: Session, kind: str, empty: str) -> None:
     rows += [_offline(status) for status in found.offline if str(status.kind) == kind]
     session.show(View(columns=_COLUMNS, rows=sorted(rows, key=lambda row: str(row["name"])), empty=empty))
     if found.unreachable:
-        session.warn(f"Streams that do not answer: {', '.join(f'`{name}`' for name in found.unreachable)}")
+        session.warn(f"Streams that do not answer: {quoted(found.unreachable)}")
 
 
 def _row(status: "BucketStatus") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from kvctl.cli.app.parameters import bucket_names, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.errors import RequestTimeout, UnreachableError, UsageError
+from kvctl.phrases import counted
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.view import Column, View, duration_text
 
@@ -157,7 +158,7 @@ async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedel
 def _headline(look: _Look, interval: timedelta) -> str:
     not_ok = sum(row["state"] != "ok" for row in look.rows)
     state = f"{not_ok} not ok" if not_ok else "all ok"
-    count = f"{len(look.rows)} {'replica' if len(look.rows) == 1 else 'replicas'}, {state}"
+    count = f"{counted(len(look.rows), 'replica')}, {state}"
     times = f"every {duration_text(interval.total_seconds())}, {time.strftime('%H:%M:%S')}"
     return f"{count}  ({times})" + (f"  {escape(look.trouble)}" if look.trouble else "")
 

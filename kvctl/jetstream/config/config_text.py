@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.errors import UsageError
+from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import (
     Ago,
@@ -206,8 +207,7 @@ def _assign_word(target: dict[str, Any], name: str, text: str, path: str) -> Non
 
 def unknown_field(name: str, schema: Schema, where: str) -> UsageError:
     """Build the error for an unknown field; names the nearest one."""
-    fields = ", ".join(f"`{field}`" for field in sorted(schema))
-    hint = did_you_mean(name, schema, otherwise=f"The fields are {fields}")
+    hint = did_you_mean(name, schema, otherwise=f"The fields are {quoted(sorted(schema))}")
     return UsageError(f"{where}: `{name}` is not a field" if where else f"`{name}` is not a field", hint=hint)
 
 
@@ -243,8 +243,7 @@ def _parsed(text: str, kind: Any, path: str) -> Any:
 
 def _word(value: Any, words: tuple[str, ...], where: str) -> Any:
     if value not in words:
-        listed = ", ".join(f"`{word}`" for word in words[:-1])
-        raise UsageError(f"`{where}` must be {listed} or `{words[-1]}`, not `{value}`")
+        raise UsageError(f"`{where}` must be {quoted(words[:-1])} or `{words[-1]}`, not `{value}`")
     return value
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError
 from kvctl.kv.dump.dump_format import VERSION, header_line, trailer_line
 
@@ -25,7 +25,7 @@ class DumpWriter:
         self._file = file
         self._header = header
         self._begin = file.tell()
-        self._digest = hashlib.sha256()
+        self._checksum = Checksum()
         self.entries = 0
         self._write(header_line(header, exact=True))
 
@@ -40,16 +40,16 @@ class DumpWriter:
             self._file.seek(self._begin)
             self._file.write(header_line(self._header, exact=False))
             self._file.seek(self._begin)
-            self._digest = hashlib.sha256()
-            while block := self._file.read(BLOCK):
-                self._digest.update(block)
-        sha256 = self._digest.hexdigest()
+            self._checksum = Checksum()
+            for _ in self._checksum.read(self._file):
+                pass
+        sha256 = self._checksum.sha256
         self._file.write(trailer_line(self.entries, sha256))
         self._file.flush()
         return sha256
 
     def _write(self, data: bytes) -> None:
-        self._digest.update(data)
+        self._checksum.add(data)
         self._file.write(data)
 
 
@@ -118,12 +118,8 @@ def _last_line(file: BinaryIO, size: int) -> tuple[dict[str, Any] | None, int]:
 
 def _difference(file: BinaryIO, body: int, end: int, trailer: dict[str, Any]) -> str | None:
     file.seek(0)
-    digest = hashlib.sha256(file.read(body))
-    left, lines = end - body, 0
-    while left > 0 and (block := file.read(min(BLOCK, left))):
-        digest.update(block)
-        lines += block.count(b"\n")
-        left -= len(block)
+    checksum = Checksum(file.read(body))
+    lines = sum(block.count(b"\n") for block in checksum.read(file, end - body))
     if lines != trailer["entries"]:
         return f"it holds {lines} entries instead of {trailer['entries']}"
-    return None if digest.hexdigest() == trailer["sha256"] else "it has been changed"
+    return None if checksum.sha256 == trailer["sha256"] else "it has been changed"

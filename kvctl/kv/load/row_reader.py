@@ -15,6 +15,7 @@ from kvctl.errors import UsageError
 from kvctl.kv.entry import Operation
 from kvctl.kv.load.rows import BadRow, Row, row_of
 from kvctl.kv.names import RESERVED
+from kvctl.phrases import quoted
 
 FORMATS = ("ndjson", "csv", "tsv")
 _EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
@@ -223,7 +224,7 @@ class _Table:
         for wanted, option in ((self._layout.key, "--key"), (self._layout.value, "--value")):
             if names.count(wanted) != 1:
                 problem = "no column" if wanted not in names else "more than one column"
-                shown = ", ".join(f"`{name}`" for name in names)
+                shown = quoted(names)
                 raise UsageError(
                     f"The table has {problem} `{wanted}`", hint=f"Name it with `{option}`; the heading has {shown}"
                 )

@@ -8,7 +8,6 @@ and without settings that add or remove messages. It gets its real configuration
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import secrets
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from kvctl.documents.checksum import Checksum
 from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
@@ -161,16 +161,15 @@ async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advan
 
 
 async def _write_data(snapshot: Snapshot, path: Path, advance: Advance) -> File:
-    digest, size = hashlib.sha256(), 0
+    written = Checksum()
     with _create(path) as file:
         async for chunk in snapshot.chunks:
             file.write(chunk)
-            digest.update(chunk)
-            size += len(chunk)
+            written.add(chunk)
             advance(len(chunk))
         file.flush()
         os.fsync(file.fileno())
-    return File(path.name, size, digest.hexdigest())
+    return File(path.name, written.size, written.sha256)
 
 
 def _store(path: Path, data: bytes) -> None:

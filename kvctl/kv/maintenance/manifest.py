@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kvctl.documents import checksum
 from kvctl.errors import ConflictError, UsageError
 
 MANIFEST = "manifest.json"
@@ -17,7 +17,6 @@ DATA = "stream.tar.s2"
 
 VERSION = 1
 _LARGEST = 16 << 20
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +46,13 @@ class Manifest:
     def document(self) -> dict[str, Any]:
         """Return the JSON form; its checksum covers every other field."""
         document = {"kvctl": "backup", "version": VERSION, **asdict(self)}
-        return {**document, "checksum": checksum(document)}
+        return {**document, "checksum": checksum.of_document(document)}
 
 
 def hashed(path: Path) -> File:
     """Return the file with its size and hash."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-            size += len(block)
-    return File(path.name, size, digest.hexdigest())
+    found = checksum.of_file(path)
+    return File(path.name, found.size, found.sha256)
 
 
 def read(directory: Path) -> Manifest:
@@ -102,7 +97,9 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _parse(document: dict[str, Any], directory: Path) -> Manifest:
     fields = {name: value for name, value in document.items() if name not in ("kvctl", "version", "checksum")}
-    if document.get("checksum") != checksum({name: value for name, value in document.items() if name != "checksum"}):
+    if document.get("checksum") != checksum.of_document(
+        {name: value for name, value in document.items() if name != "checksum"}
+    ):
         raise _damaged(directory, f"`{MANIFEST}` has been changed")
     try:
         files = tuple(File(**file) for file in fields.pop("files"))
@@ -129,8 +126,3 @@ def _damaged(directory: Path, how: str) -> ConflictError:
     return ConflictError(
         f"The backup in `{directory}` is damaged: {how}", hint="Nothing was restored; use another backup"
     )
-
-
-def checksum(document: dict[str, Any]) -> str:
-    """Return the SHA-256 of the document's canonical JSON, in hexadecimal."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

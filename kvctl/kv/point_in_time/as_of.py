@@ -31,6 +31,7 @@ from kvctl.kv.point_in_time.key_scan import (
 )
 from kvctl.kv.point_in_time.moment import Moment
 from kvctl.kv.resolve import Binding
+from kvctl.phrases import quoted
 
 if TYPE_CHECKING:
     from kvctl.kv.handle import Handle
@@ -184,5 +185,4 @@ def _listed(keys: list[str]) -> str:
     """Return ``key `a` was``, ``keys `a`, `b` were``; of many, the first ten."""
     if len(keys) == 1:
         return f"key `{keys[0]}` was"
-    more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
-    return f"keys {', '.join(f'`{key}`' for key in keys[:10])}{more} were"
+    return f"keys {quoted(keys, 10)} were"

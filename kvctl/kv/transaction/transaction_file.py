@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.kv.transaction.transaction import Transaction
+from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration
 
@@ -76,13 +77,11 @@ class _Reader:
         verbs = [name for name in item if name in VERBS]
         if len(verbs) != 1:
             problem = f"A change has one of `{'`, `'.join(verbs)}`" if verbs else "The change has no operation"
-            self.fail(path, problem, hint=f"Use one of {', '.join(f'`{verb}: KEY`' for verb in VERBS)}")
+            self.fail(path, problem, hint=f"Use one of {quoted(f'{verb}: KEY' for verb in VERBS)}")
         verb = verbs[0]
         for name in item:
             if name != verb and name not in VERBS[verb]:
-                hint = (
-                    "Use `update` with a revision" if name == "revision" else f"Its fields are {_listed(VERBS[verb])}"
-                )
+                hint = "Use `update` with a revision" if name == "revision" else f"Its fields are {quoted(VERBS[verb])}"
                 self.fail((*path, name), f"`{verb}` does not take `{name}`", hint=hint)
         settings: dict[str, Any] = {}
         if "value" in VERBS[verb]:
@@ -102,10 +101,10 @@ class _Reader:
         """Return the fields at a path; unknown ones are errors."""
         found = self._at(path)
         if not isinstance(found, dict):
-            self.fail(path, f"This is not {what}", hint=f"Its fields are {_listed(known)}")
+            self.fail(path, f"This is not {what}", hint=f"Its fields are {quoted(known)}")
         for name in found:
             if name not in known:
-                hint = did_you_mean(str(name), known, otherwise=f"Its fields are {_listed(known)}")
+                hint = did_you_mean(str(name), known, otherwise=f"Its fields are {quoted(known)}")
                 self.fail((*path, name), f"`{name}` is not a field of {what}", hint=hint)
         return found
 
@@ -145,7 +144,7 @@ class _Reader:
         text = self.text((*path, "value"))
         encoding = self.text((*path, "encoding")) if "encoding" in item else "utf-8"
         if encoding not in ENCODINGS:
-            self.fail((*path, "encoding"), f"`{encoding}` is not an encoding", hint=f"Use {_listed(ENCODINGS)}")
+            self.fail((*path, "encoding"), f"`{encoding}` is not an encoding", hint=f"Use {quoted(ENCODINGS)}")
         try:
             return text.encode() if encoding == "utf-8" else base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
@@ -177,7 +176,3 @@ def _quoted(value: object) -> str | None:
     if isinstance(value, bool):
         return f'Quote it: `"{str(value).lower()}"`'
     return f'Quote it: `"{value}"`' if isinstance(value, int | float) else None
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.files.export_manifest import (
     MANIFEST,
@@ -19,7 +19,6 @@ from kvctl.pipeline.files.export_manifest import (
     decode,
 )
 
-BLOCK = 1 << 20
 _LARGEST = 64 << 20
 _IN = TypeVar("_IN")
 _OUT = TypeVar("_OUT")
@@ -92,16 +91,14 @@ def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
 
 def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None) -> Part:
     """Return the file with its size, rows and hash, after flushing it to disk. Raises OSError."""
-    digest, lines, size = hashlib.sha256(), 0, 0
+    checksum, lines = Checksum(), 0
     with path.open("rb", buffering=0) as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            size += len(block)
+        for block in checksum.read(file):
             lines += block.count(b"\n") if format != "parquet" else 0
             advance(len(block))
         os.fsync(file.fileno())
     rows = _parquet_rows(path) if format == "parquet" else max(lines - (format == "csv"), 0)
-    return Part(name, size, rows, digest.hexdigest())
+    return Part(name, checksum.size, rows, checksum.sha256)
 
 
 def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[Damage]:
@@ -135,22 +132,20 @@ def in_parallel(work: Callable[[_IN], _OUT], items: Iterable[_IN]) -> list[_OUT]
 
 
 def _compared(folder: Path, expected: Part, advance: Advance) -> Damage | None:
-    name, digest, size = expected.name, hashlib.sha256(), 0
+    name, checksum = expected.name, Checksum()
     try:
         with (folder / name).open("rb", buffering=0) as file:
             found = os.fstat(file.fileno()).st_size
             if found != expected.bytes:
                 problem = "truncated" if found < expected.bytes else "longer"
                 return Damage(name, problem, f"`{name}` has {found} bytes instead of {expected.bytes}")
-            while block := file.read(BLOCK):
-                digest.update(block)
-                size += len(block)
+            for block in checksum.read(file):
                 advance(len(block))
     except FileNotFoundError:
         return Damage(name, "missing", f"`{name}` is missing")
     except OSError as error:
         return Damage(name, "unreadable", f"`{name}` cannot be read: {error.strerror}")
-    if digest.hexdigest() != expected.sha256:
+    if checksum.sha256 != expected.sha256:
         return Damage(name, "changed", f"`{name}` has been changed")
     return None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from kvctl.documents import checksum
 from kvctl.errors import ConflictError
 
 MANIFEST = "_manifest.json"
@@ -69,7 +69,7 @@ class Manifest:
     def document(self) -> dict[str, Any]:
         """Return the JSON form; its checksum covers everything else in it."""
         document = {"kvctl": _KIND, "version": VERSION, **asdict(self)}
-        return {**document, "checksum": _checksum(document)}
+        return {**document, "checksum": checksum.of_document(document)}
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -91,7 +91,7 @@ def decode(data: bytes, folder: str) -> Manifest:
             f"The export in `{folder}` has version {version}, but this kvctl supports {VERSION}", hint="Upgrade kvctl"
         )
     told = document.pop("checksum", None)
-    if told != _checksum(document):
+    if told != checksum.of_document(document):
         raise damaged(folder, f"`{MANIFEST}` has been changed")
     try:
         known = {field.name: document[field.name] for field in fields(Manifest) if field.name in document}
@@ -126,7 +126,3 @@ def _check(manifest: Manifest, folder: str) -> None:
             raise damaged(folder, f"`{MANIFEST}` names the file `{part.name}`")
     if manifest.format not in FORMATS or manifest.mode not in MODES:
         raise damaged(folder, f"`{MANIFEST}` has format `{manifest.format}` and mode `{manifest.mode}`")
-
-
-def _checksum(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

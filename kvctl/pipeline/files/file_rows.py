@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvctl.errors import UsageError
+from kvctl.phrases import quoted
 from kvctl.pipeline.files.export_files import data_files
 from kvctl.pipeline.files.export_manifest import Manifest
 
@@ -95,7 +96,7 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
     broken = types.pop(_BROKEN, None) is not None
     for name, option in ((key, "--key"), (value, "--value")):
         if name not in types:
-            shown = ", ".join(f"`{column}`" for column in types)
+            shown = quoted(types)
             there = f"Set `{option}` to one of {shown}" if shown else "The table has no columns"
             raise UsageError(f"The table has no column `{name}`", hint=there)
     encoded = types.get("encoding") == types[value] == "string" and "encoding" not in (key, value)

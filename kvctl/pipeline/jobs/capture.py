@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.phrases import counted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.files.capture_folder import CaptureFolder, Piece, State
 from kvctl.pipeline.files.file_rows import COLUMNS
@@ -170,4 +171,4 @@ def _standing(state: State, start: State) -> str:
     captured = state.rows - start.rows
     if not captured:
         return f"from revision {state.revision + 1:,}"
-    return f"at revision {state.revision:,}, {captured:,} {'row' if captured == 1 else 'rows'} captured"
+    return f"at revision {state.revision:,}, {counted(captured, 'row')} captured"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from kvctl.phrases import counted
 from kvctl.units import format_size
 
 if TYPE_CHECKING:
@@ -65,4 +66,4 @@ def _name(prefix: str) -> str:
 
 
 def _keys(group: Group) -> str:
-    return "1 key" if group.keys == 1 else f"{group.keys} keys"
+    return counted(group.keys, "key")

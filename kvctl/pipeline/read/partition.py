@@ -22,6 +22,7 @@ from kvctl.kv.names import is_plain, matches
 from kvctl.kv.point_in_time.snapshot_reader import CutReading
 from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding, assumed, with_info
+from kvctl.phrases import quoted
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.loss_watch import LossWatch
@@ -187,7 +188,7 @@ class PartReading:
         return subject[len(self._cut.prefix.encode()) :].decode(errors="surrogateescape")
 
     def _overwritten(self, keys: Sequence[str], more: int = 0) -> HistoryLost:
-        named = ", ".join(f"`{key}`" for key in keys[:10])
+        named = quoted(keys[:10])
         others = more + len(keys) - len(keys[:10])
         what = " and ".join(filter(None, [named, f"{others} entries" if others else ""]))
         return HistoryLost(

@@ -26,6 +26,7 @@ from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.load.rows import Row
 from kvctl.kv.load.target import Target
 from kvctl.kv.write.conditional_write import explained
+from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import Chunk
 from kvctl.pipeline.write.decision import (
     ANOTHER,
@@ -105,7 +106,7 @@ class Publisher(BulkWriter):
                 self._retire()
             if self._decider.owed:
                 count = len(self._decider.owed)
-                keys = "1 key" if count == 1 else f"{count} keys"
+                keys = counted(count, "key")
                 raise KvctlError(f"A retry produced different rows for {keys}. {ANOTHER}")
         except StreamNotFound:
             raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written to it") from None

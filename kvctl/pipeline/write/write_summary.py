@@ -12,6 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kvctl import atomic_file
 from kvctl.errors import KvctlError, PartlyDone
 from kvctl.kv.load.bulk_writer import RowCounts
+from kvctl.phrases import counted
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.write.arrow_rows import Chunk
 
@@ -83,8 +84,7 @@ def rejections(summary: Summary) -> str:
     """Return the number of rejected rows, and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in summary.samples)
     more = summary.rejected - len(summary.samples)
-    what = "1 row cannot" if summary.rejected == 1 else f"{summary.rejected} rows cannot"
-    return f"{what} be written: {named}" + (f"; and {more} more" if more else "")
+    return f"{counted(summary.rejected, 'row')} cannot be written: {named}" + (f"; and {more} more" if more else "")
 
 
 def _report(summary: Summary, path: str) -> None:

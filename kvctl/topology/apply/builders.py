@@ -16,7 +16,7 @@ from kvctl.kv import catalog
 from kvctl.kv.client import Client
 from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
-from kvctl.kv.stream_kind import Kind, kind_of, started
+from kvctl.kv.stream_kind import Kind, described, kind_of, started
 from kvctl.suggest import did_you_mean
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import WAIT_FOR, Goal
@@ -201,7 +201,8 @@ async def _existing_mirror(api: Api, wanted: StreamConfig) -> StreamInfo | None:
     info, bucket = await asyncio.gather(streams.find(api, name), streams.find(api, STREAM_PREFIX + name))
     if bucket is not None:
         raise BucketExists(
-            f"`{name}` is {_article(bucket['config'])}, which would hide the mirror", hint="Choose another name"
+            f"`{name}` is {described(kind_of(bucket['config']))}, which would hide the mirror",
+            hint="Choose another name",
         )
     if info is not None:
         _require_same(info["config"], wanted)
@@ -211,7 +212,7 @@ async def _existing_mirror(api: Api, wanted: StreamConfig) -> StreamInfo | None:
 def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     name = found["name"]
     if bool(found.get("mirror")) != bool(wanted.get("mirror")):
-        raise BucketExists(f"`{name}` is {_article(found)}", hint="Choose another name")
+        raise BucketExists(f"`{name}` is {described(kind_of(found))}", hint="Choose another name")
     if differing := differences(started(found), wanted):
         raise BucketExists(
             f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (current -> requested):\n"
@@ -222,16 +223,11 @@ def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
 
 def _other_kind(name: str, config: StreamConfig, wanted: str) -> RefusedError:
     return RefusedError(
-        f"`{name}` is {_article(config)}, not {wanted}", hint=f"See it with `kvctl {_group(config)} show {name}`"
+        f"`{name}` is {described(kind_of(config))}, not {wanted}",
+        hint=f"See it with `kvctl {_group(config)} show {name}`",
     )
 
 
 def _group(config: StreamConfig) -> str:
     kind = kind_of(config)
     return str(kind) if kind in (Kind.AGGREGATE, Kind.MIRROR) else "bucket"
-
-
-def _article(config: StreamConfig) -> str:
-    kind = kind_of(config)
-    words = {Kind.AGGREGATE: "an aggregate", Kind.BUCKET: "a bucket", Kind.MIRROR: "a mirror"}
-    return words.get(kind, "a stream") if kind else "a stream"

@@ -16,6 +16,7 @@ from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches
+from kvctl.phrases import quoted
 from kvctl.topology.apply.builders import find_aggregate
 from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.hazards import Hazard
@@ -129,7 +130,7 @@ async def leave(
         taken = await take_out(api, after["name"], gone, names, advance)
         await catalog.apply_edit(api, catalog.Edit(live, marked_leaving(live["config"], others)))
     except KvctlError as error:
-        origins = ", ".join(f"`{name}`" for name in dict.fromkeys(name_of(source) for source in gone)) or "the origin"
+        origins = quoted(dict.fromkeys(name_of(source) for source in gone)) or "the origin"
         name = name_of(after)
         raise PartlyDone(
             f"`{name}` no longer replicates {origins}, but some of its keys remain: {error.message}",

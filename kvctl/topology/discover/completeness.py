@@ -12,6 +12,7 @@ from typing import Any
 
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.phrases import counted
 from kvctl.topology.hazards.replica_hazards import landing, name_of, overlaps
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import UnknownTransform
@@ -142,4 +143,4 @@ def _counts(counted: Sequence[Reading]) -> str:
 
 
 def _number(entries: int, keys: int) -> str:
-    return f"{entries} {'entry' if entries == 1 else 'entries'} of {keys} {'key' if keys == 1 else 'keys'}"
+    return f"{counted(entries, 'entry')} of {counted(keys, 'key')}"

@@ -14,6 +14,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.phrases import quoted
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import recount as recounting
@@ -175,7 +176,7 @@ class _Look:
         """Return the health of a replica whose own servers do not answer."""
         peers = [peer["name"] for peer in (self._link.info.get("cluster") or {}).get("replicas") or ()]
         what = "its server" if len(peers) == 1 else "its servers"
-        named = f"{what} {', '.join(f'`{name}`' for name in peers)}" if peers else "its servers"
+        named = f"{what} {quoted(peers)}" if peers else "its servers"
         text = f"{named} {'does' if len(peers) == 1 else 'do'} not answer"
         return replace(self._plain, state=Health.UNREACHABLE, evidence=text)
 

@@ -11,6 +11,7 @@ from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter
 from kvctl.kv.settings import Republish
+from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration, parse_size
 
@@ -130,8 +131,7 @@ class Reader:
 
     def unknown(self, path: Path, name: str, what: str, known: Any) -> NoReturn:
         """Fail for an unknown word, with a suggestion."""
-        all_of_them = ", ".join(f"`{item}`" for item in known)
-        listed = f"Use one of {all_of_them}" if known else "None are defined"
+        listed = f"Use one of {quoted(known)}" if known else "None are defined"
         self.fail(path, f"`{name}` is not {what}", hint=did_you_mean(name, known, otherwise=listed))
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:

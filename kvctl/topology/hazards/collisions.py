@@ -8,6 +8,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import SUBJECT_PREFIX, matches
+from kvctl.phrases import quoted
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import (
     COLLISION,
@@ -42,9 +43,8 @@ async def stored(api: Api, config: StreamConfig, since: int = 0) -> tuple[list[H
             warnings.append(f"{whose(one, other)} could write the same keys ({places}); could not check: {error}")
             continue
         if both:
-            keys = ", ".join(f"`{key.removeprefix(own)}`" for key in both[:SHOWN])
-            more = f" and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-            found.append(Hazard(KEY_COLLISION, f"{whose(one, other)} write the same keys, {keys}{more}: {COLLISION}"))
+            keys = quoted((key.removeprefix(own) for key in both), SHOWN)
+            found.append(Hazard(KEY_COLLISION, f"{whose(one, other)} write the same keys, {keys}: {COLLISION}"))
         else:
             warnings.append(f"{whose(one, other)} could write the same keys ({places}); no stored key does")
     return found, warnings

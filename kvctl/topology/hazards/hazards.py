@@ -10,6 +10,7 @@ from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams
 from kvctl.kv.config_diff import shown
+from kvctl.phrases import counted, quoted
 from kvctl.units import duration_from_ns, format_size
 
 LOSSY_EDIT = "lossy-edit"
@@ -76,7 +77,7 @@ def of_foreign(stream: StreamConfig) -> list[Hazard]:
 
 def of_silent(streams: Iterable[str]) -> list[Hazard]:
     """Return the hazard of a change while streams that may read from the changed one do not answer."""
-    names = ", ".join(f"`{name}`" for name in streams)
+    names = quoted(streams)
     if not names:
         return []
     text = f"Unreachable streams may be mirrors or aggregates of it: {names}"
@@ -103,7 +104,7 @@ def _history(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | Non
     if not cost.over_history:
         return None
     change = f"history {before.get('max_msgs_per_subject')} -> {after['max_msgs_per_subject']}"
-    return f"{change} removes {_count(cost.over_history, 'revision')} of {_count(cost.keys_over_history, 'key')}"
+    return f"{change} removes {counted(cost.over_history, 'revision')} of {counted(cost.keys_over_history, 'key')}"
 
 
 def _age(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
@@ -113,18 +114,18 @@ def _age(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
         shown("ttl", duration_from_ns(config.get("max_age", 0)).total_seconds() or None) for config in (before, after)
     )
     if cost.expired == cost.messages:
-        return f"ttl {old} -> {new} removes all {_count(cost.messages, 'revision')} immediately"
+        return f"ttl {old} -> {new} removes all {counted(cost.messages, 'revision')} immediately"
     later = cost.messages - cost.expired
     if not cost.expired:
-        return f"ttl {old} -> {new} removes {_count(later, 'revision')} at that age"
-    return f"ttl {old} -> {new} removes {_count(cost.expired, 'revision')} immediately and {later} more at that age"
+        return f"ttl {old} -> {new} removes {counted(later, 'revision')} at that age"
+    return f"ttl {old} -> {new} removes {counted(cost.expired, 'revision')} immediately and {later} more at that age"
 
 
 def _subjects(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
     if not cost.keys_outside:
         return None
     change = f"subjects {shown('', before.get('subjects'))} -> {shown('', after.get('subjects'))}"
-    return f"{change} makes {_count(cost.keys_outside, 'key')} inaccessible"
+    return f"{change} makes {counted(cost.keys_outside, 'key')} inaccessible"
 
 
 def _bytes(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
@@ -132,18 +133,14 @@ def _bytes(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
         return None
     over = f"max_bytes {after['max_bytes']} is {format_size(cost.bytes - after['max_bytes'])} below what is in use"
     consequence = "no new key fits" if after.get("discard") == "new" else "the oldest are deleted"
-    return f"{over} by {_count(cost.messages, 'revision')}: {consequence}"
+    return f"{over} by {counted(cost.messages, 'revision')}: {consequence}"
 
 
 def _size(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
     if not cost.oversized:
         return None
     limit = f"max_value_size {after['max_msg_size']}"
-    return f"{limit} is below {_count(cost.oversized, 'revision')}, which could not be rewritten"
+    return f"{limit} is below {counted(cost.oversized, 'revision')}, which could not be rewritten"
 
 
 _EVIDENCE: dict[str, Any] = {HISTORY: _history, AGE: _age, SUBJECTS: _subjects, BYTES: _bytes, SIZE: _size}
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

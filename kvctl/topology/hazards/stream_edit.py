@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.phrases import counted
 from kvctl.topology.discover import links
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import (
@@ -54,7 +55,7 @@ def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[str]:
 def _limits(before: StreamConfig, after: StreamConfig, cost: Cost, aspect: str) -> str | None:
     if aspect == HISTORY and cost.over_history:
         change = f"max_msgs_per_subject {_limit(before, 'max_msgs_per_subject')} -> {after['max_msgs_per_subject']}"
-        return f"{change} removes {_messages(cost.over_history)} of {_counted(cost.keys_over_history, 'subject')}"
+        return f"{change} removes {_messages(cost.over_history)} of {counted(cost.keys_over_history, 'subject')}"
     if aspect == AGE and cost.messages:
         ages = " -> ".join(format_duration(duration_from_ns(config.get("max_age", 0))) for config in (before, after))
         now = f"{_messages(cost.expired)} immediately" if cost.expired else ""
@@ -63,7 +64,7 @@ def _limits(before: StreamConfig, after: StreamConfig, cost: Cost, aspect: str) 
             "max_age 0s", "max_age none"
         )
     if aspect == SUBJECTS and cost.keys_outside:
-        return f"subjects no longer covers {_counted(cost.keys_outside, 'subject')} of stored messages"
+        return f"subjects no longer covers {counted(cost.keys_outside, 'subject')} of stored messages"
     if aspect == BYTES and cost.bytes > after["max_bytes"]:
         consequence = "nothing new fits" if after.get("discard") == "new" else "the oldest messages are deleted"
         over = format_size(cost.bytes - after["max_bytes"])
@@ -104,8 +105,4 @@ def _limit(config: StreamConfig, name: str) -> str:
 
 
 def _messages(count: int) -> str:
-    return _counted(count, "message")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return counted(count, "message")

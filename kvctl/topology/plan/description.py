@@ -8,6 +8,7 @@ from typing import Any
 from kvctl.errors import UsageError
 from kvctl.kv.config_diff import UNSET, Difference, shown
 from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere
+from kvctl.phrases import counted, quoted
 from kvctl.topology.file.origin_spec import origin_spec
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.model import Origin
@@ -42,7 +43,7 @@ def remarks(change: Change) -> list[str]:
     if change.cascades:
         found.append("because its origin is recreated, whose old entries it would keep serving")
     if change.leaving:
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys(name_of(source) for source in change.leaving))
+        names = quoted(dict.fromkeys(name_of(source) for source in change.leaving))
         found.append(f"removes keys that came only from {names}")
     if change.action is Action.CHANGE and (names := _started(change)):
         audit = f"`kvctl topology audit {change.name}` finds keys that were lost before"
@@ -57,12 +58,12 @@ def losses(change: Change) -> list[str]:
     found = []
     if change.drops is not None:
         messages, size = change.drops
-        held = f"{messages:,} {'entry' if messages == 1 else 'entries'} ({format_size(size)})"
+        held = f"{counted(messages, 'entry')} ({format_size(size)})"
         found.append(f"drops {held}{_again(change)}" if messages else "is empty")
     if change.action is Action.RECREATE and change.kind is Kind.AGGREGATE and not change.is_copy:
         found.append(f"`kvctl aggregate remove-origin {change.name} ...` removes an origin and keeps the rest")
     if change.readers:
-        names = ", ".join(f"`{name}`" for name in change.readers)
+        names = quoted(change.readers)
         found.append(f"{names} {'replicates' if len(change.readers) == 1 else 'replicate'} from it, and would stop")
     return found
 
@@ -86,7 +87,7 @@ def _started(change: Change) -> str:
     before = (change.live["config"].get("sources") if change.live else None) or []
     stay = {meaning(source) for source in (change.after or {}).get("sources") or []}
     names = [name_of(source) for source in before if not begins_somewhere(source) and meaning(source) in stay]
-    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+    return quoted(dict.fromkeys(names))
 
 
 def _again(change: Change) -> str:

@@ -14,7 +14,7 @@ from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import SERVER_METADATA, TOPOLOGY, Kind, bucket_name, kind_of
+from kvctl.kv.stream_kind import SERVER_METADATA, TOPOLOGY, Kind, bucket_name, described, kind_of
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import Where
@@ -252,7 +252,7 @@ def _refuse_conflicts(drafts: Sequence[Draft], inventory: Inventory, gone: Colle
         other = place.infos.get(namesake)
         if other is not None and (draft.place, namesake) not in gone and _hides(draft, other["config"]):
             found.append(
-                f"`{draft.name}` is {_article(kind_of(other['config']))} on the server, not {_article(draft.kind)}"
+                f"`{draft.name}` is {described(kind_of(other['config']))} on the server, not {described(draft.kind)}"
             )
     if found:
         raise BucketExists(
@@ -272,9 +272,4 @@ def _other_kind(draft: Draft) -> str | None:
         return None
     if kind is Kind.INCOMPLETE:
         return f"`{draft.name}` is incomplete, left by an interrupted restore or copy"
-    return f"`{draft.name}` is {_article(kind)} on the server, not {_article(draft.kind)}"
-
-
-def _article(kind: Kind | None) -> str:
-    words = {Kind.AGGREGATE: "an aggregate", Kind.BUCKET: "a bucket", Kind.MIRROR: "a mirror"}
-    return words.get(kind, "another kind of stream") if kind else "another kind of stream"
+    return f"`{draft.name}` is {described(kind)} on the server, not {described(draft.kind)}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvctl.errors import ConflictError
 from kvctl.jetstream.api import Api
+from kvctl.phrases import counted
 from kvctl.topology.apply import applier
 from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.file.document import Topology
@@ -49,6 +50,5 @@ def _worse(shown: Change, now: Change) -> list[str]:
     texts = [hazard.evidence for hazard in now.hazards if hazard not in shown.hazards]
     texts += [f"`{name}` now replicates from {title(now)}" for name in now.readers if name not in shown.readers]
     if shown.drops is not None and not shown.drops[0] and now.drops is not None and now.drops[0]:
-        count = now.drops[0]
-        texts.append(f"{title(now)} was empty and now holds {count} {'entry' if count == 1 else 'entries'}")
+        texts.append(f"{title(now)} was empty and now holds {counted(now.drops[0], 'entry')}")
     return texts

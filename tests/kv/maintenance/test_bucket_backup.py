@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import kvctl
+from kvctl.documents import checksum
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError, ServerError, UsageError
 from kvctl.jetstream.server_snapshot import CHUNK, Restoring
 from kvctl.kv import catalog
@@ -338,7 +339,7 @@ async def test_incomplete_restore_is_removed(client: kvctl.Client, bucket_name: 
     described = directory / manifest.MANIFEST
     document = json.loads(described.read_bytes()) | {"messages": 51}
     del document["checksum"]
-    described.write_text(json.dumps(document | {"checksum": manifest.checksum(document)}))
+    described.write_text(json.dumps(document | {"checksum": checksum.of_document(document)}))
     with pytest.raises(ConflictError, match="messages 50 instead of 51"):
         await bucket_backup.restore(client.api, directory)
     assert bucket_name not in await client.bucket_names()
@@ -411,7 +412,7 @@ async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(
     document = json.loads(described.read_bytes()) | {"server": "9.9.9"}
     document["files"] = [asdict(manifest.hashed(directory / name)) for name in (manifest.CONFIG, manifest.DATA)]
     del document["checksum"]
-    described.write_text(json.dumps(document | {"checksum": manifest.checksum(document)}))
+    described.write_text(json.dumps(document | {"checksum": checksum.of_document(document)}))
     with pytest.raises(ServerError, match="restore failed") as refused:
         await bucket_backup.restore(client.api, directory)
     assert "made by nats-server 9.9.9" in str(refused.value.hint)

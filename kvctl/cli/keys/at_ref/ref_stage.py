@@ -9,6 +9,7 @@ from kvctl.cli.keys.arguments import check_filters, check_keys, listed
 from kvctl.cli.keys.at_ref.ref_rows import written_row
 from kvctl.cli.repo.options import open_branch, parse_branch
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
+from kvctl.phrases import counted, quoted
 from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ async def _write_if(
 
 
 def _question(at: "At", keys: Sequence[str]) -> str:
-    shown = ", ".join(f"`{key}`" for key in keys[:3])
+    shown = quoted(keys[:3])
     what = f"key {shown}" if len(keys) == 1 else f"{len(keys)} keys ({shown}{', …' if len(keys) > 3 else ''})"
     return f"Delete {what} from `{at}`?"
 
@@ -145,7 +146,7 @@ def _show_plan(session: Session, at: "At", keys: Sequence[str]) -> None:
     rows = [{"bucket": at.repository, "ref": at.ref, "key": key} for key in keys]
     columns = [Column(name, tsv=False, table=False) for name in ("bucket", "ref")]
     session.show(View(columns=[*columns, Column("key")], rows=rows, name="key"))
-    session.note(f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} would be deleted")
+    session.note(f"{counted(len(keys), 'key')} would be deleted")
 
 
 def _show(

@@ -1,0 +1,23 @@
+"""Phrases of messages: counts with their nouns, lists of names, articles. [pure]"""
+
+from collections.abc import Iterable
+
+
+def counted(number: int, noun: str) -> str:
+    """Format a number with its noun: `1 key`, `2 entries`, `1,200 replicas`."""
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") and not noun.endswith("ey") else f"{noun}s"
+    return f"{number:,} {noun}"
+
+
+def quoted(names: Iterable[str], limit: int | None = None) -> str:
+    """List names in backticks, and beyond `limit` only how many more there are."""
+    listed = [f"`{name}`" for name in names]
+    if limit is None or len(listed) <= limit:
+        return ", ".join(listed)
+    return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article: `a bucket`, `an aggregate`."""
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
