@@ -67,10 +67,18 @@ class JsonWriter(Lines):
 
 
 class TsvWriter(Lines):
-    r"""One record a line, no header; tab, newline, carriage return and backslash as `\t \n \r \\`."""
+    r"""One record a line; tab, newline, carriage return and backslash as `\t \n \r \\`."""
+
+    def __init__(self, view: View, *, terminal: bool = False, header: bool = False) -> None:
+        super().__init__(view, terminal=terminal)
+        self.keys = [column.key for column in view.columns if column.tsv]
+        self._header = header
+
+    def begin(self) -> bytes:
+        return raw_bytes("\t".join(self.keys)) + b"\n" if self._header else b""
 
     def rows(self, batch: Sequence[Row]) -> bytes:
-        keys = [column.key for column in self.view.columns if column.tsv]
+        keys = self.keys
         if not batch:
             return b""
         records = list(zip(*[_fields([row.get(key) for row in batch]) for key in keys], strict=True))

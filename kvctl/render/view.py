@@ -1,7 +1,7 @@
 """Views, the data that commands pass to the renderer: columns and rows, or one document. [pure]"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -65,6 +65,13 @@ class View:
 def document(row: Row, *columns: Column, name: str = "name", sections: Sequence[tuple[str, View]] = ()) -> View:
     """Return a view of one document, by default with a column for each field."""
     return View(columns=columns or [Column(key) for key in row], rows=[row], single=True, name=name, sections=sections)
+
+
+def picked(view: View, names: Sequence[str]) -> View:
+    """Return the view with the named columns in this order, without sections; a field without a column gets one."""
+    shown = {column.key: column for column in view.columns if column.table}
+    columns = [replace(shown.get(name, Column(name)), title=None, tsv=True) for name in names]
+    return replace(view, columns=columns, sections=())
 
 
 def age_text(time: str) -> str:

@@ -160,4 +160,5 @@ def _be_patient() -> None:
 
 if __name__ == "__main__":
     _import_everything()
+    importlib.import_module("tests.support.record_check").install()
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -12,12 +12,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kvctl.cli.app.global_options import shared_options
+from kvctl.cli.app.global_options import Shared, shared_options
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
 from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
+from kvctl.cli.records import records_of
 from kvctl.errors import UsageError
+from kvctl.render.terminal import is_terminal
 
 Call = Callable[[Session], Awaitable[int | None] | int | None]
 """Command bound to its arguments, which takes a session and may return an exit code."""
@@ -137,6 +139,32 @@ class Command(HelpPage, TyperCommand):
             keep_tail(parser, tail)
         take_digits_as_arguments(parser)
         return parser
+
+    def invoke(self, ctx: Any) -> Any:
+        """Return the call. Raises UsageError for columns that the command does not print."""
+        _check_columns(ctx.command_path, ctx.obj)
+        return super().invoke(ctx)
+
+
+def _check_columns(path: str, options: Shared) -> None:
+    """Check `--columns` and `--header`, which select tsv in a pipe even where nothing would be printed."""
+    if not options.columns and not options.header:
+        return
+    known = list(dict.fromkeys(name for record in records_of(path) for name in record.fields))
+    option = "--columns" if options.columns else "--header"
+    if not known:
+        raise UsageError(f"`{option}` cannot be used with `{path}`, which prints no records")
+    if options.output not in (None, "tsv", "table"):
+        raise UsageError(
+            f"`{option}` cannot be combined with `-o {options.output}`",
+            hint="Columns belong to tsv and tables; JSON has all fields",
+        )
+    if unknown := [name for name in options.columns if name not in known]:
+        listed = ", ".join(f"`{name}`" for name in unknown)
+        what = "is not a column" if len(unknown) == 1 else "are not columns"
+        raise UsageError(f"{listed} {what} of `{path}`", hint=f"Use any of {', '.join(known)}")
+    if options.output is None:
+        options.output = "table" if is_terminal(sys.stdout) else "tsv"
 
 
 class Group(HelpPage, TyperGroup):

@@ -36,13 +36,15 @@ class Shared:
     timeout: timedelta | None = None
     read_only: bool | None = None
     output: str | None = None
+    columns: tuple[str, ...] = ()
+    header: bool = False
     quiet: bool = False
     verbose: bool = False
     color: str = "auto"
 
     def connection_flags(self) -> dict[str, object]:
         """Return the given connection options, for `contexts.resolve`."""
-        rest = ("output", "quiet", "verbose", "color")
+        rest = ("output", "columns", "header", "quiet", "verbose", "color")
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in rest}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -100,6 +102,8 @@ def shared_options() -> tuple[SharedOption, ...]:
         SharedOption("--timeout", metavar="DURATION", help="Maximum time to wait for a response", parse=parse_duration),
         SharedOption("--read-only", help="Refuse all writes"),
         SharedOption("-o", "--output", metavar="FORMAT", help=", ".join(FORMATS), choices=FORMATS),
+        SharedOption("--columns", metavar="NAMES", help="Columns of tsv and tables: `name,kind`", parse=_column_names),
+        SharedOption("--header", help="Begin tsv with a line of column names"),
         SharedOption("-q", "--quiet", help="Print only results and errors, no notes or progress"),
         SharedOption("-v", "--verbose", help="Show each API request and its duration", also=["--trace"]),
         SharedOption("--color", metavar="WHEN", help=", ".join(COLORS), choices=COLORS, is_eager=True),
@@ -132,6 +136,13 @@ def _parsed(option: SharedOption, value: Any) -> Any:
             f"`{value}` is not a value of `{option.spellings[-1]}`", hint=f"Use one of {', '.join(option.choices)}"
         )
     return option.parse(value) if option.parse else value
+
+
+def _column_names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if "" in names:
+        raise UsageError(f"`{text}` is not a list of columns", hint="Separate names by commas: `--columns name,kind`")
+    return names
 
 
 def context_names(incomplete: str) -> list[str]:

@@ -12,6 +12,7 @@ from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
 from kvctl.cli.app.global_options import SharedOption, shared_options
+from kvctl.cli.records import records_of
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
@@ -52,6 +53,8 @@ class HelpPage:
             page.list(section, rows)
         page.list("Arguments", [argument_line(param) for param in arguments(self.params)])
         page.list("Options", [option_line(param) for param in own_options(self.params)])
+        for title, names in record_lists(ctx.command_path):
+            page.block(title, _wrapped(names, page.width - 2))
         self._format_shared(ctx, page)
         self._format_references(ctx, page)
 
@@ -76,6 +79,17 @@ class HelpPage:
         aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
         page.line("Aliases", ", ".join(aliases))
         page.line("See also", ", ".join(f"kvctl {name}" for name in getattr(self.callback, "see", ())))
+
+
+def record_lists(path: str) -> list[tuple[str, list[str]]]:
+    """Return headings with names: the columns of a command's tsv, and what else `--columns` can pick."""
+    records = records_of(path)
+    if not records:
+        return []
+    columns = list(records[0].columns)
+    more = dict.fromkeys(name for record in records for name in record.fields if name not in columns)
+    found = [("Columns", columns), ("Further columns for --columns", list(more))]
+    return [(title, names) for title, names in found if names]
 
 
 def help_option() -> TyperOption:

@@ -18,9 +18,11 @@ from kvctl.cli.app.help_page import (
     metavar,
     option_line,
     own_options,
+    record_lists,
     usage,
 )
 from kvctl.cli.app.main import root
+from kvctl.cli.records import with_field_list
 from kvctl.pipeline.option_list import with_option_list
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +43,7 @@ def main(directory: Path = ROOT) -> None:
 def generated() -> dict[str, str]:
     """File name -> text: a page for the root and for each group, one for each topic, and the completion scripts.
 
-    So is the topic whose list of options is made from the code.
+    So are the topics whose lists of options and fields are made from the code.
     """
     tree = root()
     pages = {"man/man1/kvctl.1": _root_page(tree)}
@@ -52,7 +54,8 @@ def generated() -> dict[str, str]:
     for topic, title in topics.titles().items():
         pages[f"man/man7/kvctl-{topic}.7"] = _topic_page(topic, title)
     scripts = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
-    return {**pages, **scripts, "kvctl/topics/pipeline.md": _topic("pipeline")}
+    lists = {f"kvctl/topics/{name}.md": _topic(name) for name in ("formats", "pipeline")}
+    return {**pages, **scripts, **lists}
 
 
 def walk(group: Group, parent: Any = None) -> Iterator[tuple[Any, Command]]:
@@ -101,8 +104,9 @@ def _topic_page(topic: str, title: str) -> str:
 
 def _topic(topic: str) -> str:
     """Return a topic's text, with generated parts rewritten from the code."""
+    generators = {"pipeline": with_option_list, "formats": with_field_list}
     text = topics.page(topic)
-    return with_option_list(text) if topic == "pipeline" else text
+    return generators[topic](text) if topic in generators else text
 
 
 def _context(tree: Group) -> Any:
@@ -123,6 +127,8 @@ def _command(ctx: Any, command: Command) -> str:
     parts = [f".SS {_text(name)}\n{_bold(usage(ctx))}\n", _paragraph(summary), _markdown(details)]
     parts += [_term(_bold(label), help) for label, help in map(argument_line, arguments(command.params))]
     parts += [_option(option) for option in own_options(command.params) if option.name != "help"]
+    for title, names in record_lists(ctx.command_path):
+        parts.append(_paragraph(f"{title}: {', '.join(names)}."))
     examples = getattr(command.callback, "examples", ())
     return "".join([*parts, ".PP\nExamples:\n", _code(examples)])
 

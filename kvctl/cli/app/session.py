@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from kvctl.cli.app.global_options import Shared
 from kvctl.errors import Cancelled, UsageError
 from kvctl.render.escapes import escape
-from kvctl.render.formats import WRITERS, Writer, render
+from kvctl.render.formats import WRITERS, TsvWriter, Writer, render
 from kvctl.render.terminal import Terminal
-from kvctl.render.view import Row, View
+from kvctl.render.view import Row, View, picked
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +40,10 @@ class Session:
         self.terminal = terminal
         self.output = options.output or ("table" if terminal.is_terminal else "tsv")
         """Requested output format, by default `table` on a terminal, else `tsv`."""
+        self.aligned = self.output == "table" and bool(options.columns)
+        """The records of tsv are printed as a table, because `--columns` chooses its columns."""
+        if self.aligned:
+            self.output = "tsv"
         self._resources = AsyncExitStack()
         self._client: Client | None = None
         self._writing: ThreadPoolExecutor | None = None
@@ -168,11 +172,15 @@ class Session:
 
     def _writer(self, view: View, *, endless: bool = False) -> Writer:
         terminal = self.terminal.is_terminal
-        if self.output == "table":
+        if self.options.columns:
+            view = picked(view, self.options.columns)
+        if self.output == "table" or self.aligned:
             from kvctl.render.text_table import DetailsWriter, TableWriter
 
-            kind = DetailsWriter if view.single else TableWriter
+            kind = DetailsWriter if view.single and not self.aligned else TableWriter
             return kind(view, width=self.terminal.width if terminal else None, color=self.terminal.colored)
+        if self.output == "tsv":
+            return TsvWriter(view, terminal=terminal, header=self.options.header)
         return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
 
     async def _write_aside(self, data: bytes) -> None:

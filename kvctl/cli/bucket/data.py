@@ -96,7 +96,7 @@ async def copy(
         return
     with session.progress(f"Copying {bucket}") as progress:
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
-    row = {"bucket": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
+    row = {"name": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
     entries = f", {counted(copied.entries, 'entry')}" if data else ""
     changed = copied.created or copied.entries
     text = (
@@ -199,16 +199,16 @@ async def compact(
             for entry in found.entries
         ]
         columns = [Column("key"), Column("revision", right=True), Column("created", text=age_text), Column("operation")]
-        session.show(View(columns=columns, rows=rows, name="key", empty="No tombstones"))
+        session.show(View(columns=columns, rows=rows, name="key", empty="No deleted keys"))
         for hazard in reasons:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
     hazards.refuse(reasons, force, f"Compacting `{bucket}` could lose or restore data")
-    with session.progress("Removing tombstones", len(found.entries)) as progress:
+    with session.progress("Removing deleted keys", len(found.entries)) as progress:
         messages = await bucket_changes.compact(source, found, progress.advance)
-    row = {"bucket": bucket, "tombstones": len(found.entries), "messages": messages, "kept": len(found.kept)}
+    row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
     report(
-        session, row, f"Removed {counted(len(found.entries), 'tombstone')} ({counted(messages, 'message')} in total)"
+        session, row, f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
     )
 
 
@@ -222,14 +222,12 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
 
     The files have the format of `nats stream backup`, and `nats stream restore` can read them.
     """
-    from dataclasses import asdict
-
     from kvctl.kv.maintenance import bucket_backup
 
     client = await session.client()
     with session.progress(f"Backing up {bucket}") as progress:
         made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
-    report(session, asdict(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
+    report(session, _manifest_row(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
 
 
 @command(
@@ -262,7 +260,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
         done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
     await offer_to_recreate(session, api, expected.stream)
     row = {
-        "bucket": expected.bucket,
+        "name": expected.bucket,
         "stream": expected.stream,
         "changed": True,
         "entries": done.info["state"]["messages"],
@@ -275,16 +273,23 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
 def report(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
     """Report a change: an object if a format was requested, else a note on a terminal, with `always` in a pipe too."""
     if session.options.output:
-        session.show(document(row, name="bucket"))
+        session.show(document(row))
     else:
         session.note(text, always=always)
 
 
+def _manifest_row(made: "Manifest") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    fields = asdict(made)
+    return {"name": fields.pop("bucket"), **fields, "files": [*fields["files"]]}
+
+
 def _manifest_view(expected: "Manifest") -> View:
-    row = expected.document()
+    row = _manifest_row(expected)
     fields = [Column(name, table=False) for name in row]
     shown = [
-        Column("bucket"),
+        Column("name"),
         Column("messages", "Entries"),
         Column("keys"),
         Column("bytes", "Size", text=size_text),
@@ -292,7 +297,7 @@ def _manifest_view(expected: "Manifest") -> View:
         Column("created", "Backed up", text=age_text),
         Column("server", "From server", text=lambda version: f"nats-server {version}"),
     ]
-    return document(row, *fields, *(replace(column, tsv=False) for column in shown), name="bucket")
+    return document(row, *fields, *(replace(column, tsv=False) for column in shown))
 
 
 def _contents(made: "Manifest") -> str:

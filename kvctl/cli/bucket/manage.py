@@ -87,7 +87,7 @@ async def add(
         made = await _create(session, api, wanted)
     created = made is not None and made.created
     text = f"Created bucket `{name}`" if created else f"Bucket `{name}` already exists with this configuration"
-    report(session, {"bucket": name, "stream": wanted["name"], "changed": created}, text, always=not created)
+    report(session, {"name": name, "stream": wanted["name"], "changed": created}, text, always=not created)
 
 
 @command(app, "ls", examples=["kvctl bucket ls", "kvctl bucket ls -o json | jq -r '.[].name'"], see=["bucket show"])
@@ -212,14 +212,14 @@ async def delete(
     described = await bucket_changes.describe(api, bucket)
     status, dependents = described.status, described.dependents
     result: dict[str, Any] = {
-        "bucket": bucket,
+        "name": bucket,
         "stream": status.stream,
         "kind": str(status.kind),
         "values": status.values,
         "dependents": None if dependents is None else [dependent_row(item) for item in dependents],
     }
     if dry_run:
-        session.show(document(result, name="bucket"))
+        session.show(document(result))
         return
     reserved_streams.refuse(status.config, forcible=False)
     hazards.refuse(links.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
@@ -264,7 +264,7 @@ async def _apply(session: Session, plan: "EditPlan", bucket: str, force: list[st
     if differences:
         await catalog.apply_edit((await session.client()).api, plan.edit)
     result = {
-        "bucket": bucket,
+        "name": bucket,
         "stream": plan.edit.after["name"],
         "changed": bool(differences),
         "differences": [{"field": item.field, "before": item.before, "after": item.after} for item in differences],

@@ -1,6 +1,7 @@
 """Listings of buckets and differences of an edit: the JSON objects and their form on a terminal."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.jetstream.stream_source import sources_of
@@ -36,7 +37,7 @@ def listing_view(
         Column("description", flex=True),
     ]
     if not any(row.get("origins") for row in rows):
-        columns = [column for column in columns if column.key != "origins" or not column.table]
+        columns = [replace(column, table=False) if column.key == "origins" else column for column in columns]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
     return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
 

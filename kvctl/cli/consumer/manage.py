@@ -243,13 +243,13 @@ async def delete(
 
     check_stream(stream), check_consumer(consumer)
     target = ensure.consumer((await session.client()).api, stream, consumer)
-    row: dict[str, Any] = {"stream": stream, "consumer": consumer}
+    row: dict[str, Any] = {"stream": stream, "name": consumer}
     if dry_run:
         info = await target.read()
         session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
         return
     await ensure.delete(target)
-    tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="consumer")
+    tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="name")
 
 
 @command(
@@ -313,8 +313,8 @@ async def _add(
     text = f"Created consumer `{name}` of stream `{stream}`"
     if not created:
         text = f"Consumer `{name}` of stream `{stream}` already exists with this configuration"
-    row = {"stream": stream, "consumer": name, "changed": created}
-    tell(session, row, text, always=not created, name="consumer")
+    row = {"stream": stream, "name": name, "changed": created}
+    tell(session, row, text, always=not created, name="name")
 
 
 async def _edit(
@@ -335,9 +335,9 @@ async def _edit(
         session.note(str(difference), always=True)
     if differing:
         await ensure.edit(target, before, after)
-    row = {"stream": stream, "consumer": consumer, "changed": bool(differing), "differences": change_rows(differing)}
+    row = {"stream": stream, "name": consumer, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed consumer `{consumer}`" if differing else f"No changes to consumer `{consumer}`"
-    tell(session, row, text, always=not differing, name="consumer")
+    tell(session, row, text, always=not differing, name="name")
 
 
 async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:
@@ -359,8 +359,8 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     until = format_time(end_ns) if end_ns is not None else None
     text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
     text = f"Would have {text[0].lower()}{text[1:]}" if dry_run else text
-    row = {"stream": stream, "consumer": consumer, "paused": until is not None, "until": until}
-    tell(session, row, text, name="consumer")
+    row = {"stream": stream, "name": consumer, "paused": until is not None, "until": until}
+    tell(session, row, text, name="name")
 
 
 def _options(**given: Any) -> "Config":

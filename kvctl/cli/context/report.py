@@ -24,7 +24,7 @@ async def report(session: Session, context: "Context", bucket: str | None) -> No
     """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used."""
     from kvctl.urls import redact
 
-    facts: dict[str, Any] = {"context": context.name, "url": redact(context.url), "origin": context.origin}
+    facts: dict[str, Any] = {"name": context.name, "url": redact(context.url), "origin": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
     try:
         await _inspect(facts, context, bucket)
@@ -105,7 +105,7 @@ def _view(facts: dict[str, Any]) -> View:
     )
     return document(
         facts,
-        Column("context"),
+        Column("name"),
         Column("url", "URL"),
         Column("origin", "URL from", tsv=False),
         Column("usable"),

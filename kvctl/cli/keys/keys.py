@@ -61,7 +61,7 @@ async def keys(
     now = await open_bucket(session, bucket)
     past = None if as_of is None else await now.as_of(as_of)
     source = past or now
-    if session.output in ("tsv", "name"):
+    if session.output == "name" or (session.output == "tsv" and not session.options.columns):
         await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
     else:
         rows = _name_rows(source, wanted, deleted, limit, sort)
@@ -83,6 +83,8 @@ async def _name_lines(
     """Yield names as lines of output, batch by batch."""
     escaped = session.terminal.is_terminal
     backslashes = session.output == "tsv"
+    if session.options.header and backslashes:
+        yield b"key\n"
     async with aclosing(_limited(source.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
         async for names in batches:
             lines = b"\n".join(names) + b"\n"

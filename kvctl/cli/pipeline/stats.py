@@ -97,7 +97,7 @@ def _show(session: Session, found: "Stats") -> None:
     prefixes = [_group_row(group) for group in found.prefixes]
     largest, hottest = [_key_row(key) for key in found.largest], [_key_row(key) for key in found.hottest]
     row = {
-        "bucket": found.bucket, "cut": found.cut, "history": found.history, "full": found.full, **total,
+        "name": found.bucket, "cut": found.cut, "history": found.history, "full": found.full, **total,
         "prefixes": prefixes, "more_prefixes": found.more, "largest": largest, "hottest": hottest,
         "seconds": round(found.seconds, 3),
     }  # fmt: skip
@@ -110,7 +110,7 @@ def _show(session: Session, found: "Stats") -> None:
         )
         if rows
     ]
-    session.show(document(row, *SUMMARY, name="bucket", sections=sections))
+    session.show(document(row, *SUMMARY, sections=sections))
     if found.more:
         session.note(f"{found.more} smaller prefixes are not listed; list more with `--limit`")
 
@@ -129,7 +129,7 @@ def _key_row(key: "Key") -> dict[str, Any]:
 
 
 SUMMARY = (
-    Column("bucket"), Column("cut", "Revision"), Column("keys"), Column("tombstones", "Deleted"), Column("entries"),
+    Column("name"), Column("cut", "Revision"), Column("keys"), Column("deleted"), Column("entries"),
     Column("history"), Column("full", table=False), Column("bytes", "Size", text=size_text),
     Column("held", "With history", text=size_text), Column("changed_today", "Changed today"),
     *(Column(name, text=age_text) for name in _TIMES), Column("more_prefixes", table=False),
@@ -138,7 +138,7 @@ SUMMARY = (
 )  # fmt: skip
 GROUP = (
     Column("prefix", text=lambda prefix: prefix or "without a dot"), Column("keys", right=True),
-    Column("tombstones", "DELETED", right=True), Column("entries", right=True),
+    Column("deleted", right=True), Column("entries", right=True),
     Column("bytes", "SIZE", text=size_text, right=True), Column("changed_today", "TODAY", right=True),
     Column("median", "LAST CHANGE", text=age_text), Column("newest", text=age_text),
 )  # fmt: skip

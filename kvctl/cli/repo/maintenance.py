@@ -77,8 +77,8 @@ async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = F
     repository = await open_repository(session, name, write=not dry_run)
     with session.progress(f"Collecting garbage of {name}"):
         found = await repository.gc(dry_run=dry_run)
-    row = {"repository": name, "commits": found.commits, "objects": found.objects, "epochs": found.epochs}
-    columns = [Column("repository", tsv=False), Column("commits"), Column("objects"), Column("epochs")]
-    session.show(document(row, *columns, name="repository"))
+    row = {"name": name, "commits": found.commits, "objects": found.objects, "epochs": found.epochs}
+    columns = [Column("name", tsv=False), Column("commits"), Column("objects"), Column("epochs")]
+    session.show(document(row, *columns))
     if dry_run:
         session.note("Nothing was removed")

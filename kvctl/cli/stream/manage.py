@@ -145,7 +145,7 @@ async def create(
     else:
         _, created = await ensure.create(target, wanted)
     text = f"Created stream `{name}`" if created else f"Stream `{name}` already exists with this configuration"
-    tell(session, {"stream": name, "changed": created}, text, always=not created)
+    tell(session, {"name": name, "changed": created}, text, always=not created)
 
 
 @command(
@@ -199,7 +199,7 @@ async def edit(
     hazards.refuse(found, force, f"The edit of stream `{stream}` is not safe")
     if differing:
         await ensure.edit(ensure.stream(api, stream), info["config"], after)
-    row = {"stream": stream, "changed": bool(differing), "differences": change_rows(differing)}
+    row = {"name": stream, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed stream `{stream}`" if differing else f"No changes to stream `{stream}`"
     tell(session, row, text, always=not differing)
 
@@ -234,13 +234,13 @@ async def delete(
     readers = await links.dependents(api, stream)
     state = info["state"]
     row: dict[str, Any] = {
-        "stream": stream,
+        "name": stream,
         "messages": state["messages"],
         "consumers": state.get("consumer_count", 0),
         "dependents": [item.stream for item in readers],
     }
     if dry_run:
-        session.show(document(row, name="stream"))
+        session.show(document(row))
         return
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
     hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not deleted")
@@ -303,8 +303,8 @@ async def purge(
     readers = await links.dependents(client.api, stream)
     count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
     if dry_run:
-        row = {"stream": stream, "messages": count, "dependents": [item.stream for item in readers]}
-        session.show(document(row, name="stream"))
+        row = {"name": stream, "messages": count, "dependents": [item.stream for item in readers]}
+        session.show(document(row))
         return
     hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not purged")
     question = f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?"
@@ -312,7 +312,7 @@ async def purge(
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
-    tell(session, {"stream": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
+    tell(session, {"name": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
 
 
 async def _confirm_purge(

@@ -58,7 +58,7 @@ def stream_row(info: StreamInfo) -> dict[str, Any]:
         "first_time": _time(state.get("first_ts")),
         "last_time": _time(state.get("last_ts")),
         "subject_count": state.get("num_subjects", 0),
-        "deleted": state.get("num_deleted", 0),
+        "deleted_messages": state.get("num_deleted", 0),
         "cluster": {
             "name": cluster.get("name", ""),
             "leader": cluster.get("leader", ""),

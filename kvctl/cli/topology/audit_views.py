@@ -34,8 +34,8 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
         {
             "replica": repair.replica.name,
             "kind": str(repair.replica.kind),
-            "action": "recreate" if str(repair.replica.kind) == "mirror" else "feed",
-            "feed": len(repair.refilled),
+            "action": "recreate" if str(repair.replica.kind) == "mirror" else "refill",
+            "refill": len(repair.refilled),
             "overwrite": len(repair.overwritten),
             "purge": len(repair.purged),
         }
@@ -114,7 +114,7 @@ _REPAIR = (
     Column("replica"),
     Column("kind"),
     Column("action"),
-    Column("feed", "REFILL", right=True),
+    Column("refill", right=True),
     Column("overwrite", right=True),
     Column("purge", right=True),
 )

@@ -184,7 +184,7 @@ async def promote(
         count = await promotion.apply(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )
-    row = {"bucket": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
+    row = {"name": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
            "changed": True}  # fmt: skip
     tell(session, row, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})")
 

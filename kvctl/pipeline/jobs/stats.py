@@ -23,7 +23,7 @@ _ENTRY = (
     "max_by(struct(operation, coalesce(length(value), 0) as bytes, created), revision) as last",
 )  # fmt: skip
 _GROUP = (
-    "count_if(lives) as keys", "count_if(not lives) as tombstones", "sum(entries) as entries",
+    "count_if(lives) as keys", "count_if(not lives) as deleted", "sum(entries) as entries",
     "coalesce(sum(bytes) filter (where lives), 0) as bytes", "sum(held) as held",
     "count_if(changed >= {now} - interval 1 day) as changed_today",
     "min(changed) as oldest", "percentile_approx(changed, 0.5) as median", "max(changed) as newest",
@@ -39,7 +39,7 @@ class Group:
     """Common prefix of their names, up to a dot; empty for all keys."""
     keys: int
     """Existing keys."""
-    tombstones: int
+    deleted: int
     """Deleted keys that still have a marker."""
     entries: int
     """Entries, history and markers included."""
@@ -131,7 +131,7 @@ def _groups(keys: DataFrame, now: str, limit: int) -> tuple[Group, ...]:
 
     aggregates = (expr(text.replace("{now}", now)) for text in _GROUP)
     found = keys.groupBy("name").agg(*aggregates).orderBy(expr("bytes").desc(), "name").limit(limit).selectExpr(
-        "name", "keys", "tombstones", "entries", "bytes", "held", "changed_today",
+        "name", "keys", "deleted", "entries", "bytes", "held", "changed_today",
         *(f"unix_micros({name}) as {name}" for name in ("oldest", "median", "newest")),
     )  # fmt: skip
     return tuple(Group(*row) for row in found.collect())

@@ -30,7 +30,7 @@ def picture(stats: Stats) -> str:
     height = _TOP + _ROW * max(len(rows), 1) + 18
     most = max((group.bytes for group in rows), default=0) or 1
     kept = f"{total.entries} entries" + (f", up to {stats.history} per key" if stats.history > 1 else "")
-    said = f"{_keys(total)}, {total.tombstones} deleted, {kept}, {format_size(total.bytes)}"
+    said = f"{_keys(total)}, {total.deleted} deleted, {kept}, {format_size(total.bytes)}"
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" role="img">',
@@ -50,7 +50,7 @@ def _row(group: Group, y: int, most: int) -> Iterator[str]:
     middle = y + _ROW // 2 + 4
     name = escape(_name(group.prefix))
     length = (WIDTH - _LEFT - _RIGHT) * group.bytes / most
-    changed = length * min(group.changed_today / max(group.keys + group.tombstones, 1), 1)
+    changed = length * min(group.changed_today / max(group.keys + group.deleted, 1), 1)
     top = y + (_ROW - _BAR) // 2
     yield f'<text class="name" x="{_LEFT - 10}" y="{middle}">{name}</text>'
     yield f'<rect class="bytes" x="{_LEFT}" y="{top}" width="{max(length, 1):.1f}" height="{_BAR}"/>'

@@ -129,7 +129,7 @@ def test_a_mirror_s_name_is_taken(bucket: Bucket, seeds: RawClient, orders: str,
 
 def test_add_json_says_what_was_made(bucket: Bucket) -> None:
     assert json.loads(bucket("add", "orders", "-o", "json").out) == {
-        "bucket": "orders", "stream": "KV_orders", "changed": True,
+        "name": "orders", "stream": "KV_orders", "changed": True,
     }  # fmt: skip
     assert bucket("add", "stock", "-o", "name").out == "stock\n"
 

@@ -179,7 +179,7 @@ def test_show_warns_of_readable_context_file(context: Context, prod: str, files:
 def test_a_context_is_used_by_name_and_by_selection(run: Run, context: Context, server: Server) -> None:
     context("add", "tests", "-s", server.url)
     named = context("test", "tests", "-o", "json")
-    assert json.loads(named.out)["context"] == "tests"
+    assert json.loads(named.out)["name"] == "tests"
     assert context("test", "-o", "json", env={"NATS_CONTEXT": "tests"}).exit_code == 0
     context("select", "tests")
     selected = json.loads(context("test", "-o", "json").out)

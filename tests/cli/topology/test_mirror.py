@@ -162,7 +162,7 @@ def test_mirror_is_promoted_after_its_origin_is_lost(
     planned = json.loads(run(*args, "--dry-run").out)
     assert (planned["name"], planned["max_msgs_per_subject"]) == (f"KV_{rescued}", 5)
     made = json.loads(run(*args, "-o", "json").out)
-    assert (made["bucket"], made["entries"], made["mirror_deleted"]) == (rescued, 3, False)
+    assert (made["name"], made["entries"], made["mirror_deleted"]) == (rescued, 3, False)
     assert run("keys", rescued, "--sort", "-s", server.url).out.split() == ["NEW.1", "NEW.2", "OLD.1"]
     assert run(*args).exit_code == 4
     again = ("mirror", "promote", name, "--as", bucket, "-s", server.url)

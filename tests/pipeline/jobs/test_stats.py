@@ -23,7 +23,7 @@ def test_keys_are_counted_by_prefix(engine: Engine, fill: Fill, raw: RawClient, 
     found = stats(engine, SourceOptions(bucket=bucket, url=server.url), limit=2)
     total = found.total
     assert (found.cut, found.history, found.full, found.more) == (8, 3, 1, 1)
-    assert (total.keys, total.tombstones, total.entries, total.bytes, total.held) == (3, 1, 7, 10, 13)
+    assert (total.keys, total.deleted, total.entries, total.bytes, total.held) == (3, 1, 7, 10, 13)
     assert total.changed_today == 4
     assert total.oldest is not None
     assert total.oldest <= total.median <= total.newest  # type: ignore[operator]

@@ -87,7 +87,7 @@ async def keys(session: Session, place: str, texts: Sequence[str] | None, limit:
     """Run `keys NAME@REF [FILTER...]`, always in byte order."""
     at, filters = parse_at(place), check_filters(texts)
     repository = await open_repository(session, at.repository)
-    names = session.output in ("tsv", "name")
+    names = session.output == "name" or (session.output == "tsv" and not session.options.columns)
     columns = [
         Column("key"),
         Column("revision", "STAGED", right=True, tsv=False),

@@ -1,0 +1,105 @@
+"""Columns of tsv and tables: `--columns`, `--header`, and the catalogue of fields."""
+
+import json
+
+import pytest
+
+from kvctl.cli.app.main import root
+from kvctl.cli.app.manual import walk
+from kvctl.cli.records import PRINTED, with_field_list
+from tests.cli.conftest import Run
+from tests.cli.keyed import Keyed
+
+NOWHERE = ("-s", "nats://127.0.0.1:1")
+SILENT = {
+    "completion", "context delete", "context select", "env", "help", "lock", "quickstart",
+}  # fmt: skip
+"""Commands that print no records: text for people, the output of a program, or nothing."""
+
+
+def test_every_command_declares_its_records() -> None:
+    commands = {ctx.command_path.removeprefix("kvctl ") for ctx, _ in walk(root())}
+    assert commands - set(PRINTED) == SILENT
+    assert set(PRINTED) < commands
+
+
+def test_fields_of_a_record_are_named_once() -> None:
+    for command, records in PRINTED.items():
+        for record in records:
+            assert len(set(record.fields)) == len(record.fields), command
+
+
+def test_list_of_fields_replaces_an_outdated_one() -> None:
+    listed = with_field_list("# Title\n\n## Fields\noutdated\n\n## Next\n")
+    assert "outdated" not in listed
+    assert listed.endswith("\n\n## Next\n")
+    assert all(f"\n    {command}\n" in listed for command in PRINTED)
+
+
+def test_columns_are_picked_in_the_given_order_below_a_header(keyed: Keyed) -> None:
+    keyed.put("a", b"1")
+    keyed.put("b", b"x\ty")
+    found = keyed("get", "B", "a", "b", "--columns", "value,delta,revision,key", "--header")
+    assert found.out == "value\tdelta\trevision\tkey\n1\t\t1\ta\nx\\ty\t\t2\tb\n"
+    assert keyed("get", "B", "a", "--columns", "revision").out == "1\n"
+    assert keyed("keys", "B", "--columns", "revision,key").out == "1\ta\n2\tb\n"
+    assert keyed("keys", "B", "--header").out == "key\na\nb\n"
+    assert keyed("watch", "B", "--until-current", "--columns", "key", "--header").out == "key\na\nb\n"
+    assert keyed("put", "B", "c", "v", "--columns", "key,revision").out == "c\t3\n"
+    assert keyed("keys", "B", "nothing", "--header").out == "key\n"
+
+
+def test_columns_of_a_change_are_printed_in_a_pipe(keyed: Keyed) -> None:
+    made = keyed("bucket", "add", f"{keyed.name}_PICKED", "--columns", "changed,name")
+    assert (made.out, made.err) == (f"true\t{keyed.name}_PICKED\n", "")
+
+
+def test_list_in_a_column_is_json(keyed: Keyed) -> None:
+    config = keyed("bucket", "show", "B", "--columns", "config").out
+    assert json.loads(config.replace("\\\\", "\\"))["name"] == f"KV_{keyed.name}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("bucket", "ls", "--columns", "name,size"),
+        ("--columns", "size", "bucket", "show", "B"),
+        ("put", "B", "k", "v", "--columns", "size"),
+        ("watch", "B", "--columns", "sizes"),
+        ("topology", "apply", "-f", "missing.yaml", "--columns", "size"),
+    ],
+)
+def test_unknown_column_is_refused_before_anything_is_sent(run: Run, line: tuple[str, ...]) -> None:
+    result = run(*line, *NOWHERE)
+    assert (result.exit_code, result.out) == (2, "")
+    assert "is not a column of `kvctl " in result.err
+    assert "hint: Use any of " in result.err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (("bucket", "ls", "--columns", "name", "-o", "yaml"), "`--columns` cannot be combined with `-o yaml`"),
+        (("bucket", "ls", "--header", "-o", "name"), "`--header` cannot be combined with `-o name`"),
+        (("bucket", "ls", "--columns", "name,,kind"), "`name,,kind` is not a list of columns"),
+        (("completion", "bash", "--header"), "`--header` cannot be used with `kvctl completion`"),
+    ],
+)
+def test_columns_are_for_records_in_tsv_and_tables(run: Run, line: tuple[str, ...], message: str) -> None:
+    result = run(*line, *NOWHERE)
+    assert (result.exit_code, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_columns_on_a_terminal_are_those_of_a_table(keyed: Keyed) -> None:
+    keyed.put("a", b"1")
+    shown = keyed("bucket", "show", "B", "--columns", "bytes,name,values", tty=True).out.splitlines()
+    assert shown[0].split() == ["BYTES", "NAME", "VALUES"]
+    assert shown[1].split()[-2:] == [keyed.name, "1"]
+    entries = keyed("get", "B", ">", "--columns", "key,encoding", tty=True).out
+    assert entries.split() == ["KEY", "ENCODING", "a", "utf-8"]
+
+
+def test_help_lists_the_columns_of_a_command(run: Run) -> None:
+    shown = run("keys", "--help").out
+    assert "\nColumns:\n  key\n\nFurther columns for --columns:\n  revision  created" in shown

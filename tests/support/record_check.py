@@ -1,0 +1,66 @@
+"""Checks of every record that a test's command prints against the catalogue in `kvctl/cli/records.py`.
+
+A command whose output has other fields or columns than declared fails as with a defect of kvctl.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvctl.cli.app.command import Command
+from kvctl.cli.app.session import Session
+from kvctl.cli.records import ANY, Record, records_of
+from kvctl.render.formats import TsvWriter, Writer
+from kvctl.render.view import Row, View
+
+
+def install() -> None:
+    """Check all commands that this process runs from now on."""
+    invoke, writer_of, running = Command.invoke, Session._writer, [""]
+
+    def noted(self: Command, ctx: Any) -> Any:
+        running[0] = ctx.command_path
+        return invoke(self, ctx)
+
+    def checked(self: Session, view: View, **settings: Any) -> Writer:
+        writer = writer_of(self, view, **settings)
+        path = running[0]
+        if isinstance(writer, TsvWriter) and not self.options.columns:
+            assert any(_is_tsv_of(record, writer.keys) for record in records_of(path)), _undeclared(path, writer.keys)
+        return _Checked(writer, path) if self.output in ("json", "ndjson", "yaml") else writer
+
+    Command.invoke = noted  # type: ignore[method-assign]
+    Session._writer = checked  # type: ignore[method-assign]
+
+
+class _Checked:
+    def __init__(self, writer: Writer, path: str) -> None:
+        self._writer = writer
+        self._path = path
+
+    def begin(self) -> bytes:
+        return self._writer.begin()
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        known = records_of(self._path)
+        for row in batch:
+            if row is not None and ANY not in known:
+                assert any(_is_row_of(record, list(row)) for record in known), _undeclared(self._path, list(row))
+        return self._writer.rows(batch)
+
+    def end(self) -> bytes:
+        return self._writer.end()
+
+
+def _is_row_of(record: Record, names: list[str]) -> bool:
+    wanted = [name for name in record.fields if name in names or name not in record.optional]
+    return names == wanted
+
+
+def _is_tsv_of(record: Record, names: list[str]) -> bool:
+    """Columns that an option adds, such as `--headers`, follow the others."""
+    columns = [name for name in record.columns if name in names or name not in record.optional]
+    return names[: len(columns)] == columns and set(names[len(columns) :]) <= set(record.fields)
+
+
+def _undeclared(path: str, names: list[str]) -> str:
+    return f"declare the fields of `{path}` in kvctl/cli/records.py: {' '.join(names)}"
