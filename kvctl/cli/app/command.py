@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -213,7 +212,7 @@ class Group(HelpPage, TyperGroup):
         if name is None:
             if ctx.resilient_parsing:
                 return None, None, args[1:]
-            raise self._unknown(ctx, args[0])
+            raise self._unknown(ctx, args)
         return name, self.get_command(ctx, name), args[1:]
 
     def canonical(self, name: str) -> str | None:
@@ -225,16 +224,23 @@ class Group(HelpPage, TyperGroup):
                 return next((other for other in names if other in self.entries), None)
         return None
 
+    def all_names(self) -> list[str]:
+        """Return the names and aliases of the commands."""
+        aliases = [name for names in ALIASES for name in names if name not in self.entries and self.canonical(name)]
+        return [*self.list_commands(None), *aliases]
+
     def aliases(self, name: str) -> list[str]:
         """Return the other names of a command."""
         names = next((names for names in ALIASES if name in names), ())
         return [other for other in names if other != name and self.canonical(other) == name]
 
-    def _unknown(self, ctx: Any, name: str) -> UsageError:
+    def _unknown(self, ctx: Any, words: list[str]) -> UsageError:
+        from kvctl.cli.app import suggestions
+
         path = ctx.command_path
-        close = get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
-        meant = f"Did you mean `{path} {close[0]}`? " if close else ""
-        return UsageError(f"No such command `{path} {name}`", hint=f"{meant}`{path} --help` lists the commands")
+        root, listed = ctx.find_root().command, f"`{path} --help` lists the commands"
+        hint = suggestions.of_command(root, path.split()[1:], words, listed)
+        return UsageError(f"No such command `{path} {words[0]}`", hint=hint)
 
 
 class NoCommand(Exception):

@@ -1,12 +1,12 @@
 """Error reports: from an exception to a message and an exit code."""
 
 import traceback
-from difflib import get_close_matches
 from typing import Any
 
 import typer
 from typer.core import TyperOption
 
+from kvctl.cli.app import suggestions
 from kvctl.cli.app.help_page import argument_usage, spellings, usage
 from kvctl.cli.app.session import Interrupted
 from kvctl.errors import KvctlError, UsageError
@@ -127,11 +127,9 @@ def _option_hint(ctx: Any, option: str) -> str:
     path = ctx.command_path if ctx is not None else "kvctl"
     options = () if ctx is None else (param for param in ctx.command.params if isinstance(param, TyperOption))
     shown = sorted(name for param in options if not param.hidden for name in spellings(param))
-    begun = [name for name in shown if name.startswith(option)]
-    meant = next(iter(begun or get_close_matches(option, shown, n=1)), None)
-    if meant:
-        return f"Did you mean `{meant}`? `{path} --help` lists the options"
-    return f"`{path} --help` lists the options; put `--` before an argument that starts with a dash"
+    listed = f"`{path} --help` lists the options"
+    meant = suggestions.of_option(path.partition(" ")[2], option, shown, listed)
+    return meant or f"{listed}; put `--` before an argument that starts with a dash"
 
 
 def _plain(message: str) -> str:

@@ -1,7 +1,6 @@
 """`kvctl help` on topics and commands, and `kvctl version`."""
 
 import sys
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ from kvctl.cli.app.command import Group, command, group
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
 from kvctl.render.view import document
+from kvctl.suggest import nearest
 
 app = group()
 
@@ -73,8 +73,8 @@ def _command_help(session: Session, names: list[str]) -> str:
 def _unknown(names: list[str]) -> UsageError:
     from kvctl.cli.app.main import root
 
-    close = get_close_matches(names[0], [*topics.titles(), *root().entries], n=1, cutoff=0.5)
-    meant = f"Did you mean `kvctl help {close[0]}`? " if close and len(names) == 1 else ""
+    near = nearest(names[0], [*topics.titles(), *root().all_names()]) if len(names) == 1 else None
+    meant = f"Did you mean `kvctl help {near}`? " if near else ""
     return UsageError(
         f"`{' '.join(names)}` is not a command or topic", hint=f"{meant}`kvctl help` lists commands and topics"
     )
