@@ -39,13 +39,11 @@ BESIDE: dict[str, set[str]] = {
     "topics": set(),
 }
 """Parts off the main line, which only `cli` imports, and what they may import."""
-PART_OF = dict.fromkeys(("wire", "client_options", "lazy_nats", "nats_client", "dial", "outage"), "connection") | {
-    "labs": "server"
-}
+PART_OF = {"wire": "connection", "labs": "server"}
 """Modules that belong to a part under another name."""
 
 DOORS = {
-    "nats": ("nats_client.py",),
+    "nats": ("connection/nats_client.py",),
     "typer": ("cli/",),
     "rich": ("render/",),
     "yaml": ("documents/", "render/formats.py", "render/yaml_text.py"),
@@ -94,7 +92,7 @@ SAME_PART = {"catalog", "config", "entry", "model"}
 OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
 """Rooms whose modules are named after commands, or after what they examine."""
 PRIVATE = {
-    "nats_client.py": "nats-py",
+    "connection/nats_client.py": "nats-py",
     "cli/app/typer_adapter.py": "typer",
     "pipeline/spark/home.py": "pyspark", "pipeline/spark/engine.py": "pyspark",
     "pipeline/spark/job_progress.py": "pyspark",

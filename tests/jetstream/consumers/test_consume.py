@@ -429,7 +429,7 @@ class TestDisturbances:
     async def test_missed_heartbeats_are_a_warning_and_a_new_pull(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 60)  # nothing else shall notice
+        monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 60)  # nothing else shall notice
         events: list[Event] = []
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
@@ -447,7 +447,7 @@ class TestDisturbances:
 
     @pytest.mark.guarantee("consumers-1", by="fault")
     async def test_a_stopped_server_is_waited_for(self, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 0.5)
+        monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 0.5)
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             # What the server sends into the old connection before it hears of its end comes again after the ack wait.

@@ -241,7 +241,7 @@ async def test_fetch_waits_slightly_longer_than_the_server(
 
 
 async def test_missed_heartbeats_end_it(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 60)
+    monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 60)
     async with kvctl.connect(own_server.url) as client:
         stream = await client.jetstream.create_stream("S", subjects=["s.>"])
         consumer = await stream.create_consumer("c")

@@ -122,7 +122,7 @@ class TestRefused:
     async def test_a_changed_password_is_said_tried_ever_more_rarely_and_given_up(
         self, guarded: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kvctl.outage.REFUSED_PATIENCE_S", 3.0)
+        monkeypatch.setattr("kvctl.connection.outage.REFUSED_PATIENCE_S", 3.0)
         context = Context(url=guarded.url, user="ann", password="first")
         async with opened(context) as (connection, said):
             waiting = asyncio.create_task(connection.wait_online(LONG))
@@ -156,7 +156,7 @@ class TestRefused:
     async def test_a_watch_and_a_consumer_end_with_the_refusal(
         self, guarded: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kvctl.outage.REFUSED_PATIENCE_S", 1.0)
+        monkeypatch.setattr("kvctl.connection.outage.REFUSED_PATIENCE_S", 1.0)
         async with kvctl.connect(Context(url=guarded.url, user="ann", password="first")) as client:
             consumer = await client.jetstream.create_consumer("KV_B", "c")
 
@@ -267,7 +267,9 @@ def test_endless_commands_say_why_and_end_with_5(guarded: Server, command: str, 
     password = tmp_path / "password"
     password.write_text("first")
     words = {"watch": ["watch", "B"], "consume": ["consumer", "consume", "KV_B", "c"]}[command]
-    program = "import sys, kvctl.outage; kvctl.outage.REFUSED_PATIENCE_S = 2.0; from kvctl.__main__ import main; main()"
+    program = (
+        "from kvctl.connection import outage; outage.REFUSED_PATIENCE_S = 2.0; from kvctl.__main__ import main; main()"
+    )
     line = ["-s", guarded.url, "--user", "ann", "--password-file", str(password)]
 
     with Popen([sys.executable, "-c", program, *words, *line], stdout=PIPE, stderr=PIPE) as process:

@@ -1,30 +1,28 @@
-"""Connection of a context; the client library's types and errors stop here.
-
-nats-py keeps the connection (credentials, TLS, reconnects). Requests, subscriptions and publishes are our own frames:
-the library's request and publish calls lose errors, hang on a dead server, or take five event loop turns each.
-"""
+"""Live connection of a context: requests, subscriptions and raw publishes, each with a bounded wait."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
 import re
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from kvctl.client_options import (
+from kvctl.connection.client_options import (
     connect_options,
     explain,
     logins,
     said,
 )
+from kvctl.connection.dial import Dialing
+from kvctl.connection.nats_client import Link, install_parser, require_supported
+from kvctl.connection.outage import RECONNECT_WAIT_S, Outage
+from kvctl.connection.pending_requests import PendingRequests
+from kvctl.connection.subscription import Subscription, permission_denied
 from kvctl.contexts import Context
-from kvctl.dial import Dialing
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -34,20 +32,13 @@ from kvctl.errors import (
     RequestTimeout,
     UsageError,
 )
-from kvctl.nats_client import Link, install_parser, require_supported
-from kvctl.outage import RECONNECT_WAIT_S, Outage
 from kvctl.tokens import check_header, check_subject, encoded, shown
 from kvctl.urls import redact
 from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_frame, status
 
 PING_INTERVAL = 2
-_TOGETHER, _SOON = 64, 0.01
+HELD_FRAMES, HOLD_S = 64, 0.01
 """Maximum number of frames in one write, and seconds that they wait for each other."""
-_SWEEP = 1.0
-"""Seconds between checks for timed-out requests."""
-
-DENIALS = 4096
-"""Maximum number of denials kept per subscription."""
 
 Trace = Callable[[str, float, str], None]
 
@@ -71,15 +62,12 @@ class Connection:
         self._online = asyncio.Event()
         self._closed = False
         self._parser: FrameParser | None = None
-        self._pending: dict[bytes, tuple[asyncio.Future[Frame], bytes]] = {}
-        self._tokens = itertools.count(1)
+        self._pending = PendingRequests()
         self._subscriptions: list[Subscription] = []
         self._deaf: PermissionDenied | None = None
         """Error that keeps replies from being received, if any."""
         self._last_word = ""
         """Last error sent by the server before it closed the connection."""
-        self._awaited: deque[tuple[float, bytes, bytes]] = deque()
-        """Requests sent soon: deadline, token, subject."""
         self._soon: list[bytes] = []
         """Frames of the next write."""
         self._soon_since = 0.0
@@ -145,13 +133,12 @@ class Connection:
         if self._deaf is not None:
             raise self._deaf
         asked = encoded(subject)
-        token = b"%d" % next(self._tokens)
+        token = self._pending.token()
         reply = self._replies + token
         self._check(asked, reply, header, payload)
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._pending[token] = (future, asked)
+        future = self._pending.add(token, asked)
         left = max(begun + limit - time.monotonic(), 0.05)
-        alarm = asyncio.get_running_loop().call_later(left, self._expire, token, subject, limit)
+        alarm = asyncio.get_running_loop().call_later(left, self._pending.expire, token, subject, limit)
         try:
             self.write(publish_frame(asked, reply, header, payload))
             answer = await future
@@ -160,7 +147,7 @@ class Connection:
             raise
         finally:
             alarm.cancel()
-            self._pending.pop(token, None)
+            self._pending.remove(token)
         code, text = status(answer.header)
         if code == 503 and not answer.payload:
             self._traced(subject, begun, "no responders")
@@ -176,18 +163,14 @@ class Connection:
         """
         if self._deaf is not None:
             raise self._deaf
-        token = b"%d" % next(self._tokens)
+        token = self._pending.token()
         reply = self._replies + token
         self._check(subject, reply, header, payload)
         self.write_soon(publish_frame(subject, reply, header, payload))
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Frame] = loop.create_future()
-        self._pending[token] = (future, subject)
-        if not self._awaited:
-            loop.call_later(_SWEEP, self._sweep)
-        begun = time.monotonic()
-        self._awaited.append((begun + self.timeout, token, subject))
+        future = self._pending.add(token, subject)
+        self._pending.expire_after(self.timeout, token, subject)
         if self.trace is not None:
+            begun = time.monotonic()
             future.add_done_callback(lambda _: self._traced(subject.decode(errors="replace"), begun, ""))
         return future
 
@@ -247,7 +230,7 @@ class Connection:
             self._soon_since = now
             asyncio.get_running_loop().call_soon(self._write_held)
         self._soon.append(data)
-        if len(self._soon) >= _TOGETHER or now - self._soon_since > _SOON:
+        if len(self._soon) >= HELD_FRAMES or now - self._soon_since > HOLD_S:
             self._write_held()
 
     def _write_held(self) -> None:
@@ -290,7 +273,7 @@ class Connection:
         """Subscribe to a new inbox, with `wildcard` to all subjects one token below it; frames go to an Inbox."""
         if not self.online:
             await self.wait_online(self.timeout)
-        subscription = Subscription(f"{self._inbox}s{next(self._tokens)}", Inbox())
+        subscription = Subscription(f"{self._inbox}s{self._pending.token().decode()}", Inbox())
         inbox = subscription.inbox
         sid = await self._add(subscription.subject + ".*" * wildcard, inbox.frames.append, inbox)
         subscription.sid = sid
@@ -379,29 +362,10 @@ class Connection:
                 await self._client.close()
 
     def _replied(self, frame: tuple[bytes, bytes, bytes, bytes]) -> None:
-        waiting = self._pending.pop(frame[0][len(self._replies) :], None)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(Frame(*frame))
-
-    def _expire(self, token: bytes, subject: str, limit: float) -> None:
-        waiting = self._pending.pop(token, None)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_exception(RequestTimeout(f"No answer on `{subject}` within {round(limit, 1) or limit:g}s"))
-
-    def _sweep(self) -> None:
-        """End timed-out requests; all have the same timeout, so the first sent ends first."""
-        now, awaited = time.monotonic(), self._awaited
-        while awaited and (awaited[0][0] <= now or awaited[0][1] not in self._pending):
-            _, token, subject = awaited.popleft()
-            self._expire(token, subject.decode(errors="replace"), self.timeout)
-        if awaited:
-            asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+        self._pending.reply(frame[0][len(self._replies) :], Frame(*frame))
 
     def _lost(self, error: KvctlError) -> None:
-        pending, self._pending = self._pending, {}
-        for future, _ in pending.values():
-            if not future.done():
-                future.set_exception(error)
+        self._pending.fail(error)
         for subscription in self._subscriptions:
             subscription.inbox.wake()
 
@@ -460,11 +424,8 @@ class Connection:
         if kind == "subscription" and asked == replies.lower():
             self._deaf = permission_denied(kind, replies)
             self._lost(self._deaf)
-        for token, (future, pending) in list(self._pending.items()):
-            exact = pending.decode(errors="surrogateescape")
-            if kind == "publish" and exact.lower() == asked and not future.done():
-                del self._pending[token]
-                future.set_exception(permission_denied(kind, exact))
+        if kind == "publish":
+            self._pending.deny(asked)
         for subscription in self._subscriptions:
             subscription.deny(kind, asked)
 
@@ -474,46 +435,6 @@ class Connection:
 
     def _gone(self) -> NoServer:
         return self._outage.error(self._last_word)
-
-
-class Subscription:
-    """Inbox, the subject that fills it, and the server's denials."""
-
-    __slots__ = ("denials", "inbox", "sid", "subject")
-
-    def __init__(self, subject: str, inbox: Inbox) -> None:
-        self.subject = subject
-        self.inbox = inbox
-        self.sid = b""
-        """Number of the subscription on the connection."""
-        self.denials: dict[tuple[str, str], None] = {}
-        """`publish` or `subscription`, and the subject in lower case, oldest first."""
-
-    def deny(self, kind: str, subject: str) -> None:
-        """Record a denial, and wake the reader."""
-        self.denials.pop((kind, subject), None)
-        self.denials[kind, subject] = None
-        if len(self.denials) > DENIALS:
-            del self.denials[next(iter(self.denials))]
-        self.inbox.wake()
-
-    def denied(self, subject: str) -> PermissionDenied | None:
-        """Return the missing permission that leaves a request to `subject` unanswered: its own, or that for replies."""
-        if ("publish", subject.lower()) in self.denials:
-            return permission_denied("publish", subject)
-        for own in (self.subject.lower(), f"{self.subject.lower()}.*"):
-            if ("subscription", own) in self.denials:
-                return permission_denied("subscription", self.subject)
-        return None
-
-
-def permission_denied(kind: str, subject: str) -> PermissionDenied:
-    """Build the error for the server's denial to `publish` to a subject or for the `subscription` of one."""
-    verb = "publish to" if kind == "publish" else "subscribe to"
-    hint = f"Ask for the permission to {verb} `{subject}`"
-    if kind == "subscription":
-        hint = "Replies cannot be received; use `--inbox-prefix` with a prefix that the account may subscribe to"
-    return PermissionDenied(f"Permission denied: the account may not {verb} `{subject}`", subject=subject, hint=hint)
 
 
 async def connect(context: Context, *, fast: bool = True) -> Connection:

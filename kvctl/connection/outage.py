@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kvctl.client_options import (
+from kvctl.connection.client_options import (
     REFUSED_HINT,
     START_HINT,
     explain,

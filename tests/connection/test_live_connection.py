@@ -10,8 +10,9 @@ from datetime import timedelta
 
 import pytest
 
-from kvctl.client_options import connect_options
-from kvctl.connection import DENIALS, Connection, connect
+from kvctl.connection import Connection, connect
+from kvctl.connection.client_options import connect_options
+from kvctl.connection.subscription import DENIALS
 from kvctl.contexts import Context
 from kvctl.errors import (
     ConnectionLost,
@@ -353,7 +354,7 @@ class TestStoppedServer:
     async def test_the_connection_is_given_up_though_bytes_wait_to_be_sent(
         self, own_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kvctl.connection.PING_INTERVAL", 0.2)
+        monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 0.2)
         async with connected(own_server.url) as connection:
             own_server.pause()
             for _ in range(64):
@@ -387,7 +388,7 @@ class TestWhatTheServerSays:
     ) -> None:
         raw.create_bucket(bucket_name)
         pedantic = {**connect_options(Context(url=server.url)), "pedantic": True}  # to such clients servers complain
-        monkeypatch.setattr("kvctl.connection.connect_options", lambda _: pedantic)
+        monkeypatch.setattr("kvctl.connection.live_connection.connect_options", lambda _: pedantic)
         async with connected(server.url) as connection:
             heard: list[str] = []
             connection._parser._on_error = lambda text: heard.append(text) or connection._server_error(text)

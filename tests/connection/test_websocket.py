@@ -15,7 +15,7 @@ from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.labs import _free_ports
 from kvctl.server import Server, run_server
 
-CERTS = Path(__file__).parent / "certs"
+CERTS = Path(__file__).parents[1] / "certs"
 CONFIG = 'listen: 127.0.0.1:@client@\njetstream { store_dir: "@store@" }\nwebsocket { listen: "127.0.0.1:PORT", TLS }\n'
 TLS = f'tls {{ cert_file: "{CERTS}/server.pem", key_file: "{CERTS}/server-key.pem" }}'
 

@@ -7,8 +7,8 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from nats.protocol.parser import Parser
 
+from kvctl.connection.nats_client import SUPPORTED, install_parser, require_supported
 from kvctl.errors import KvctlError
-from kvctl.nats_client import SUPPORTED, install_parser, require_supported
 
 
 class TestLibraryVersion:
@@ -16,7 +16,7 @@ class TestLibraryVersion:
         require_supported()
         (pin,) = re.findall(
             r'"nats-py\[nkeys\]>=(\d+)\.(\d+),<(\d+)\.(\d+)"',
-            (Path(__file__).parents[1] / "pyproject.toml").read_text(),
+            (Path(__file__).parents[2] / "pyproject.toml").read_text(),
         )
         assert tuple(map(int, pin)) == (*SUPPORTED, SUPPORTED[0], SUPPORTED[1] + 1)
 

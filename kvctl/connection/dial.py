@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from kvctl.client_options import Cause, Login
+from kvctl.connection.client_options import Cause, Login
+from kvctl.connection.nats_client import Link
 from kvctl.contexts import Context
-from kvctl.nats_client import Link
 from kvctl.urls import Address
 
 STAGGER_S = 0.25

@@ -6,7 +6,7 @@ cannot be read for a moment, and to cut dead connections.
 
 from __future__ import annotations
 
-import kvctl.lazy_nats  # noqa: F401  # before the library
+import kvctl.connection.lazy_nats  # noqa: F401  # before the library
 
 # isort: split
 
@@ -20,7 +20,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.client import __version__ as CLIENT_VERSION
 from nats.aio.subscription import Subscription
 
-from kvctl.client_options import NO_LOGIN, Cause, Login, wants_tls
+from kvctl.connection.client_options import NO_LOGIN, Cause, Login, wants_tls
 from kvctl.contexts import Context
 from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.urls import Address

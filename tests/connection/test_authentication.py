@@ -24,7 +24,7 @@ from tests.support.credentials import (
 )
 from tests.support.raw import RawClient
 
-CERTS = Path(__file__).parent / "certs"
+CERTS = Path(__file__).parents[1] / "certs"
 CA = str(CERTS / "ca.pem")
 BASE = 'listen: 127.0.0.1:@client@\njetstream { store_dir: "@store@" }\n'
 

@@ -1,0 +1,49 @@
+"""Subscriptions: an inbox, the subject that fills it, and the permissions that the server denies it."""
+
+from __future__ import annotations
+
+from kvctl.errors import PermissionDenied
+from kvctl.wire import Inbox
+
+DENIALS = 4096
+"""Maximum number of denials kept per subscription."""
+
+
+class Subscription:
+    """Inbox, the subject that fills it, and the server's denials."""
+
+    __slots__ = ("denials", "inbox", "sid", "subject")
+
+    def __init__(self, subject: str, inbox: Inbox) -> None:
+        self.subject = subject
+        self.inbox = inbox
+        self.sid = b""
+        """Number of the subscription on the connection."""
+        self.denials: dict[tuple[str, str], None] = {}
+        """`publish` or `subscription`, and the subject in lower case, oldest first."""
+
+    def deny(self, kind: str, subject: str) -> None:
+        """Record a denial, and wake the reader."""
+        self.denials.pop((kind, subject), None)
+        self.denials[kind, subject] = None
+        if len(self.denials) > DENIALS:
+            del self.denials[next(iter(self.denials))]
+        self.inbox.wake()
+
+    def denied(self, subject: str) -> PermissionDenied | None:
+        """Return the missing permission that leaves a request to `subject` unanswered: its own, or that for replies."""
+        if ("publish", subject.lower()) in self.denials:
+            return permission_denied("publish", subject)
+        for own in (self.subject.lower(), f"{self.subject.lower()}.*"):
+            if ("subscription", own) in self.denials:
+                return permission_denied("subscription", self.subject)
+        return None
+
+
+def permission_denied(kind: str, subject: str) -> PermissionDenied:
+    """Build the error for the server's denial to `publish` to a subject or for the `subscription` of one."""
+    verb = "publish to" if kind == "publish" else "subscribe to"
+    hint = f"Ask for the permission to {verb} `{subject}`"
+    if kind == "subscription":
+        hint = "Replies cannot be received; use `--inbox-prefix` with a prefix that the account may subscribe to"
+    return PermissionDenied(f"Permission denied: the account may not {verb} `{subject}`", subject=subject, hint=hint)
