@@ -27,7 +27,7 @@ PORT = 4222
 _LABS = ("cluster", "supercluster", "leaf", "accounts")
 _CONTEXTS = (
     Column("name"),
-    Column("url", flex=True),
+    Column("url"),
     Column("user", table=False),
     Column("domain", table=False),
     Column("api_prefix", table=False),

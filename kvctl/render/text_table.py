@@ -1,30 +1,52 @@
-"""Borderless tables for terminals: headings, aligned columns, colour; rendered in batches."""
+"""Rows of tables as text, in batches, and documents as lines."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
-from typing import Any
 
-from kvctl.render.escapes import escape, utf8
+from kvctl.render.escapes import utf8
+from kvctl.render.table_layout import (
+    GAP,
+    NAME_WIDTH,
+    Layout,
+    arranged,
+    cell,
+    cell_style,
+    cell_width,
+    lay_out,
+    shortened,
+    table_width,
+    texts,
+)
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View
 
-GAP = "  "
-NARROWEST = 8
-"""Minimum width of a flexible column, in terminal columns."""
+DRAWN_ROWS = 1000
+"""Maximum number of rows to draw with rich, which takes about a millisecond a row."""
+Cell = tuple[str, str]
+"""Text and style."""
+_KEY_SHARE = 0.6
+"""Maximum share of a row that a long key takes of the room for key and value."""
 _ACRONYMS = re.compile(r"\b(?:api|id|tls|ttl|url)\b", re.IGNORECASE)
 
 
-class TableWriter:
-    """Table whose columns are as wide as the rows so far; a wider row affects only those after it."""
+def table_writer(view: View, *, width: int | None, color: bool, complete: bool = True) -> "TableWriter | DetailsWriter":
+    """Return the writer of a document, or of a table whose rows are by default all known."""
+    if view.single:
+        return DetailsWriter(view, width=width, color=color)
+    return TableWriter(view, width=width, color=color, complete=complete)
 
-    def __init__(self, view: View, *, width: int | None, color: bool) -> None:
-        self.columns = [column for column in view.columns if column.table]
+
+class TableWriter:
+    """Table with one line a row, laid out for the first batch. In later batches a long key moves only its own row."""
+
+    def __init__(self, view: View, *, width: int | None, color: bool, complete: bool = False) -> None:
         self.view = view
         self.width = width
         self.color = color
-        self._widths = [0] * len(self.columns)
-        self._begun = False
+        self.complete = complete
+        """True if the first batch has all rows: columns that none of them fills are left out."""
+        self.hidden: list[str] = []
+        self._layout: Layout | None = None
 
     def begin(self) -> bytes:
         return b""
@@ -32,40 +54,69 @@ class TableWriter:
     def rows(self, batch: Sequence[Row]) -> bytes:
         if not batch:
             return b""
-        cells = [[self._cell(column, row.get(column.key)) for column in self.columns] for row in batch]
-        headings = [] if self._begun else [[column.heading for column in self.columns]]
-        self._measure(headings + cells)
-        widths = fit(self.columns, self._widths, self.width)
-        lines = [self._line(heading, ["bold"] * len(heading), widths) for heading in headings]
-        lines += [self._line(texts, self._styles(row), widths) for texts, row in zip(cells, batch, strict=True)]
-        self._begun = True
-        return utf8("".join(lines))
+        begun, layout = self._layout is not None, self._layout or self._laid_out(batch)
+        self._layout = layout
+        cells = texts(layout.columns, batch, self.width)
+        self._grow(layout, cells)
+        lines = [] if begun else [[(column.heading, "bold") for column in layout.columns]]
+        for row, shown in zip(batch, cells, strict=True):
+            styles = [cell_style(column, row.get(column.key)) for column in layout.columns]
+            lines.append(list(zip(shown, styles, strict=True)))
+        if not self.complete or self.view.light or len(batch) > DRAWN_ROWS:
+            return utf8("".join([self._line(layout, line) for line in lines]))
+        from kvctl.render.rich_table import draw
+
+        return utf8(draw(layout, [self._fitting(layout, line) for line in lines], color=self.color))
 
     def end(self) -> bytes:
-        return sections(self.view, width=self.width, color=self.color)
+        """Render the view's sections."""
+        return sections(self)
 
-    def _cell(self, column: Column, value: Any) -> str:
-        # Values can hold megabytes: do not measure text that is truncated anyway.
-        longest = 4 * self.width if self.width and column.flex else None
-        return _cell(column, value[:longest] if isinstance(value, str) else value)
+    def _laid_out(self, batch: Sequence[Row]) -> Layout:
+        columns = list(self.view.columns) if self.view.picked else arranged(self.view.columns)
+        layout = lay_out(
+            columns, texts(columns, batch, self.width), self.width, complete=self.complete and not self.view.picked
+        )
+        self.hidden = [column.heading for column in layout.hidden]
+        return layout
 
-    def _measure(self, lines: list[list[str]]) -> None:
-        self._widths = [
-            max(width, *(cell_width(line[index]) for line in lines)) for index, width in enumerate(self._widths)
-        ]
+    def _grow(self, layout: Layout, cells: Sequence[Sequence[str]]) -> None:
+        """Widen short columns, such as numbers and ages, for later batches."""
+        for index, column in enumerate(layout.columns):
+            widest = max(cell_width(row[index]) for row in cells)
+            if not column.flex and (column.right or widest <= NAME_WIDTH):
+                layout.widths[index] = max(layout.widths[index], widest)
 
-    def _styles(self, row: Row) -> list[str]:
-        return [_style(column, row.get(column.key)) for column in self.columns]
+    def _fitting(self, layout: Layout, line: Sequence[Cell]) -> list[Cell]:
+        """Truncate the cells of a complete table to their columns."""
+        parts = zip(layout.columns, line, layout.widths, strict=True)
+        return [(shortened(column, text, width), style) for column, (text, style), width in parts]
 
-    def _line(self, texts: list[str], styles: list[str], widths: list[int]) -> str:
-        parts = []
-        for index, (column, text, style) in enumerate(zip(self.columns, texts, styles, strict=True)):
-            text = cut(text, widths[index])
-            space = " " * (widths[index] - cell_width(text))
-            last = index == len(texts) - 1
+    def _line(self, layout: Layout, line: Sequence[Cell]) -> str:
+        parts, used = [], 0
+        last = len(line) - 1
+        for index, (column, (text, style)) in enumerate(zip(layout.columns, line, strict=True)):
+            width = layout.widths[index]
+            if self.width is not None:
+                text = shortened(column, text, self._room(layout, index, used))
+            space = " " * (width - cell_width(text))
+            used += max(width, cell_width(text)) + len(GAP)
             shown = paint(text, style) if self.color and style else text
-            parts.append(space + shown if column.right else shown + ("" if last else space))
+            parts.append(space + shown if column.right else shown + ("" if index == last else space))
         return GAP.join(parts).rstrip(" ") + "\n"
+
+    def _room(self, layout: Layout, index: int, used: int) -> int:
+        """Return the room for a cell after `used` columns: the last one's is the rest of the line."""
+        width = layout.widths[index]
+        if self.complete or self.width is None:
+            return width
+        if index == len(layout.widths) - 1:
+            return max(self.width - used, 1)
+        if layout.columns[index].flex:
+            return width
+        others = [width for column, width in zip(layout.columns, layout.widths, strict=True) if not column.flex]
+        free = self.width - table_width(others) + width
+        return max(width, int(free * (_KEY_SHARE if layout.columns[-1].flex else 1)))
 
 
 class DetailsWriter:
@@ -75,6 +126,7 @@ class DetailsWriter:
         self.view = view
         self.width = width
         self.color = color
+        self.hidden: list[str] = []
 
     def begin(self) -> bytes:
         return b""
@@ -87,7 +139,7 @@ class DetailsWriter:
             left = max((cell_width(_label(column)) for column in shown), default=0)
             for column in shown:
                 label = _label(column) + " " * (left - cell_width(_label(column)))
-                text, style = _cell(column, row[column.key]), _style(column, row[column.key])
+                text, style = cell(column, row[column.key]), cell_style(column, row[column.key])
                 lines.append(
                     f"{paint(label, 'bold') if self.color else label}{GAP}"
                     f"{paint(text, style) if self.color and style else text}\n"
@@ -95,82 +147,24 @@ class DetailsWriter:
         return utf8("".join(lines))
 
     def end(self) -> bytes:
-        return sections(self.view, width=self.width, color=self.color)
+        """Render the view's sections."""
+        return sections(self)
 
 
-def sections(view: View, *, width: int | None, color: bool) -> bytes:
-    """Render the view's sections under their headings, without empty ones."""
+def sections(writer: TableWriter | DetailsWriter) -> bytes:
+    """Render the sections of the writer's view under their headings, without empty ones."""
     out = b""
-    for heading, section in view.sections:
+    for heading, section in writer.view.sections:
         rows = list(section.rows)
         if rows:
-            writer = (DetailsWriter if section.single else TableWriter)(section, width=width, color=color)
-            title = paint(heading, "bold") if color else heading
-            out += utf8(f"\n{title}\n") + writer.rows(rows) + writer.end()
+            part = table_writer(section, width=writer.width, color=writer.color)
+            title = paint(heading, "bold") if writer.color else heading
+            out += utf8(f"\n{title}\n") + part.rows(rows) + part.end()
+            writer.hidden += part.hidden
     return out
-
-
-def cell_width(text: str) -> int:
-    """Return the terminal columns of a text: two for wide characters, none for combining ones."""
-    if text.isascii():
-        return len(text)
-    return sum(_character_width(character) for character in text)
-
-
-def cut(text: str, width: int) -> str:
-    """Truncate to `width` terminal columns, with an ellipsis at the end."""
-    if cell_width(text) <= width:
-        return text
-    taken = 0
-    for index, character in enumerate(text):
-        taken += _character_width(character)
-        if taken >= width:
-            return f"{text[:index]}…"
-    return text
-
-
-def fit(columns: Sequence[Column], widths: Sequence[int], total: int | None) -> list[int]:
-    """Fit widths into `total` terminal columns by limiting flexible columns to one common width of 8 or more."""
-    flexible = [width for column, width in zip(columns, widths, strict=True) if column.flex]
-    if total is None or not flexible:
-        return list(widths)
-    room = total - len(GAP) * (len(widths) - 1) - (sum(widths) - sum(flexible))
-    cap = max(flexible)
-    while cap > NARROWEST and sum(min(width, cap) for width in flexible) > room:
-        cap -= 1
-    return [min(width, cap) if column.flex else width for column, width in zip(columns, widths, strict=True)]
 
 
 def _label(column: Column) -> str:
     if column.title is not None:
         return column.title
     return _ACRONYMS.sub(lambda match: match[0].upper(), column.key.replace("_", " ").capitalize())
-
-
-def _cell(column: Column, value: Any) -> str:
-    if value is None:
-        return ""
-    text = column.text(value) if column.text else _plain(value)
-    return escape(text)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(_plain(item) for item in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={_plain(item)}" for key, item in value.items())
-    return str(value)
-
-
-def _style(column: Column, value: Any) -> str:
-    return column.style(value) if callable(column.style) else column.style
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -33,7 +33,11 @@ class Column:
     right: bool = False
     """Align right, for numbers."""
     flex: bool = False
-    """Truncate with an ellipsis if the terminal is too narrow; never set for names."""
+    """Free text: shown last, and truncated at its end. Names and keys are truncated in the middle."""
+    wrap: bool = False
+    """Free text that is never truncated: continued on further lines."""
+    keep: bool = False
+    """Never hidden, however narrow the terminal is."""
     table: bool = True
     """Show in tables."""
     tsv: bool = True
@@ -58,6 +62,10 @@ class View:
     """Field that `-o name` prints."""
     empty: str = ""
     """Note on a terminal's stderr if there are no rows."""
+    light: bool = False
+    """Rows of a key command, which does not load rich to draw them."""
+    picked: bool = False
+    """The user chose the columns: a table shows all of them, in their order."""
     sections: Sequence[tuple[str, "View"]] = field(default=())
     """Further tables with headings, for terminals: the lists of objects in the document."""
 
@@ -70,8 +78,8 @@ def document(row: Row, *columns: Column, name: str = "name", sections: Sequence[
 def picked(view: View, names: Sequence[str]) -> View:
     """Return the view with the named columns in this order, without sections; a field without a column gets one."""
     shown = {column.key: column for column in view.columns if column.table}
-    columns = [replace(shown.get(name, Column(name)), title=None, tsv=True) for name in names]
-    return replace(view, columns=columns, sections=())
+    columns = [replace(shown.get(name, Column(name)), title=None, tsv=True, keep=True) for name in names]
+    return replace(view, columns=columns, sections=(), picked=True)
 
 
 def age_text(time: str) -> str:

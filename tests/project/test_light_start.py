@@ -105,6 +105,15 @@ def test_get_loads_what_it_needs(server: Server, bucket_name: str) -> None:
     assert offenders(modules, OTHERS) == []
 
 
+def test_only_bounded_tables_load_rich(server: Server, bucket_name: str) -> None:
+    assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
+    assert "rich" not in imported("put", bucket_name, "key", "value", "-o", "table", "-s", server.url)
+    assert "rich" not in imported("keys", bucket_name, "-o", "table", "-s", server.url)
+    assert "rich" not in imported("delete", bucket_name, "key", "--dry-run", "-o", "table", "-s", server.url)
+    assert "rich" not in imported("bucket", "ls", "-s", server.url)
+    assert "rich" in imported("bucket", "ls", "-o", "table", "-s", server.url)
+
+
 def test_public_names_are_there() -> None:
     import kvctl
 

@@ -1,14 +1,16 @@
 """Tables for people."""
 
+import re
 import time
+from dataclasses import replace
+from typing import Any
 
-from kvctl.render.text_table import (
-    DetailsWriter,
-    TableWriter,
-    cell_width,
-    cut,
-    fit,
-)
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvctl.render.table_layout import cell_width, cut, cut_middle, fit
+from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter
 from kvctl.render.view import Column, View, document, duration_text, size_text
 
 COLUMNS = [Column("name", style="cyan"), Column("bytes", "SIZE", text=size_text, right=True), Column("note", flex=True)]
@@ -45,19 +47,11 @@ class TestTables:
             "b        1 B\n"
         )
 
-    def test_cut_only_what_may_be_cut(self) -> None:
-        out = table([{"name": "n" * 30, "bytes": 1, "note": "x" * 50}], width=50)
-        assert out.splitlines()[1] == "n" * 30 + "   1 B  " + "x" * 11 + "…"
-        out = table([{"name": "n" * 60, "bytes": 1, "note": "x" * 50}], width=50)
-        assert out.splitlines()[1] == "n" * 60 + "   1 B  " + "x" * 7 + "…"
-
-    def test_share_what_room_there_is(self) -> None:
-        columns = [Column("a", flex=True), Column("b", flex=True), Column("c")]
-        row = {"a": "a" * 60, "b": "b" * 40, "c": "c" * 10}
-        line = TableWriter(View(columns=columns), width=50, color=False).rows([row]).decode().splitlines()[1]
-        assert line == "a" * 17 + "…  " + "b" * 17 + "…  " + "c" * 10
-        assert fit(columns, [60, 5, 10], 50) == [31, 5, 10]
-        assert fit(columns, [60, 40, 10], 5) == [8, 8, 10]
+    def test_cut_free_text_before_names(self) -> None:
+        out = table([{"name": "n" * 30, "bytes": 1, "note": "x" * 50}], width=56)
+        assert out.splitlines()[1] == "n" * 30 + "   1 B  " + "x" * 17 + "…"
+        out = table([{"name": "n" * 60, "bytes": 1, "note": "x" * 50}], width=56)
+        assert out.splitlines()[1] == "n" * 14 + "…" + "n" * 15 + "   1 B  " + "x" * 17 + "…"
 
     def test_are_whole_in_pipes(self) -> None:
         assert "x" * 500 in table([{"name": "n", "bytes": 1, "note": "x" * 500}])
@@ -75,6 +69,132 @@ class TestTables:
 
     def test_escape_what_terminals_must_not_see(self) -> None:
         assert "a\\x1b\\n\\u202e" in table([{"name": "a\x1b\n\u202e", "bytes": 1}])
+
+
+ORDER = "users.550e8400-e29b-41d4-a716-446655440000.sessions.650e8400-e29b-41d4-a716-446655440000"
+STREAMED = [Column("revision", right=True), Column("key"), Column("value", flex=True)]
+
+
+def row(key: str, value: str = "v", revision: int = 1) -> dict[str, Any]:
+    """A row of a streamed table."""
+    return {"revision": revision, "key": key, "value": value}
+
+
+class TestStreamedTables:
+    def lines(self, *batches: list[dict[str, Any]], width: int | None = 80) -> list[str]:
+        writer = TableWriter(View(columns=STREAMED), width=width, color=False)
+        return b"".join(map(writer.rows, batches)).decode().splitlines()
+
+    @pytest.mark.parametrize("width", [80, 100, 140])
+    def test_keep_a_row_on_one_line(self, width: int) -> None:
+        rows = [row("a"), row(ORDER, "x" * 300), row("k" * 200), row("b", "y" * 300)]
+        for lines in (self.lines(rows, width=width), self.lines(rows[:1], rows[1:], width=width)):
+            assert len(lines) == 5
+            assert max(map(len, lines)) <= width
+            assert "…" in lines[2]
+            assert re.search(r"users\.550e.*….*440000  x", lines[2])
+
+    def test_a_long_key_moves_only_its_own_row(self) -> None:
+        lines = self.lines([row("a")], [row(ORDER)], [row("b")])
+        assert lines[1] == "       1  a    v"
+        assert lines[2].startswith("       1  users.")
+        assert lines[2].endswith("  v")
+        assert lines[3] == "       1  b    v"
+
+    def test_short_columns_grow(self) -> None:
+        assert self.lines([row("a")], [row("orders.1")], [row("b")])[3] == "       1  b         v"
+
+    def test_columns_stay_empty_for_later_rows_to_fill(self) -> None:
+        assert self.lines([row("a", "")], [row("b", "v")])[0] == "REVISION  KEY  VALUE"
+
+    def test_are_complete_in_pipes(self) -> None:
+        lines = self.lines([row("a")], [row("k" * 400, "x" * 400)], width=None)
+        assert lines[2] == f"       1  {'k' * 400}  {'x' * 400}"
+
+
+FIVE = [
+    Column("name"),
+    Column("history", right=True),
+    Column("state", keep=True),
+    Column("nothing"),
+    Column("created"),
+    Column("description", flex=True),
+]
+
+
+class TestCompleteTables:
+    ROWS = (
+        {"name": "orders", "history": 5, "state": "connected", "created": "3m ago", "description": "All of the orders"},
+        {"name": "stock", "history": 1, "state": "ok", "created": "3m ago"},
+    )
+
+    def table(self, width: int | None) -> tuple[list[str], list[str]]:
+        writer = TableWriter(View(columns=FIVE), width=width, color=False, complete=True)
+        return writer.rows(self.ROWS).decode().splitlines(), writer.hidden
+
+    def test_leave_out_what_no_row_fills(self) -> None:
+        lines, hidden = self.table(None)
+        assert lines[0] == "NAME    HISTORY  STATE      CREATED  DESCRIPTION"
+        assert not hidden
+
+    @pytest.mark.parametrize(
+        ("width", "heading", "hidden"),
+        [
+            (80, "NAME    HISTORY  STATE      CREATED  DESCRIPTION", []),
+            (51, "NAME    HISTORY  STATE      CREATED", ["DESCRIPTION"]),
+            (34, "NAME    HISTORY  STATE", ["CREATED", "DESCRIPTION"]),
+            (20, "NAME    STATE", ["HISTORY", "CREATED", "DESCRIPTION"]),
+            (5, "NAME    STATE", ["HISTORY", "CREATED", "DESCRIPTION"]),
+        ],
+    )
+    def test_hide_the_last_columns_that_may_be_hidden(self, width: int, heading: str, hidden: list[str]) -> None:
+        lines, left_out = self.table(width)
+        assert (lines[0], left_out) == (heading, hidden)
+
+    def test_keep_rows_on_one_line_whatever_their_characters(self) -> None:
+        rows = [{"name": "\u200d\u1100\u1160👩\u200d👩\u200d👧🇩🇪e\u0301" * 5, "state": "☺️" * 9}]
+        for width in range(10, 60):
+            writer = TableWriter(View(columns=FIVE), width=width, color=False, complete=True)
+            assert len(writer.rows(rows).decode().splitlines()) == 2
+
+    def test_wrap_what_must_be_complete(self) -> None:
+        columns = [Column("field"), Column("after", wrap=True)]
+        writer = TableWriter(View(columns=columns), width=30, color=False, complete=True)
+        rows = [{"field": "subjects", "after": "one two three four five six"}, {"field": "x", "after": "y" * 25}]
+        assert writer.rows(rows).decode().splitlines() == [
+            "FIELD     AFTER",
+            "subjects  one two three four",
+            "          five six",
+            "x         yyyyyyyyyyyyyyyyyyyy",
+            "          yyyyy",
+        ]
+
+    @given(
+        st.lists(
+            st.fixed_dictionaries(
+                {"history": st.integers()},
+                optional={
+                    column.key: st.text("ab -漢😀\x1b", min_size=1, max_size=30) for column in FIVE if not column.right
+                },
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        st.none() | st.integers(40, 120),
+    )
+    def test_look_the_same_drawn_with_rich_and_without(self, rows: list[dict[str, Any]], width: int | None) -> None:
+        view = View(columns=FIVE)
+        drawn = TableWriter(view, width=width, color=False, complete=True)
+        light = TableWriter(replace(view, light=True), width=width, color=False, complete=True)
+        assert drawn.rows(rows) == light.rows(rows)
+        assert drawn.hidden == light.hidden
+
+    def test_of_many_rows_do_not_take_long(self) -> None:
+        rows = [{"name": f"stream{number}", "history": number} for number in range(20 * DRAWN_ROWS)]
+        begun = time.process_time()
+        writer = TableWriter(View(columns=FIVE), width=80, color=False, complete=True)
+        assert len(writer.rows(rows).splitlines()) == len(rows) + 1
+        assert time.process_time() - begun < 4
 
     def test_no_rows_no_heading(self) -> None:
         assert table([]) == ""
@@ -111,6 +231,26 @@ class TestCells:
         assert cut("abcdef", 4) == "abc…"
         assert cut("漢字漢字", 4) == "漢…"
         assert cut("e\u0301" * 4, 3) == "e\u0301e\u0301…"
+
+    def test_cut_in_the_middle(self) -> None:
+        assert cut_middle("abcdef", 6) == "abcdef"
+        assert cut_middle("abcdefgh", 6) == "ab…fgh"
+        assert cut_middle("漢字漢字漢字", 7) == "漢…漢字"
+        assert cut_middle("users.550e8400-e29b-41d4-a716-446655440000", 23) == "users.550e8…46655440000"
+
+    @given(st.text(), st.integers(1, 40))
+    def test_cut_ones_fit(self, text: str, width: int) -> None:
+        assert cell_width(cut(text, width)) <= width
+        assert cell_width(cut_middle(text, width)) <= width
+
+    def test_fit_shrinks_free_text_first(self) -> None:
+        columns = [Column("a", flex=True), Column("b"), Column("c", right=True)]
+        assert fit(columns, [60, 60, 10], 134) == [60, 60, 10]
+        assert fit(columns, [60, 60, 10], 130) == [56, 60, 10]
+        assert fit(columns, [60, 60, 10], 120) == [48, 58, 10]
+        assert fit(columns, [60, 60, 10], 100) == [40, 46, 10]
+        assert fit(columns, [60, 60, 10], 60) == [22, 24, 10]
+        assert fit(columns, [60, 60, 10], 50) == [16, 24, 10]
 
     def test_huge_ones_are_cut_at_once(self) -> None:
         rows = [{"name": "n", "bytes": 1, "note": "漢" * 1_000_000}] * 50

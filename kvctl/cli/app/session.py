@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -88,10 +89,11 @@ class Session:
         rows = list(view.rows)
         if not rows and view.empty:
             self.note(view.empty)
-        writer = self._writer(view)
+        writer = self._writer(view, complete=True)
         data = render(writer, rows)
         if data:
             self.write(data)
+        self._note_hidden(writer)
 
     async def stream(self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False) -> None:
         """Print batches of rows as they come, and take the next batch when the last one is written.
@@ -111,6 +113,7 @@ class Session:
             yield writer.end()
 
         await self.stream_bytes(chunks())
+        self._note_hidden(writer)
         if not count and view.empty:
             self.note(view.empty)
 
@@ -170,18 +173,26 @@ class Session:
         except OSError as error:
             raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
-    def _writer(self, view: View, *, endless: bool = False) -> Writer:
+    def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> Writer:
+        """Return the writer of rows that are streamed, or with `complete` of rows that are all known."""
         terminal = self.terminal.is_terminal
         if self.options.columns:
             view = picked(view, self.options.columns)
         if self.output == "table" or self.aligned:
-            from kvctl.render.text_table import DetailsWriter, TableWriter
+            from kvctl.render.text_table import table_writer
 
-            kind = DetailsWriter if view.single and not self.aligned else TableWriter
-            return kind(view, width=self.terminal.width if terminal else None, color=self.terminal.colored)
+            view = replace(view, single=view.single and not self.aligned)
+            width = self.terminal.width if terminal else None
+            return table_writer(view, width=width, color=self.terminal.colored, complete=complete)
         if self.output == "tsv":
             return TsvWriter(view, terminal=terminal, header=self.options.header)
         return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
+
+    def _note_hidden(self, writer: Writer) -> None:
+        hidden = getattr(writer, "hidden", ())
+        if hidden:
+            count = f"{len(hidden)} {'column' if len(hidden) == 1 else 'columns'}"
+            self.note(f"{count} hidden ({', '.join(hidden)}); `-o json` has all")
 
     async def _write_aside(self, data: bytes) -> None:
         """Write in a thread, so that a stalled reader blocks only the output."""

@@ -280,8 +280,8 @@ _ORIGINS = (
     Column("stream"),
     Column("domain"),
     Column("api"),
-    Column("taken", "KEYS", flex=True),
-    Column("lands_as", "LANDS AS", flex=True),
+    Column("taken", "KEYS"),
+    Column("lands_as", "LANDS AS"),
     *_REPLICATION,
 )
 _ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))

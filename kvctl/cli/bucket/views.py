@@ -1,7 +1,6 @@
 """Listings of buckets and differences of an edit: the JSON objects and their form on a terminal."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.jetstream.stream_source import sources_of
@@ -33,11 +32,9 @@ def listing_view(
         Column("replicas", right=True),
         Column("last_revision", table=False),
         Column("created", "CREATED", text=age_text),
-        Column("origins", flex=True),
+        Column("origins", keep=True),
         Column("description", flex=True),
     ]
-    if not any(row.get("origins") for row in rows):
-        columns = [replace(column, table=False) if column.key == "origins" else column for column in columns]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
     return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
 
@@ -52,7 +49,7 @@ def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
         else {"field": item.field, "before": item.before, "after": item.after}
         for item in found
     ]
-    columns = [Column("field"), Column("before", style="red"), Column("after", style="green")]
+    columns = [Column("field"), Column("before", style="red", wrap=True), Column("after", style="green", wrap=True)]
     return View(columns=columns, rows=rows, name="field", empty="No changes")
 
 

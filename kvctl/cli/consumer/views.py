@@ -20,7 +20,7 @@ def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
         Column("stream", table=False),
         Column("name"),
         Column("durable", table=False),
-        Column("filters", text=", ".join, flex=True),
+        Column("filters", text=", ".join),
         Column("deliver_policy", "DELIVERS"),
         Column("ack_policy", "ACKS"),
         Column("pending", right=True),

@@ -67,7 +67,7 @@ def ls(session: Session) -> None:
     columns = [
         Column("selected", "", text=lambda chosen: "*" if chosen else "", tsv=False),
         Column("name"),
-        Column("url", flex=True),
+        Column("url"),
         Column("authentication"),
         Column("selected", table=False),
         Column("description", flex=True),
@@ -167,7 +167,7 @@ def edit(
     rows = list(differences(before, after))
     if rows:
         store.save(after)
-    columns = [Column("field"), Column("before"), Column("after")]
+    columns = [Column("field"), Column("before", wrap=True), Column("after", wrap=True)]
     session.show(View(columns=columns, rows=rows, name="field", empty="Nothing to change"))
     _finish(session, store, name, select, shown=True)
 

@@ -98,8 +98,8 @@ def _view(facts: dict[str, Any]) -> View:
         columns=[
             Column("action"),
             Column("allowed", "", text=_ALLOWED.__getitem__, style=_STYLE.__getitem__),
-            Column("subject", flex=True),
-            Column("reason"),
+            Column("subject"),
+            Column("reason", keep=True),
         ],
         rows=facts["permissions"],
     )

@@ -117,7 +117,9 @@ async def _show_rename(
         {"operation": "PUT", "bucket": target.name, "key": new_key},
         {"operation": "DEL", "bucket": source.name, "key": entry.key},
     ]
-    session.show(View(columns=[Column("operation"), Column("bucket"), Column("key")], rows=plan, name="key"))
+    session.show(
+        View(columns=[Column("operation"), Column("bucket"), Column("key")], rows=plan, name="key", light=True)
+    )
 
 
 async def _ends(

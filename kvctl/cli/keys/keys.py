@@ -71,10 +71,10 @@ async def keys(
 
 
 def _keys_view(deleted: bool) -> View:
-    columns = [Column("key"), Column("revision", right=True, tsv=False), Column("created", "AGE", age_text, tsv=False)]
+    columns = [Column("revision", right=True, tsv=False), Column("created", "AGE", age_text, tsv=False)]
     if deleted:
         columns.append(Column("operation", tsv=False, style=operation_style))
-    return View(columns=columns, name="key", empty="No keys")
+    return View(columns=[*columns, Column("key")], name="key", empty="No keys")
 
 
 async def _name_lines(

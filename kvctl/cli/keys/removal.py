@@ -131,7 +131,9 @@ async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chose
     if not chosen.filters:
         keys, missing = await _present(bucket, removal, keys, chosen.literal)
     rows = [{"bucket": bucket.name, "key": key} for key in keys]
-    session.show(View(columns=[Column("bucket", tsv=False, table=False), Column("key")], rows=rows, name="key"))
+    session.show(
+        View(columns=[Column("bucket", tsv=False, table=False), Column("key")], rows=rows, name="key", light=True)
+    )
     session.note(f"{counted(len(keys), 'key')} would be {removal.past}")
     _report_missing(bucket, missing, chosen)
 

@@ -72,7 +72,7 @@ async def txn(
         if dry_run:
             await source.check(transaction)
             session.note(f"The conditions hold; {len(transaction.changes)} changes would be made")
-            session.show(View(columns=_PLANNED, rows=_rows(transaction), name="key"))
+            session.show(View(columns=_PLANNED, rows=_rows(transaction), name="key", light=True))
             return
         revisions = await source.commit(transaction)
     except ConditionsFailed as error:
@@ -80,7 +80,7 @@ async def txn(
             session.show(View(columns=_FAILURE, rows=[_failure(failure) for failure in error.failures], name="key"))
         raise
     rows = [{**row, "revision": revision} for row, revision in zip(_rows(transaction), revisions, strict=True)]
-    session.show(View(columns=_DONE, rows=rows, name="key"))
+    session.show(View(columns=_DONE, rows=rows, name="key", light=True))
     if ttls := {change.key: change.ttl for change in transaction.changes if change.ttl}:
         await warn_of_other_life(session, source, ttls)
     if expiring := [change.key for change in transaction.changes if change.ttl and change.verb in ("put", "update")]:

@@ -143,7 +143,7 @@ GROUP = (
     Column("median", "LAST CHANGE", text=age_text), Column("newest", text=age_text),
 )  # fmt: skip
 KEY = (
-    Column("key", flex=True), Column("revision", right=True), Column("bytes", "SIZE", text=size_text, right=True),
+    Column("key"), Column("revision", right=True), Column("bytes", "SIZE", text=size_text, right=True),
     Column("entries", right=True),
     Column("a_day", "WRITES PER DAY", text=lambda rate: "" if rate is None else f"{rate:,.1f}", right=True),
 )  # fmt: skip

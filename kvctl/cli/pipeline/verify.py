@@ -146,7 +146,7 @@ VERIFIED = (
     Column("damage", table=False, tsv=False), Column("against", text=_against_text, tsv=False),
     Column("seconds", "Time", text=duration_text),
 )  # fmt: skip
-DAMAGE = (Column("file"), Column("problem", style="red"))
+DAMAGE = (Column("file"), Column("problem", style="red", wrap=True))
 DIFFERENCES = (
     Column("key"),
     Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),

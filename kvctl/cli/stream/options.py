@@ -122,7 +122,7 @@ def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
     for change in found:
         before, after = change.words if worded else (change.before, change.after)
         rows.append({"field": change.field, "before": before, "after": after})
-    columns = [Column("field"), Column("before", style="red"), Column("after", style="green")]
+    columns = [Column("field"), Column("before", style="red", wrap=True), Column("after", style="green", wrap=True)]
     return View(columns=columns, rows=rows, name="field", empty="Nothing would change")
 
 

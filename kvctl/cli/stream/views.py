@@ -20,7 +20,7 @@ def listing_view(infos: Iterable[StreamInfo]) -> View:
     columns = [
         Column("name"),
         Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
-        Column("subjects", text=", ".join, flex=True),
+        Column("subjects", text=", ".join),
         Column("messages", right=True),
         Column("bytes", "SIZE", text=size_text, right=True),
         Column("consumers", right=True),
@@ -30,8 +30,6 @@ def listing_view(infos: Iterable[StreamInfo]) -> View:
         Column("created", text=age_text),
         Column("description", flex=True),
     ]
-    empty = {column.key for column in columns if column.flex and not any(row[column.key] for row in rows)}
-    columns = [replace(column, table=False) if column.key in empty else column for column in columns]
     return View(columns=columns, rows=rows, empty="No streams; create one with `kvctl stream create`")
 
 

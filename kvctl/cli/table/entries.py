@@ -161,7 +161,9 @@ async def get_all(
     rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
     with_nulls = session.output in ("json", "ndjson", "yaml")
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]
-    session.show(View(columns=ENTRIES, rows=rows if with_nulls else [row for row in rows if row], name="key"))
+    session.show(
+        View(columns=ENTRIES, rows=rows if with_nulls else [row for row in rows if row], name="key", light=True)
+    )
     if missing and not with_nulls:
         listed = ", ".join(named(family, name) for name in missing[:10])
         raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))

@@ -140,7 +140,7 @@ def _ttl_text(seconds: float) -> str:
 
 def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:
     """Print the versions of written entries; in a pipe, one a line and nothing else."""
-    session.show(View(columns=WRITES, rows=list(rows), single=single, name="version"))
+    session.show(View(columns=WRITES, rows=list(rows), single=single, name="version", light=True))
 
 
 def _metadata(found: "Found") -> dict[str, str]:

@@ -105,8 +105,8 @@ _PAIR = (
     Column("collisions", right=True),
     Column("local", right=True),
     Column("expiring", right=True),
-    Column("consistent", "RESULT", text=_result, style=_style),
-    Column("causes", text=", ".join, style="red", flex=True),
+    Column("consistent", "RESULT", keep=True, text=_result, style=_style),
+    Column("causes", text=", ".join, style="red", flex=True, keep=True),
     Column("error", table=False),
     Column("samples", table=False, tsv=False),
 )

@@ -145,12 +145,12 @@ async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedel
     """Draw the table at every look."""
     from kvctl.render.formats import render
     from kvctl.render.screen import Screen
-    from kvctl.render.text_table import TableWriter
+    from kvctl.render.text_table import table_writer
 
     look = await anext(looks)
     with Screen(session.terminal) as screen:
         while True:
-            table = TableWriter(_table(look.rows), width=session.terminal.width, color=session.terminal.colored)
+            table = table_writer(_table(look.rows), width=session.terminal.width, color=session.terminal.colored)
             screen.draw(utf8(f"{_headline(look, interval)}\n\n") + render(table, list(table.view.rows)))
             look = await anext(looks)
 
@@ -176,13 +176,10 @@ def _view(rows: "list[Row]") -> View:
 
 
 def _table(rows: "list[Row]") -> View:
-    """Build the view of a table, without columns that are empty in all rows."""
+    """Build the view of a table."""
     from kvctl.topology.graph.rules import with_rules_text
 
-    rows = [with_rules_text(row, row["stream"]) for row in rows]
-    filled = {name for row in rows for name, value in row.items() if value not in (None, "", [])}
-    columns = [replace(column, table=column.table and (column.key in filled or not rows)) for column in _COLUMNS]
-    return View(columns=columns, rows=rows, name="replica", empty="No mirrors or aggregates")
+    return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows])
 
 
 _COLUMNS = (
@@ -199,17 +196,17 @@ _COLUMNS = (
     Column("origin_api", table=False),
     Column("origin_cluster", table=False),
     Column("keys", table=False),
-    Column("taken", "KEYS", flex=True, tsv=False),
-    Column("lands_as", flex=True, tsv=False),
-    Column("state", style=_state_style),
-    Column("lag", right=True),
+    Column("taken", "KEYS", tsv=False),
+    Column("lands_as", tsv=False),
+    Column("state", keep=True, style=_state_style),
+    Column("lag", right=True, keep=True),
     Column("active", "LAST SEEN", text=_last_seen_text),
     Column("error", table=False),
     Column("revision", right=True),
     Column("origin_revision", "ORIGIN AT", right=True),
     Column("created", table=False),
     Column("origin_created", table=False),
-    Column("evidence", flex=True),
+    Column("evidence", flex=True, keep=True),
     Column("prefix", table=False),
     Column("map", table=False),
     Column("transforms", table=False),

@@ -89,9 +89,9 @@ async def keys(session: Session, place: str, texts: Sequence[str] | None, limit:
     repository = await open_repository(session, at.repository)
     names = session.output == "name" or (session.output == "tsv" and not session.options.columns)
     columns = [
-        Column("key"),
         Column("revision", "STAGED", right=True, tsv=False),
         Column("identity", text=short, tsv=False),
+        Column("key"),
     ]
 
     async def rows() -> AsyncGenerator[Sequence[Row], None]:

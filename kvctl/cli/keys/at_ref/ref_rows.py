@@ -76,12 +76,13 @@ def written_row(at: At, key: str, revision: int | None, identity: str | None) ->
 
 def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str = "") -> View:
     """Return a view of entries at a ref."""
-    shown = [
-        Column("key", tsv=False),
+    facts = [
         Column("revision", "STAGED" if not single else "Staged revision", right=not single, tsv=False),
         Column("identity", text=short if not single else None, tsv=False),
-        Column("value", flex=True, tsv=False),
     ]
+    key = Column("key", tsv=False)
+    shown = [key, *facts] if single else [*facts, key]
+    shown.append(Column("value", flex=True, tsv=False))
     return View(columns=[*_record(), *shown], rows=rows, single=single, name="key", empty=empty)
 
 
@@ -90,10 +91,10 @@ def versions_view(*, empty: str = "") -> View:
     from kvctl.cli.keys.output.entry_rows import operation_style
 
     shown = [
-        Column("key", tsv=False),
         Column("commit", text=short, style="yellow", tsv=False),
         Column("created", "AGE", text=age_text, tsv=False),
         Column("operation", style=operation_style, tsv=False),
+        Column("key", tsv=False),
         Column("value", flex=True, tsv=False),
         Column("message", text=lambda message: message.partition("\n")[0], flex=True, tsv=False),
     ]

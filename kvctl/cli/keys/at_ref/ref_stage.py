@@ -145,7 +145,7 @@ def _question(at: "At", keys: Sequence[str]) -> str:
 def _show_plan(session: Session, at: "At", keys: Sequence[str]) -> None:
     rows = [{"bucket": at.repository, "ref": at.ref, "key": key} for key in keys]
     columns = [Column(name, tsv=False, table=False) for name in ("bucket", "ref")]
-    session.show(View(columns=[*columns, Column("key")], rows=rows, name="key"))
+    session.show(View(columns=[*columns, Column("key")], rows=rows, name="key", light=True))
     session.note(f"{counted(len(keys), 'key')} would be deleted")
 
 
@@ -169,4 +169,4 @@ def _written(rows: Sequence[Row], *, single: bool, empty: str = "") -> View:
         Column("revision", right=not single),
         Column("identity", tsv=False, table=False),
     ]
-    return View(columns=columns, rows=rows, single=single, name="key", empty=empty)
+    return View(columns=columns, rows=rows, single=single, name="key", empty=empty, light=True)

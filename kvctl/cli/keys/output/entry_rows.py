@@ -143,7 +143,7 @@ def writing_view(rows: Sequence[Row], *, single: bool) -> View:
         Column("key", tsv=False, table=not single),
         Column("revision", right=not single),
     ]
-    return View(columns=columns, rows=rows, single=single, name="key")
+    return View(columns=columns, rows=rows, single=single, name="key", light=True)
 
 
 def revision_view(bucket: str, key: str, revision: int) -> View:
@@ -166,12 +166,13 @@ def _record_columns(shape: Shape) -> list[Column]:
 
 def _table_columns(shape: Shape) -> list[Column]:
     operation = Column("operation", style=operation_style)
-    what = [Column("key"), Column("revision", right=True)]
+    revision = Column("revision", right=True)
     if shape.live:
-        columns = [Column("created", "TIME", text=_seconds), operation, *what]
+        columns = [Column("created", "TIME", text=_seconds), operation, revision]
     else:
-        columns = [*what, Column("created", "AGE", text=age_text), operation]
-    columns.append(Column("size", text=format_size, right=True) if shape.meta_only else Column("value", flex=True))
+        columns = [revision, Column("created", "AGE", text=age_text), operation]
+    columns += [Column("size", text=format_size, right=True)] if shape.meta_only else []
+    columns += [Column("key")] + ([] if shape.meta_only else [Column("value", flex=True)])
     return [*columns, *([Column("headers", flex=True)] if shape.headers else [])]
 
 
