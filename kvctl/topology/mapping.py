@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
-from kvctl.topology.subjects import Transform, capture, parse, wildcard_number
+from kvctl.kv.names import is_wild
+from kvctl.topology.subjects import Transform, capture, parse, plain_dest, wildcard_number
 
 Lander = Callable[[bytes], bytes | None]
 
@@ -38,9 +40,45 @@ class Mapping:
         """Return the subject that lands there; None if none does, or if it cannot be determined."""
         for rule in self.rules:
             subject = _source_of(rule, landed)
-            if subject is not None and self.land(_bytes(subject)) == _bytes(landed):
+            if subject is not None and self._sends(subject, landed):
                 return subject
         return None
+
+    def origins(self, landed: str) -> list[str]:
+        """Return the subjects that may land at a subject or a filter, as filters where several do."""
+        found = [subject for rule in self.rules if (subject := _sources_of(rule, landed)) is not None]
+        return [subject for subject in found if is_wild(subject) or is_wild(landed) or self._sends(subject, landed)]
+
+    def _sends(self, subject: str, landed: str) -> bool:
+        return self.land(_bytes(subject)) == _bytes(landed)
+
+
+def _sources_of(rule: Transform, landed: str) -> str | None:
+    """Return all subjects that the rule may send to a place, as one filter; None if it sends none there."""
+    dest, tokens = (rule.dest or plain_dest(rule.src)).split("."), landed.split(".")
+    wild: dict[int, str] = {}
+    rest = [">"]
+    for at, token in enumerate(dest):
+        if at >= len(tokens):
+            return None
+        if tokens[at] == ">":  # anything may follow
+            break
+        if token == ">":
+            rest = tokens[at:]
+            break
+        number = wildcard_number(token)
+        if tokens[at] == "*":
+            continue
+        if (token if number is None else wild.setdefault(number, tokens[at])) != tokens[at]:
+            return None
+    else:
+        if len(tokens) != len(dest):
+            return None
+    stars = count(1)
+    return ".".join(
+        wild.get(next(stars), "*") if token == "*" else ".".join(rest) if token == ">" else token
+        for token in rule.src.split(".")
+    )
 
 
 def _source_of(rule: Transform, landed: str) -> str | None:

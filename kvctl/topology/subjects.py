@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import SUBJECT_PREFIX, check_filter
@@ -167,6 +168,12 @@ def default_dest(text: str) -> str:
             number += 1
             kept[at] = f"${number}"
     return ".".join(kept)
+
+
+def plain_dest(text: str) -> str:
+    """Return a filter as the destination under which its subjects keep their names."""
+    numbers = count(1)
+    return ".".join(f"${next(numbers)}" if token == "*" else token for token in text.split("."))
 
 
 def places(dest: str) -> str:

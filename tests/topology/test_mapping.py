@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvctl.kv.names import is_wild, matches
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import Transform, UnknownTransform, land
 
@@ -55,6 +56,24 @@ def test_mapping_that_drops_tokens_has_no_reverse() -> None:
     assert mapping.lossy
     assert mapping.land(b"$KV.O.a.b") == b"$KV.A.b"
     assert mapping.origin("$KV.A.b") is None
+
+
+@given(tokens=TOKENS, chosen=st.lists(st.sampled_from(CASES), min_size=1, max_size=3), dropped=st.booleans())
+def test_mapping_finds_every_subject_that_lands_somewhere(tokens: list[str], chosen: list[Any], dropped: bool) -> None:
+    rules = [rule for rules in chosen for rule in rules]
+    lossy = [("*.*", "{{wildcard(2)}}"), ("NEW.>", "n"), ("*.b.>", "{{wildcard(1)}}.{{wildcard(1)}}")]
+    mapping = Mapping.of(source(*(lossy if dropped else []), *rules))
+    subject = ".".join(["$KV", "O", *tokens])
+    landed = mapping.land(subject.encode())
+    if landed is not None:
+        found = mapping.origins(landed.decode())
+        assert matches(subject, tuple(found))
+        assert all(mapping.land(one.encode()) == landed for one in found if not is_wild(one))
+        # Any part of the place may be open.
+        parts = landed.decode().split(".")
+        for at in range(2, len(parts)):
+            assert matches(subject, tuple(mapping.origins(".".join([*parts[:at], "*", *parts[at + 1 :]]))))
+            assert matches(subject, tuple(mapping.origins(".".join([*parts[:at], ">"]))))
 
 
 def test_mapping_has_no_origin_for_other_destinations() -> None:

@@ -86,11 +86,12 @@ def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")
-        return utf8("".join(_painted(line, color=session.terminal.colored) for line in text_tree.text(drawn)))
+        return utf8("".join(painted(line, color=session.terminal.colored) for line in text_tree.text(drawn)))
     text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": svg.svg}[format](drawn)
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 
 
-def _painted(line: "Line", *, color: bool) -> str:
+def painted(line: "Line", *, color: bool) -> str:
+    """Return a line for a terminal, escaped, and with colours if wanted."""
     texts = [(escape(text), style) for text, style in line]
     return "".join(paint(text, style) if color and style and text else text for text, style in texts).rstrip() + "\n"

@@ -9,6 +9,7 @@ from kvctl.cli.topology import (
     graph,
     plan,
     status,
+    trace,
 )
 from kvctl.cli.topology.file import File, read_file
 from kvctl.render.view import Column, View
@@ -48,5 +49,6 @@ app.entries.update(
         **export.app.entries,
         **graph.app.entries,
         **status.app.entries,
+        **trace.app.entries,
     }
 )

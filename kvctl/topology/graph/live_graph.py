@@ -31,14 +31,23 @@ def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Co
     Raises BucketNotFound.
     """
     nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
-    edges = []
-    for standing in found:
-        replica, origin = nodes_of_link(standing.link)
-        for node in (origin, replica):
-            nodes.setdefault(node.id, node)
-        source = standing.link.source
-        edges.append(Edge(origin.id, replica.id, rules_of(source, replica.stream), standing, source))
+    edges = [_edge(nodes, standing.link, standing) for standing in found]
     return chosen(nodes, edges, names)
+
+
+def configured(inventory: Inventory) -> tuple[Graph, dict[Edge, Link]]:
+    """Return the graph of all streams in view without their health, and the link of each edge."""
+    nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
+    edges = {_edge(nodes, link): link for link in inventory.links}
+    return Graph(tuple(nodes.values()), tuple(edges)), edges
+
+
+def _edge(nodes: dict[str, Node], link: Link, standing: ReplicaHealth | None = None) -> Edge:
+    """Return the edge of a link, and add its nodes."""
+    replica, origin = nodes_of_link(link)
+    for node in (origin, replica):
+        nodes.setdefault(node.id, node)
+    return Edge(origin.id, replica.id, rules_of(link.source, replica.stream), standing, link.source)
 
 
 def nodes_of_link(link: Link) -> tuple[Node, Node]:

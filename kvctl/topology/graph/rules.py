@@ -7,7 +7,7 @@ from typing import Any
 
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.model import common_prefix, dollars
-from kvctl.topology.subjects import Transform, default_dest, parse
+from kvctl.topology.subjects import Transform, default_dest, parse, plain_dest
 
 Rules = tuple[tuple[str, str], ...]
 """Filters and destinations of keys; an empty destination keeps the names. Empty: all keys keep their names."""
@@ -25,8 +25,8 @@ def rules_of(source: Mapping[str, Any], reader: str) -> Rules:
     for rule in rules:
         src = _keys(rule.src)
         own = _head(reader) or rule.src.removesuffix(src)
-        dest = (dollars(rule.dest) or _plain(rule.src)).removeprefix(own)
-        found.append((src, "" if dest == _plain(src) else dest))
+        dest = (dollars(rule.dest) or plain_dest(rule.src)).removeprefix(own)
+        found.append((src, "" if dest == plain_dest(src) else dest))
     return () if found == [(">", "")] else tuple(found)
 
 
@@ -39,7 +39,7 @@ def rules_json(source: Mapping[str, Any], reader: str) -> dict[str, Any]:
     taken = parse(source.get("subject_transforms") or ())
     if source.get("filter_subject"):
         taken.append(Transform(source["filter_subject"], ""))
-    pairs = [(src, dest or _plain(src)) for src, dest in rules_of(source, reader) or ((">", ">"),)]
+    pairs = [(src, dest or plain_dest(src)) for src, dest in rules_of(source, reader) or ((">", ">"),)]
     return {**_in_words(pairs, reader), "transforms": [rule.to_json() for rule in taken]}
 
 
@@ -57,7 +57,7 @@ def _in_words(pairs: list[tuple[str, str]], reader: str) -> dict[str, Any]:
     """Return the shortest `keys`, `prefix` and `map` that mean these filters and destinations."""
     keys = [] if [src for src, _ in pairs] == [">"] else [src for src, _ in pairs]
     if not reader.startswith(STREAM_PREFIX):  # a mirror: keys keep their names
-        renamed = any(dest != _plain(src) for src, dest in pairs)
+        renamed = any(dest != plain_dest(src) for src, dest in pairs)
         return {"keys": [] if renamed else keys, "prefix": None, "map": dict(pairs) if renamed else None}
     prefix = common_prefix(pairs)
     if prefix is None:
@@ -73,13 +73,3 @@ def _head(stream: str) -> str | None:
 def _keys(subject: str) -> str:
     """Return a subject of a bucket as its key; others stay complete."""
     return subject.split(".", 2)[2] if subject.startswith(SUBJECT_PREFIX) and subject.count(".") > 1 else subject
-
-
-def _plain(src: str) -> str:
-    """Return a filter as the destination under which its keys keep their names."""
-    number = 0
-    tokens = []
-    for token in src.split("."):
-        number += token == "*"
-        tokens.append(f"${number}" if token == "*" else token)
-    return ".".join(tokens)

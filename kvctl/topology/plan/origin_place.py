@@ -188,6 +188,12 @@ class Locator:
         return Origin(stream=mirror["name"]) if mirror else None
 
 
+def unseen(topology: Topology) -> Locator:
+    """Return the locations by a file alone."""
+    contexts = {name: Unseen(name, context.get("domain")) for name, context in topology.contexts.items()}
+    return Locator(topology, {"": Unseen("")} | contexts)
+
+
 def _guessed(origin: Origin) -> Origin:
     """Treat an origin that is not in view as a bucket of its name."""
     if origin.bucket:

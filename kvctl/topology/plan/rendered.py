@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan.desired import DesiredState, Draft
-from kvctl.topology.plan.origin_place import Locator, Unseen
+from kvctl.topology.plan.origin_place import unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,7 @@ class Rendered:
 
 def render(topology: Topology) -> Rendered:
     """Return every stream of the file as a plan would create it, without reading any server."""
-    places = {"": Unseen("")} | {
-        name: Unseen(name, context.get("domain")) for name, context in topology.contexts.items()
-    }
-    drafts = DesiredState(topology, Locator(topology, places)).all()
+    drafts = DesiredState(topology, unseen(topology)).all()
     return Rendered([draft.after for draft in drafts], [text for draft in drafts for text in _unknown(topology, draft)])
 
 

@@ -105,6 +105,7 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
             "bucket delete O --dry-run -o json",
             "topology graph -o json",
             "topology status O -o json",
+            "topology trace O k7 -o json",
             "doctor -o json",
             "bucket ls -o json",
             *(f"topology plan -f {file} -o json" for file in plans),
@@ -117,7 +118,7 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
         assert (done[delete].exit_code, "--force unreachable-stream" in done[delete].err) == (1, True)
         assert (done[forced].exit_code, "--confirm" in done[forced].err) == (2, True)
         assert done[stream].exit_code == 1
-        compact, edit, dry_run, graph, status, doctor, ls = (done[line] for line in lines[7:14])
+        compact, edit, dry_run, graph, status, trace, doctor, ls = (done[line] for line in lines[7:15])
         assert (compact.exit_code, "unreachable-stream" in compact.err) == (1, True)
         assert "unreachable-stream" in edit.err
         found = json.loads(dry_run.out)["dependents"]
@@ -126,11 +127,13 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
         nodes = {node["stream"]: node["kind"] for node in json.loads(graph.out)["nodes"]}
         assert (nodes["MO"], nodes["KV_AO"]) == ("unreachable", "unreachable")
         assert {(row["stream"], row["state"], row["revision"]) for row in json.loads(status.out)} == SILENT
+        assert json.loads(trace.out)["unreachable"] == ["KV_AO", "MO"]
+        assert "may replicate the key: `KV_AO`, `MO`" in trace.err
         checks = {(item["check"], item["subject"]) for item in json.loads(doctor.out)}
         assert {("unreachable", "MO"), ("unreachable", "AO")} <= checks
         rows = {row["stream"]: row for row in json.loads(ls.out)}
         assert (rows["KV_AO"]["kind"], rows["KV_AO"]["values"], "`MO`" in ls.err) == ("unreachable", None, True)
-        changed, recreated, described, overridden = (done[line] for line in lines[14:])
+        changed, recreated, described, overridden = (done[line] for line in lines[15:])
         for plan in (changed, recreated):
             (hazard,) = [item for item in json.loads(plan.out)["hazards"] if item["name"] == "unreachable-stream"]
             assert (plan.exit_code, "`MO`" in hazard["evidence"], "`KV_AO`" in hazard["evidence"]) == (1, True, True)
@@ -140,6 +143,14 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
             asyncio.run(_purge(away.urls))
         with RawClient(away.urls.split(",")[0]) as raw:
             assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
+
+
+def test_trace_names_the_replicas_whose_servers_are_offline(away: Away) -> None:
+    found = away.rows("topology", "trace", "O", "k7")
+    assert {row["name"]: (row["key"], row["state"]) for row in found["replicas"]} == {
+        "MO": ("k7", "offline"),
+        "AO": ("k7", "offline"),
+    }
 
 
 async def _purge(urls: str) -> None:

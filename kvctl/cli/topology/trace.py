@@ -1,0 +1,91 @@
+"""`kvctl topology trace`: where a key goes through replication, and where it came from."""
+
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName, KeyName
+from kvctl.cli.app.session import Session
+from kvctl.cli.topology.file import OptionalFile, read_file
+from kvctl.cli.topology.graph import painted
+from kvctl.errors import KeyNotFound
+from kvctl.render.escapes import utf8
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.topology.trace.trace import Trace
+
+app = group()
+
+
+@command(
+    app,
+    "trace",
+    examples=[
+        "kvctl topology trace ORDERS NEW.7",
+        "kvctl topology trace EDGE orders.new.7 -o json",
+        "kvctl topology trace ORDERS NEW.7 -f topology.yaml",
+    ],
+    see=["help topologies", "topology graph", "topology audit"],
+)
+async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> None:
+    """Show where a key goes through mirrors and aggregates, and where it came from.
+
+    Each replica is shown with the key's name there, the filter or map that takes it, its revision, and its state. A
+    replica that lacks the key has the reason: `filtered out`, `overwritten` by another origin, another key or a client,
+    `expired`, `deleted`, `on its way`, `link down`, `offline`, `stale` after its origin was recreated, or `missing`
+    although it has caught up. `kept` is an entry that the origin no longer has, `absent` means that there is nothing to
+    replicate, and `unknown` that a side cannot be read.
+
+    Origins are found through the reverse of filters and maps. If several keys land in one place, each is shown; the
+    entry itself names the one that it came from.
+
+    Streams are read at their leaders, in this account and in the domains that it replicates from. With --file, the
+    route follows from the file alone, without a server and without states.
+    """
+    from kvctl.kv.names import check_bucket, check_key
+
+    check_bucket(bucket), check_key(key)
+    found = await _trace(session, bucket, key, file)
+    if found.unreachable:
+        names = ", ".join(f"`{stream}`" for stream in found.unreachable)
+        session.warn(f"Streams that do not answer may replicate the key: {names}")
+    if session.options.output in ("json", "yaml"):
+        session.show(document(found.to_json()))
+    elif session.output == "table":
+        from kvctl.topology.trace.trace_tree import text
+
+        session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in text(found))))
+    else:
+        session.show(View(columns=_COLUMNS, rows=_rows(found)))
+
+
+async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "Trace":
+    if file is not None:
+        from kvctl.topology.graph.file_graph import of_topology
+        from kvctl.topology.trace.trace import predicted
+
+        return predicted(of_topology(read_file(session, file)), bucket, key)
+    from kvctl.topology.trace import live_trace
+
+    found = await live_trace.trace({"": (await session.client()).api}, bucket, key)
+    if not found.exists:
+        raise KeyNotFound(
+            f"Key `{key}` exists neither in `{bucket}` nor in its origins and replicas",
+            hint=f"See where it would go with `kvctl topology export | kvctl topology trace {bucket} {key} -f -`",
+        )
+    return found
+
+
+def _rows(found: "Trace") -> list[dict[str, Any]]:
+    from kvctl.topology.trace.trace import flat
+
+    return [{"role": role, "depth": depth, "via": via, **item.to_json()} for role, depth, via, item in flat(found)]
+
+
+_COLUMNS = tuple(
+    Column(name)
+    for name in (
+        "role", "depth", "via", "name", "key", "state", "revision", "evidence", "stream", "kind", "context", "domain",
+        "api", "cluster", "subject", "created", "operation", "keys", "prefix", "map", "transforms", "end",
+    )
+)  # fmt: skip

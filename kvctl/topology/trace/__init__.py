@@ -1,0 +1,1 @@
+"""Traces: where a key goes through mirrors and aggregates, and where it came from."""
