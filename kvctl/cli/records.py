@@ -85,6 +85,14 @@ STATUS = record(
     "origin_cluster keys state lag active error revision origin_revision created origin_created evidence "
     "prefix map transforms"
 )
+TRACE = record(
+    "role depth via name key state revision evidence stream kind context domain api cluster subject created operation "
+    "keys prefix map transforms end"
+)
+TRACE_TREE = record(
+    "name stream kind context domain api cluster key subject state evidence revision created operation keys prefix map "
+    "transforms end (origins) (replicas) (unreachable)"
+)
 AUDIT = record(
     "origin replica kind origin_at context keys missing extra stale differing collisions local expiring consistent "
     "causes error (samples)"
@@ -237,6 +245,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "topology schema": (ANY,),
     "topology graph": (NAME, GRAPH),
     "topology status": (STATUS,),
+    "topology trace": (TRACE, TRACE_TREE),
     "topology audit": (AUDIT, AUDIT_DIFFERENCE, REPAIR),
     "doctor": (FINDING,),
     "stream ls": (STREAM_ROW,),

@@ -28,7 +28,7 @@ app = group()
     see=["help topologies", "topology graph", "topology audit"],
 )
 async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> None:
-    """Show where a key goes through mirrors and aggregates, and where it came from.
+    """Show where a key goes through replication, and where it came from.
 
     Each replica is shown with the key's name there, the filter or map that takes it, its revision, and its state. A
     replica that lacks the key has the reason: `filtered out`, `overwritten` by another origin, another key or a client,
