@@ -63,13 +63,13 @@ async def doctor(
     return 1 if errors or (strict and warnings) else 0
 
 
-def _row(finding: "Finding") -> dict[str, str]:
+def _row(finding: "Finding") -> dict[str, str | None]:
     return {
         "severity": str(finding.severity),
         "check": finding.check,
         "subject": finding.subject,
         "evidence": finding.evidence,
-        "remedy": finding.remedy,
+        "remedy": finding.remedy or None,
     }
 
 

@@ -137,7 +137,7 @@ def _save_contexts(lab: "Lab") -> Path:
 
 
 def _row(context: Any) -> dict[str, Any]:
-    return {column.key: getattr(context, column.key) for column in _CONTEXTS}
+    return {column.key: getattr(context, column.key) or None for column in _CONTEXTS}
 
 
 def _explain(session: Session, *commands: str) -> None:

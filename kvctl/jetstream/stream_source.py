@@ -43,6 +43,12 @@ class Source:
         """True when it reads from another account or domain."""
         return bool(self.api or self.deliver)
 
+    @property
+    def domain(self) -> str | None:
+        """Return the JetStream domain of an API prefix `$JS.NAME.API`, None for any other."""
+        parts = self.api.split(".")
+        return parts[1] if len(parts) == 3 and parts[0] == "$JS" else None
+
     def reads_locally(self, stream: str) -> bool:
         """Return whether it reads the stream of this name in its own account and domain."""
         return self.name == stream and not self.is_external

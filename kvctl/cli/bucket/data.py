@@ -207,9 +207,10 @@ async def compact(
     with session.progress("Removing deleted keys", len(found.entries)) as progress:
         messages = await bucket_changes.compact(source, found, progress.advance)
     row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
-    report(
-        session, row, f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
-    )
+    text = f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
+    report(session, row, text, always=True)
+    if session.output == "tsv" and session.options.output is None:
+        session.show(document(row))
 
 
 @command(app, "backup", examples=["kvctl bucket backup orders ./orders.bak"], see=["bucket restore", "bucket copy"])

@@ -77,7 +77,7 @@ def bucket_row(found: "Overview") -> dict[str, Any]:
             for upstream, source, origin in zip(upstreams, sources, found.origins, strict=True)
         ],
         "alternates": found.alternates or [],
-        "answered_by": found.answered_by,
+        "answered_by": None if found.answered_by is None else [{"stream": stream} for stream in found.answered_by],
         "dependents": None
         if found.dependents is None
         else [
@@ -114,13 +114,13 @@ def _stored(status: "BucketStatus") -> dict[str, Any]:
         "name": status.bucket,
         "stream": status.stream,
         "kind": str(status.kind),
-        "description": status.config.get("description", ""),
+        "description": status.config.get("description") or None,
         "backing_store": status.backing_store,
         "compressed": status.is_compressed,
         "values": status.values,
         "history": status.history,
         "bytes": status.bytes,
-        "ttl": duration_seconds(status.ttl),
+        "ttl": duration_seconds(status.ttl) or None,
         "last_revision": status.last_revision,
         "created": format_time(status.created_ns),
         "replicas": status.replicas,
@@ -135,9 +135,9 @@ def _silent(found: "Overview") -> dict[str, Any]:
     return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": None}
 
 
-def _cluster(cluster: Cluster) -> dict[str, Any]:
+def _cluster(cluster: Cluster) -> dict[str, Any] | None:
     if not cluster:
-        return {}
+        return None
     peers = [
         {
             "name": peer["name"],
@@ -148,7 +148,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         }
         for peer in cluster.get("replicas") or []
     ]
-    return {"name": cluster.get("name", ""), "leader": cluster.get("leader", ""), "replicas": peers}
+    return {"name": cluster.get("name") or None, "leader": cluster.get("leader") or None, "replicas": peers}
 
 
 def _origin_row(
@@ -161,6 +161,7 @@ def _origin_row(
     from kvctl.topology.graph.rules import rules_json
 
     return {
+        "name": upstream.stream.removeprefix("KV_"),
         "stream": upstream.stream,
         "domain": upstream.domain,
         "api": upstream.api,
@@ -240,7 +241,7 @@ _DETAILS = (
     Column("bytes", "Size", text=size_text),
     Column("last_revision"),
     Column("history", text=history_text),
-    Column("ttl", "TTL", text=lambda seconds: duration_text(seconds) if seconds else "none"),
+    Column("ttl", "TTL", text=duration_text),
     Column("compressed"),
     Column("replicas"),
     Column("config", "Storage", text=lambda config: str(config.get("storage", "file"))),
@@ -252,7 +253,7 @@ _TAIL = (
         text=lambda cluster: " in ".join(filter(None, (cluster["leader"], cluster["name"]))),
     ),
     Column("created", text=age_text),
-    Column("answered_by", "Served by", text=lambda names: ", ".join(names)),
+    Column("answered_by", "Served by", text=lambda found: ", ".join(one["stream"] for one in found)),
 )
 _PEERS = (
     Column("name"),

@@ -1,9 +1,9 @@
 """Listings of buckets and differences of an edit: the JSON objects and their form on a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.render.view import Column, View, age_text, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
 
@@ -28,11 +28,11 @@ def listing_view(
         Column("values", right=True),
         Column("bytes", "SIZE", text=size_text, right=True),
         Column("history", text=history_text, right=True),
-        Column("ttl", text=_ttl_text, right=True),
+        Column("ttl", text=duration_text, right=True),
         Column("replicas", right=True),
         Column("last_revision", table=False),
         Column("created", "CREATED", text=age_text),
-        Column("origins", keep=True),
+        Column("origins", text=origins_text, keep=True),
         Column("description", flex=True),
     ]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
@@ -54,7 +54,6 @@ def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
 
 
 def _listed(status: "BucketStatus") -> dict[str, Any]:
-    origins = sources_of(status.config)
     return {
         "name": status.bucket,
         "stream": status.stream,
@@ -62,12 +61,12 @@ def _listed(status: "BucketStatus") -> dict[str, Any]:
         "values": status.values,
         "bytes": status.bytes,
         "history": status.history,
-        "ttl": duration_seconds(status.ttl),
+        "ttl": duration_seconds(status.ttl) or None,
         "replicas": status.replicas,
         "last_revision": status.last_revision,
         "created": format_time(status.created_ns),
-        "origins": [origin["name"].removeprefix("KV_") for origin in origins],
-        "description": status.config.get("description", ""),
+        "origins": origin_rows(status.config),
+        "description": status.config.get("description") or None,
     }
 
 
@@ -79,7 +78,7 @@ def _unreachable(stream: str) -> dict[str, Any]:
         "kind": "unreachable",
         **dict.fromkeys(fields),
         "origins": [],
-        "description": "",
+        "description": None,
     }
 
 
@@ -88,8 +87,23 @@ def _offline(status: "BucketStatus") -> dict[str, Any]:
     return {**_listed(status), "kind": "unreachable", **dict.fromkeys(("values", "bytes", "last_revision"))}
 
 
-def _ttl_text(seconds: float) -> str:
-    return duration_text(seconds) if seconds else ""
+def origin_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the JSON objects of a replica's origins, once for each key set, in a listing or after a change."""
+    return [
+        {
+            "name": source.name.removeprefix("KV_"),
+            "stream": source.name,
+            "domain": source.domain,
+            "api": source.api or None,
+        }
+        for source in parsed_sources(config)
+    ]
+
+
+def origins_text(origins: Sequence[dict[str, Any]]) -> str:
+    """Name origins, each once, with the API prefix of another account or the domain."""
+    places = [(origin["name"], origin["domain"] or origin["api"]) for origin in origins]
+    return ", ".join(dict.fromkeys(f"{name} ({place})" if place else name for name, place in places))
 
 
 def history_text(history: int) -> str:

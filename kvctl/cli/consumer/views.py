@@ -54,11 +54,11 @@ def consumer_row(info: dict[str, Any]) -> dict[str, Any]:
         **_summary(info),
         "delivered": _position(info["delivered"]),
         "ack_floor": _position(info["ack_floor"]),
-        "pause_remaining": duration_seconds(duration_from_ns(info.get("pause_remaining", 0))),
+        "pause_remaining": duration_seconds(duration_from_ns(info.get("pause_remaining", 0))) or None,
         "push_bound": bool(info.get("push_bound")),
         "cluster": {
-            "name": cluster.get("name", ""),
-            "leader": cluster.get("leader", ""),
+            "name": cluster.get("name") or None,
+            "leader": cluster.get("leader") or None,
             "replicas": [
                 {"name": peer["name"], "current": bool(peer.get("current")), "lag": peer.get("lag", 0)}
                 for peer in cluster.get("replicas") or []
@@ -86,7 +86,7 @@ def _summary(info: dict[str, Any]) -> dict[str, Any]:
         "waiting": info.get("num_waiting", 0),
         "paused": bool(info.get("paused")),
         "created": format_time(parse_utc(info["created"])),
-        "description": config.get("description", ""),
+        "description": config.get("description") or None,
     }
 
 
@@ -139,7 +139,7 @@ _DETAILS = (
     Column("ack_pending", "Waiting for their ack"),
     Column("redelivered"),
     Column("waiting", "Pulls waiting"),
-    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] if cluster else ""),
+    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
     Column("created", text=age_text),
 )
 _PEERS = (Column("name"), Column("current"), Column("lag", right=True), Column("active", text=active_text, table=False))

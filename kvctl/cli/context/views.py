@@ -32,7 +32,7 @@ def summary(context: "Context", selected: str | None) -> dict[str, Any]:
         "url": redact(context.url),
         "authentication": authentication(context),
         "selected": context.name == selected,
-        "description": context.description,
+        "description": context.description or None,
     }
 
 
@@ -47,7 +47,7 @@ def facts_of(context: "Context") -> dict[str, Any]:
     """Return the settings for display; a secret is `set` or null."""
     from kvctl.urls import redact
 
-    facts = {name: getattr(context, name) for name in FIELDS}
+    facts = {name: None if (value := getattr(context, name)) == "" else value for name in FIELDS}
     facts |= dict.fromkeys(context.secrets(), "set")
     return {**facts, "url": redact(context.url), "authentication": authentication(context)}
 

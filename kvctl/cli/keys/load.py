@@ -119,11 +119,19 @@ async def load(
         anew=lambda: session.note(f"Restarting the interrupted load of `{file}`; use `--resume` to continue it"),
     )  # fmt: skip
     loaded = await _load(session, bucket, source, options)
-    row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
-    session.show(document(row, *map(Column, row), name="written"))
+    _show(session, loaded, dry_run=dry_run)
     if loaded.rejected and not dry_run:
         rows = f"{counted(loaded.rejected, 'row')} {'was' if loaded.rejected == 1 else 'were'}"
         raise PartlyDone(f"{rows} rejected", hint="The other rows were written; fix these and load them again")
+
+
+def _show(session: Session, loaded: "RowCounts", *, dry_run: bool) -> None:
+    """Print the counts, in a pipe also in words on stderr, where a log has no other explanation of the numbers."""
+    row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
+    session.show(document(row, *map(Column, row), name="written"))
+    if session.options.output is None and not session.terminal.is_terminal:
+        counts = ", ".join(f"{count:,} {what}" for what, count in row.items())
+        session.note(f"Dry run: {counts}" if dry_run else counts, always=True)
 
 
 def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:

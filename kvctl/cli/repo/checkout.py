@@ -175,7 +175,7 @@ def _report(session: Session, place: "At", rollout: "CheckoutPlan", done: "Check
         "written": len(applied) - removed,
         "removed": removed,
         "unchanged": rollout.unchanged + len(equal),
-        "conflicts": sorted({*done.changed_meanwhile, *done.written_by_others}),
+        "conflicts": [{"key": key} for key in sorted({*done.changed_meanwhile, *done.written_by_others})],
     }
     if session.output != "table":
         session.show(document(row, *(Column(name) for name in row), name="commit"))

@@ -156,7 +156,7 @@ async def delete(
     api = (await session.client()).api if dry_run else await writable(session)
     found = await catalog.find(api, name)
     mirrors = await _mirrors(api, found)
-    row = {"name": name, "stream": found.stream, "dependents": mirrors}
+    row = {"name": name, "stream": found.stream, "dependents": [{"name": mirror} for mirror in mirrors]}
     if dry_run:
         tell(session, row, f"Would delete repository `{name}`", always=True)
         return

@@ -251,7 +251,12 @@ async def _reset_staged(
         else:
             await repository.reset(place.ref)
     done = f"{'Would drop' if dry_run else 'Dropped'} {counted(len(dropped), 'staged change')} of `{place}`"
-    row = {"repository": place.repository, "branch": place.ref, "keys": dropped, "changed": bool(dropped)}
+    row = {
+        "repository": place.repository,
+        "branch": place.ref,
+        "keys": [{"key": one} for one in dropped],
+        "changed": bool(dropped),
+    }
     idle = f"Nothing {'matching ' if key or prefix else ''}is staged on `{place}`"
     tell(session, row, done if dropped else idle, always=dry_run or not dropped)
 

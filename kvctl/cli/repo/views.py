@@ -108,7 +108,7 @@ def repository_row(found: "Found") -> dict[str, Any]:
         "storage": config.get("storage", "file"),
         "bytes": info["state"]["bytes"],
         "created": format_time(parse_time(info["created"])),
-        "description": config.get("description", ""),
+        "description": config.get("description") or None,
     }
 
 

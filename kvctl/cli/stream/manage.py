@@ -13,6 +13,7 @@ from kvctl.cli.app.parameters import (
     one_of,
 )
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.details import dependent_row
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.stream import messages
 from kvctl.cli.stream.options import (
@@ -237,7 +238,7 @@ async def delete(
         "name": stream,
         "messages": state["messages"],
         "consumers": state.get("consumer_count", 0),
-        "dependents": [item.stream for item in readers],
+        "dependents": [dependent_row(item) for item in readers],
     }
     if dry_run:
         session.show(document(row))
@@ -303,7 +304,7 @@ async def purge(
     readers = await links.dependents(client.api, stream)
     count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
     if dry_run:
-        row = {"name": stream, "messages": count, "dependents": [item.stream for item in readers]}
+        row = {"name": stream, "messages": count, "dependents": [dependent_row(item) for item in readers]}
         session.show(document(row))
         return
     hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not purged")

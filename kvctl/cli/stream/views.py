@@ -58,8 +58,8 @@ def stream_row(info: StreamInfo) -> dict[str, Any]:
         "subject_count": state.get("num_subjects", 0),
         "deleted_messages": state.get("num_deleted", 0),
         "cluster": {
-            "name": cluster.get("name", ""),
-            "leader": cluster.get("leader", ""),
+            "name": cluster.get("name") or None,
+            "leader": cluster.get("leader") or None,
             "replicas": [_peer(peer) for peer in cluster.get("replicas") or []],
         }
         if cluster
@@ -86,7 +86,7 @@ def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
         "replicas": config.get("num_replicas", 1),
         "storage": config.get("storage", "file"),
         "created": format_time(parse_utc(info["created"])),
-        "description": config.get("description", ""),
+        "description": config.get("description") or None,
     }
 
 
@@ -158,7 +158,7 @@ _DETAILS = (
     Column("retention"),
     Column("storage"),
     Column("replicas"),
-    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] if cluster else ""),
+    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
     Column("created", text=age_text),
 )
 _ORIGINS = (

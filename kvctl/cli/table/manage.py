@@ -211,7 +211,12 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     api = await _writable(session)
     found = await catalog.find(api, table, incomplete=True)
     if dry_run:
-        tell(session, {"name": table, "streams": found.streams}, f"Would delete table `{table}`", always=True)
+        tell(
+            session,
+            {"name": table, "streams": [{"name": stream} for stream in found.streams]},
+            f"Would delete table `{table}`",
+            always=True,
+        )
         return
     await session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
     await catalog.delete(api, table)

@@ -90,7 +90,7 @@ def table_row(found: "Found", infos: Sequence[StreamInfo | None] = ()) -> dict[s
         "storage": info["config"].get("storage", "file"),
         "bytes": sum(item["state"]["bytes"] for item in known),
         "created": format_time(parse_time(info["created"])),
-        "description": info["config"].get("description", ""),
+        "description": info["config"].get("description") or None,
     }
 
 
@@ -111,11 +111,11 @@ async def table_document(api: "Api", found: "Found") -> View:
             "partition": number,
             "range": [f"{first:016x}", f"{last:016x}"],
             "stream": found.streams[number + 1] if config.apart else found.streams[0],
-            "leader": ((info.get("cluster") if info else None) or {}).get("leader"),
+            "leader": ((info.get("cluster") if info else None) or {}).get("leader") or None,
             "entries": entries[number],
         })  # fmt: skip
     row = table_row(found, infos)
-    age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0)))
+    age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0))) or None
     row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}
     fields = [
         Column(column.key, _TITLES.get(column.key), text=_TEXTS.get(column.key, column.text))
@@ -129,13 +129,9 @@ async def table_document(api: "Api", found: "Found") -> View:
         Column("entries", right=True),
     ]
     return document(
-        row, *fields, Column("entries"), Column("ttl", "TTL", text=_ttl_text), Column("description"),
+        row, *fields, Column("entries"), Column("ttl", "TTL", text=duration_text), Column("description"),
         sections=[("Partitions", View(columns=shown, rows=partitions))],
     )  # fmt: skip
-
-
-def _ttl_text(seconds: float) -> str:
-    return duration_text(seconds) if seconds else "none"
 
 
 def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:

@@ -165,7 +165,8 @@ async def remove_origin(
     are kept and counted. Values that the origin overwrote can be restored with `kvctl topology audit NAME --repair`.
     The last origin cannot be removed: delete the aggregate instead.
     """
-    from kvctl.cli.topology.replicas import origin_names, show_config, tell
+    from kvctl.cli.bucket.views import origin_rows
+    from kvctl.cli.topology.replicas import show_config, tell
     from kvctl.topology.apply import origin_removal
     from kvctl.topology.hazards import hazards, replica_hazards
 
@@ -188,7 +189,7 @@ async def remove_origin(
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
-    row = {"name": name, "stream": found.after["name"], "origins": origin_names(found.after),
+    row = {"name": name, "stream": found.after["name"], "origins": origin_rows(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")

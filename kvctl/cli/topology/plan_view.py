@@ -37,7 +37,9 @@ def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
             for change in plan.changes for hazard in change.hazards
         ],
         "warnings": plan.warnings,
-        "unlisted": [{"kind": str(item.kind), "name": item.name, "place": item.place} for item in plan.unlisted],
+        "unlisted": [
+            {"kind": str(item.kind), "name": item.name, "place": item.place or None} for item in plan.unlisted
+        ],
     }  # fmt: skip
 
 
@@ -50,16 +52,16 @@ def change_row(change: "Change") -> dict[str, Any]:
         "action": str(change.action),
         "kind": str(change.kind),
         "name": change.name,
-        "place": change.place,
+        "place": change.place or None,
         "stream": change.stream,
         "differences": [
             {"field": item.field, "before": item.before, "after": item.after}
             for item in description.differences(change)
         ],
-        "hazards": [hazard.name for hazard in change.hazards],
+        "hazards": [{"name": hazard.name} for hazard in change.hazards],
         "drops": {"entries": drops[0], "bytes": drops[1], "refilled": change.refilled} if drops else None,
-        "leaving": [source["name"].removeprefix("KV_") for source in change.leaving],
-        "readers": list(change.readers),
+        "leaving": [{"name": source["name"].removeprefix("KV_")} for source in change.leaving],
+        "readers": [{"name": reader} for reader in change.readers],
         "confirm": change.asks_name,
     }  # fmt: skip
 

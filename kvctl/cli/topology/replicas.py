@@ -1,6 +1,5 @@
 """Shared parts of `kvctl mirror` and `kvctl aggregate`: options, creation, waiting, listings."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.cli.bucket.views import origin_rows, origins_text
 from kvctl.phrases import quoted
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
@@ -55,7 +54,7 @@ async def build(
     text = f"{what.capitalize()} `{plan.name}` already exists with this configuration"
     if changes:
         text = f"Created {what} `{plan.name}`" if new else f"Changed {what} `{plan.name}`"
-    row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_names(plan.config), "changed": changes}
+    row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_rows(plan.config), "changed": changes}
     tell(session, row, text, always=not changes)
 
 
@@ -75,11 +74,6 @@ def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = Fal
         session.show(document(row, name=name or next(iter(row))))
     else:
         session.note(text, always=always)
-
-
-def origin_names(config: dict[str, Any]) -> list[str]:
-    """Return the names of a replica's origins."""
-    return [source["name"].removeprefix("KV_") for source in sources_of(config)]
 
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
@@ -102,11 +96,11 @@ def _row(status: "BucketStatus") -> dict[str, Any]:
     return {
         "name": status.bucket,
         "stream": status.stream,
-        "origins": [_origin(origin.stream, origin.domain or origin.api) for origin in origins],
+        "origins": origin_rows(status.config),
         "values": status.values,
         "bytes": status.bytes,
         "history": status.history,
-        "ttl": duration_seconds(status.ttl),
+        "ttl": duration_seconds(status.ttl) or None,
         "replicas": status.replicas,
         "lag": sum(origin.lag for origin in origins),
         "state": next((origin.state for origin in origins if origin.state != "connected"), "connected"),
@@ -114,7 +108,7 @@ def _row(status: "BucketStatus") -> dict[str, Any]:
         "error": "; ".join(origin.error for origin in origins if origin.error) or None,
         "last_revision": status.last_revision,
         "created": format_time(status.created_ns),
-        "description": status.config.get("description", ""),
+        "description": status.config.get("description") or None,
     }
 
 
@@ -124,27 +118,18 @@ def _offline(status: "BucketStatus") -> dict[str, Any]:
     return {**_row(status), **unseen, "state": "unreachable"}
 
 
-def _origin(stream: str, where: str | None) -> str:
-    name = stream.removeprefix("KV_")
-    return f"{name} ({where})" if where else name
-
-
 def _last_seen_text(seconds: float) -> str:
     return "just now" if seconds < 1.5 else f"{duration_text(round(seconds))} ago"
-
-
-def _names_text(names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(names))  # an origin appears once for each key set
 
 
 _COLUMNS = (
     Column("name"),
     Column("stream", table=False),
-    Column("origins", text=_names_text),
+    Column("origins", text=origins_text),
     Column("values", right=True),
     Column("bytes", "SIZE", text=size_text, right=True),
     Column("history", right=True),
-    Column("ttl", text=lambda seconds: duration_text(seconds) if seconds else "", right=True),
+    Column("ttl", text=duration_text, right=True),
     Column("replicas", right=True, table=False),
     Column("lag", right=True, keep=True),
     Column("state", keep=True, style=lambda state: "" if state == "connected" else "red"),

@@ -35,7 +35,6 @@ SILENCE = 10.0
 UNREACHABLE = "unreachable"
 """State of a replica whose servers do not answer."""
 _NEVER = -1
-_FOREIGN_DOMAIN = "$JS."
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +190,6 @@ async def _count_larger(api: Api, stream: str, size: int) -> int:
 
 def _upstream(source: dict[str, Any], live: SourceState) -> Upstream:
     parsed = Source.parse(source)
-    prefix = parsed.api or None
-    domain = prefix.split(".")[1] if prefix and prefix.startswith(_FOREIGN_DOMAIN) and prefix.count(".") == 2 else None
     active, error = live.get("active", _NEVER), live.get("error")
     return Upstream(
         stream=parsed.name,
@@ -201,8 +198,8 @@ def _upstream(source: dict[str, Any], live: SourceState) -> Upstream:
         error=f"{error.get('description')} ({error.get('err_code')})" if error else None,
         filters=(parsed.filter_subject,) if parsed.filter_subject else (),
         transforms=parsed.transforms,
-        domain=domain,
-        api=prefix,
+        domain=parsed.domain,
+        api=parsed.api or None,
     )
 
 

@@ -261,7 +261,7 @@ class TestMerges:
         repo.text("repo", "reset", "@main", "--key", "a")
         assert repo.text("repo", "status", "@main", "-o", "name").split() == ["app.x", "app.y", "b"]
         repo.text("repo", "reset", "@main", "--prefix", "app.")
-        assert repo.json("repo", "reset", "@main")["keys"] == ["b"]
+        assert repo.json("repo", "reset", "@main")["keys"] == [{"key": "b"}]
         assert repo("reset", "@main") == snapshot(name="nothing")
         assert repo.text("repo", "reset", "@main", "--hard", "main~1") == one
         assert repo.text("get", "@main", "a") == "1"

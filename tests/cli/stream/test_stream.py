@@ -287,7 +287,8 @@ class TestRemoving:
 
     def test_delete_of_an_origin_asks_for_its_name(self, filled: Streams, raw: RawClient, name: str) -> None:
         raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", "mirror": {"name": name}})
-        assert rows(filled("delete", "S", "--dry-run", "-o", "json"))["dependents"] == [f"{name}_M"]
+        (dependent,) = rows(filled("delete", "S", "--dry-run", "-o", "json"))["dependents"]
+        assert (dependent["name"], dependent["stream"]) == (f"{name}_M", f"{name}_M")
         refused = filled("delete", "S", "--yes")
         assert (refused.exit_code, f"`{name}_M` replicates `{name}`" in refused.err) == (
             2,
@@ -307,7 +308,8 @@ class TestPurgeOfReplicatedStreams:
     def test_purge_of_an_origin_asks_for_its_name(
         self, filled: Streams, raw: RawClient, name: str, replica: str
     ) -> None:
-        assert rows(filled("purge", "S", "--dry-run", "-o", "json"))["dependents"] == [replica]
+        (dependent,) = rows(filled("purge", "S", "--dry-run", "-o", "json"))["dependents"]
+        assert dependent["stream"] == replica
         refused = filled("purge", "S", "--yes")
         assert (refused.exit_code, f"`{replica}`" in refused.err) == (2, True)
         assert filled("purge", "S", "--confirm", f"{name}x").exit_code == 2

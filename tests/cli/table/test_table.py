@@ -200,7 +200,7 @@ def test_empty_family_is_shown_on_a_terminal(table: Tables) -> None:
 
 def test_show_on_a_terminal_prints_the_settings(table: Tables) -> None:
     words = dict(line.split(maxsplit=1) for line in table("show", tty=True).out.splitlines()[:11] if "  " in line)
-    assert (words["Sealed"], words["TTL"]) == ("no", "none")
+    assert (words["Sealed"], words["Partitions"]) == ("no", "4")
 
 
 def test_create_again_changes_nothing_or_conflicts(table: Tables) -> None:

@@ -111,7 +111,7 @@ def test_repair_asks_and_ends_with_a_clean_audit(
     assert run(*audit, stdin=b"n\n", tty=True).exit_code == 1
     planned = run(*audit, "--dry-run", "-o", "json")
     assert (planned.exit_code, json.loads(planned.out)) == (
-        0, [{"replica": mirror, "kind": "mirror", "action": "recreate", "feed": 0, "overwrite": 0, "purge": 0}],
+        0, [{"replica": mirror, "kind": "mirror", "action": "recreate", "refill": 0, "overwrite": 0, "purge": 0}],
     )  # fmt: skip
     asked = f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.k.1"
     assert raw.request(asked).data == b"old"

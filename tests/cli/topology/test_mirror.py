@@ -38,7 +38,8 @@ def test_mirror_is_created_listed_shown_and_deleted(
 
     listed = json.loads(run("mirror", "ls", "-s", server.url, "-o", "json").out)
     (row,) = [row for row in listed if row["name"] == name]
-    assert (row["origins"], row["values"], row["history"], row["lag"], row["error"]) == ([bucket], 3, 5, 0, None)
+    origins = [{"name": bucket, "stream": f"KV_{bucket}", "domain": None, "api": None}]
+    assert (row["origins"], row["values"], row["history"], row["lag"], row["error"]) == (origins, 3, 5, 0, None)
     shown = json.loads(run("mirror", "show", name, "-s", server.url, "-o", "json").out)
     assert (shown["kind"], shown["origins"][0]["stream"]) == ("mirror", f"KV_{bucket}")
     deleted = run("mirror", "rm", name, "--yes", "-s", server.url)
@@ -51,7 +52,8 @@ def test_mirror_create_reports_on_a_terminal_and_in_json(run: Run, server: Serve
     made = run("mirror", "create", one, "--origin", bucket, "-s", server.url, tty=True)
     assert made.err == f"Created mirror `{one}`\n"
     made = run("mirror", "create", other, "--origin", bucket, "-s", server.url, "-o", "json")
-    assert json.loads(made.out) == {"name": other, "stream": other, "origins": [bucket], "changed": True}
+    origins = [{"name": bucket, "stream": f"KV_{bucket}", "domain": None, "api": None}]
+    assert json.loads(made.out) == {"name": other, "stream": other, "origins": origins, "changed": True}
 
 
 def test_mirror_takes_compression_metadata_and_a_limit_of_values(

@@ -251,7 +251,8 @@ def test_listings_show_no_counts_for_silent_streams(away: Away) -> None:
     assert rows["KV_O"]["kind"] == "bucket"
     for stream in ("MO", "KV_AO"):
         row = rows[stream]
-        assert (row["kind"], row["values"], row["bytes"], row["origins"]) == ("unreachable", None, None, ["O"])
+        assert (row["kind"], row["values"], row["bytes"]) == ("unreachable", None, None)
+        assert [origin["name"] for origin in row["origins"]] == ["O"]
     mirrors = away("mirror", "ls", "-o", "json")
     (row,) = json.loads(mirrors.out)
     assert (row["name"], row["state"], row["values"], row["lag"]) == ("MO", "unreachable", None, None)
