@@ -59,8 +59,8 @@ class Context:
 
     def __repr__(self) -> str:
         """Show the fields that are set, without secrets, including those in the URL."""
-        said = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
-        shown = {name: value for name, value in said.items() if value not in (None, "", False, ())}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        shown = {name: value for name, value in values.items() if value not in (None, "", False, ())}
         shown["url"] = redact(self.url)
         return f"Context({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 

@@ -90,11 +90,11 @@ def wants_tls(context: Context) -> bool:
 
 def is_refusal(cause: Exception) -> bool:
     """Return True if a server refused the credentials themselves, rather than for a passing reason such as load."""
-    text = said(cause).lower()
+    text = text_of(cause).lower()
     return any(word in text for word in ("authorization", "authentication")) and "timeout" not in text
 
 
-def said(cause: Exception) -> str:
+def text_of(cause: Exception) -> str:
     """Return the text of the library's error, which may be the server's."""
     return str(cause).removeprefix("nats: ").strip("' \r\n")
 
@@ -109,7 +109,7 @@ def explain(causes: Sequence[Cause], context: Context) -> KvctlError:
 
 def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> tuple[int, KvctlError]:
     """Return a rank (lower is more informative) and the error. Errors of a server that answers rank first."""
-    url, text = redact(context.url), said(cause)
+    url, text = redact(context.url), text_of(cause)
     lower = text.lower()
     if isinstance(cause, KvctlError):
         return 0, cause

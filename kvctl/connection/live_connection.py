@@ -15,7 +15,7 @@ from kvctl.connection.client_options import (
     connect_options,
     explain,
     logins,
-    said,
+    text_of,
 )
 from kvctl.connection.dial import Dialing
 from kvctl.connection.nats_client import Link, install_parser, require_supported
@@ -395,7 +395,7 @@ class Connection:
 
     async def failed(self, error: Exception) -> None:
         """Handle the event; see `disconnected`."""
-        if denied := _DENIED.match(said(error)):
+        if denied := _DENIED.match(text_of(error)):
             self._deny(denied[1].lower(), denied[2])
         elif not self._client.is_connected:
             self._say(self._outage.met(error))

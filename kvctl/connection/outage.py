@@ -44,13 +44,13 @@ class Outage:
         self._refusals = 0
         self._setbacks = 0
         self._reason: KvctlError | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def end(self) -> str | None:
         """Record the reconnect; return a message if its loss was reported."""
-        told = bool(self._told)
+        reported = bool(self._reported)
         self.begin()
-        return f"Reconnected to `{redact(self._context.url)}`" if told else None
+        return f"Reconnected to `{redact(self._context.url)}`" if reported else None
 
     def met(self, error: Exception) -> str | None:
         """Record a failed attempt; return a message if it is new."""
@@ -63,9 +63,9 @@ class Outage:
         elif self._setbacks or now - self._since < QUIET_S:
             return None
         self._reason = explain([(error, {})], self._context)
-        if self._reason.message in self._told:
+        if self._reason.message in self._reported:
             return None
-        self._told.add(self._reason.message)
+        self._reported.add(self._reason.message)
         return f"{self._reason.message}; trying again"
 
     @property

@@ -13,7 +13,7 @@ from kvctl.wire import publish_frame
 
 LIMIT = 1000
 """Maximum number of messages in a batch."""
-AT_ONCE = 1 << 20
+WRITE_BYTES = 1 << 20
 """Bytes per write to the socket."""
 
 BatchMessage = tuple[str, bytes, dict[str, str]]
@@ -46,7 +46,7 @@ async def publish_batch(
 
     parts = _encoded(connection, messages, identity or os.urandom(12).hex(), most)
     subject, payload, header = parts.pop()
-    async with connection.subscribe() as told:
+    async with connection.subscribe() as replies:
         await _send(connection, parts)
         try:
             frame = await connection.request(subject.decode(errors="surrogateescape"), payload, header)
@@ -55,7 +55,7 @@ async def publish_batch(
         except ServerError:
             # A message that was not permitted leaves a gap, which is all that the answer reports.
             for other, _, _ in messages:
-                if denied := told.denied(other):
+                if denied := replies.denied(other):
                     raise denied from None
             raise
     return int(json.loads(frame.payload)["seq"])
@@ -85,7 +85,7 @@ async def _send(connection: Connection, parts: Sequence[_Part]) -> None:
     for subject, payload, header in parts:
         frames.append(publish_frame(subject, b"", header, payload))
         size += len(frames[-1])
-        if size >= AT_ONCE:
+        if size >= WRITE_BYTES:
             connection.write(b"".join(frames))
             await connection.drain()
             frames, size = [], 0

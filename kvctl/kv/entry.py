@@ -99,11 +99,11 @@ def operation_of(header: bytes) -> tuple[Operation, str | None]:
     """Return operation and reason from a message's headers."""
     if not is_tombstone(header):
         return Operation.PUT, None
-    said = header_value(header, OPERATION_HEADER)
-    if said is not None:
-        if said == b"DEL" or said == b"PURGE":
-            return Operation(said.decode()), None
-        return Operation.DEL, said.decode(errors="replace")
+    text = header_value(header, OPERATION_HEADER)
+    if text is not None:
+        if text == b"DEL" or text == b"PURGE":
+            return Operation(text.decode()), None
+        return Operation.DEL, text.decode(errors="replace")
     reason = header_value(header, MARKER_HEADER)
     if reason is not None:
         return Operation.PURGE if reason in _PURGES else Operation.DEL, reason.decode(errors="replace")

@@ -130,9 +130,9 @@ class _Turn:
 
     def _see(self, holder: Entry) -> None:
         self._holder = holder
-        said = header_value(holder.header, LEASE_HEADER.encode())
+        ttl = header_value(holder.header, LEASE_HEADER.encode())
         try:
-            self._expires = clock() + float(said or math.inf) + MARGIN
+            self._expires = clock() + float(ttl or math.inf) + MARGIN
         except ValueError:
             self._expires = math.inf
 

@@ -29,10 +29,10 @@ from kvctl.versions.tree.tree import Objects as Made
 from kvctl.versions.tree.tree import get
 from kvctl.versions.tree.tree_update import Edit
 
-TOGETHER = 400
+OBJECTS_PER_WRITE = 400
 """Number of objects written together with the commit; more are written before it."""
-TOGETHER_BYTES = 4 << 20
-LARGE = 64 << 10
+OBJECTS_BYTES_PER_WRITE = 4 << 20
+LARGE_OBJECT_BYTES = 64 << 10
 """Bytes of an object that is always written before the commit: alone it may be larger than in a batch."""
 
 
@@ -84,7 +84,7 @@ async def commit(store: Store, objects: Objects, branch: str, info: CommitInfo) 
     """Commit the staged changes. Raises NothingToCommit, BranchNotFound, Broken, ConflictError (too many retries)."""
     own = await _seal(store, branch, info)
     prepared: _Prepared | None = None
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await sealed_epochs.foldable_state(store, branch)
         if not info.allow_empty:
             _check_left(own, state)
@@ -143,7 +143,7 @@ async def read_clean(
     Staged values equal to the branch's content are removed: they would hide later changes. Raises Staged,
     BranchNotFound, ConflictError after too many retries.
     """
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await (branch_state.read_for_linking if linking and not dry_run else branch_state.read)(store, branch)
         held = state.held.staging
         if await nothing(store, held.epochs):
@@ -183,7 +183,7 @@ async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> boo
 
     If there are very many, only the oldest: the changes of the others equal the committed content, too.
     """
-    epochs = epochs[: sealed_epochs.TOGETHER]
+    epochs = epochs[: sealed_epochs.EPOCHS_PER_WRITE]
     after = state.held.staging.without(epochs, state.head.commit, time.time())
     change = Change(STAGING, state.branch.encode(), after.encode())
     try:
@@ -200,7 +200,7 @@ async def _seal(store: Store, branch: str, info: CommitInfo) -> str | None:
     Raises NothingToCommit.
     """
     first: str | None = None
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await branch_state.read(store, branch)
         held = state.held.staging
         first = first or held.epoch
@@ -298,10 +298,10 @@ async def _commit_of(store: Store, head: Head, root: bytes, info: CommitInfo, se
 
 async def _go_first(objects: Objects, found: Made) -> Made:
     """Write the objects that are too many or too large now; return those to write together with the commit."""
-    if len(found) > TOGETHER or sum(map(len, found.values())) > TOGETHER_BYTES:
+    if len(found) > OBJECTS_PER_WRITE or sum(map(len, found.values())) > OBJECTS_BYTES_PER_WRITE:
         await objects.write(found)
         return {}
-    large = {identity: data for identity, data in found.items() if len(data) > LARGE}
+    large = {identity: data for identity, data in found.items() if len(data) > LARGE_OBJECT_BYTES}
     await objects.write(large)
     return {identity: data for identity, data in found.items() if identity not in large}
 

@@ -13,7 +13,7 @@ from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.objects import Objects
 
-FEW = 1000
+MAX_LOOKUPS = 1000
 """Maximum number of keys looked up one by one; for more, all differences between two commits are read."""
 
 
@@ -121,7 +121,7 @@ class _Blame:
         roots = [bytes.fromhex((await refs.commit(self._store, parent)).root), bytes.fromhex(commit.root)]
         if roots[0] == roots[1]:
             return set()
-        if len(keys) > FEW:
+        if len(keys) > MAX_LOOKUPS:
             return {one.key for one in await self._objects.run(tree.diff(*roots))}
         wanted: Sequence[bytes] = list(keys)
         was, now = [await self._objects.run(tree.get(root, wanted)) for root in roots]

@@ -110,7 +110,7 @@ async def combine(
 
     Raises Conflicting, Staged, NothingToCommit, ConflictError after too many retries, and what the plan raises.
     """
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
         try:
             sides = await plan(state.head)
@@ -135,7 +135,7 @@ async def combine(
 
 async def reset_hard(store: Store, objects: Objects, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
     """Move a branch to a commit. Raises Staged, RefNotFound, UsageError, ConflictError after too many retries."""
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
         identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)

@@ -21,9 +21,9 @@ from kvctl.versions.tree.objects import Objects
 from kvctl.versions.tree.three_way import merge
 from kvctl.versions.tree.tree import Difference
 
-AT_ONCE = 16
+VALUES_IN_FLIGHT = 16
 """Maximum number of large values read together: each may be as large as a message."""
-TOGETHER = 1000
+CHANGES_PER_BATCH = 1000
 """Number of changes yielded together."""
 
 Stored = bytes | None
@@ -87,13 +87,13 @@ async def diff(
 
 
 async def resolved(objects: Objects, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
-    """Yield changes with their values, in batches, so that about AT_ONCE large ones are held. Raises Broken."""
+    """Yield changes with their values, in batches that hold about VALUES_IN_FLIGHT large ones. Raises Broken."""
     some: list[KeyChange] = []
     large = 0
     for change in changes:
         some.append(change)
         large += isinstance(change.before, Apart) + isinstance(change.after, Apart)
-        if large >= AT_ONCE or len(some) >= TOGETHER:
+        if large >= VALUES_IN_FLIGHT or len(some) >= CHANGES_PER_BATCH:
             yield await _filled(objects, some)
             some, large = [], 0
     if some:
@@ -143,7 +143,7 @@ def in_parts(found: Sequence[Difference]) -> Iterator[Sequence[Difference]]:
     for one in found:
         some.append(one)
         large += isinstance(shown(one.before), Apart) + isinstance(shown(one.after), Apart)
-        if large >= AT_ONCE or len(some) >= TOGETHER:
+        if large >= VALUES_IN_FLIGHT or len(some) >= CHANGES_PER_BATCH:
             yield some
             some, large = [], 0
     if some:

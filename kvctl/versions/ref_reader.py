@@ -22,7 +22,7 @@ from kvctl.versions.tree.objects import Objects
 Changes = dict[bytes, bytes | None]
 """Staged values by key; None deletes."""
 
-TOGETHER = 1000
+ENTRIES_PER_BATCH = 1000
 """Number of entries yielded together."""
 
 
@@ -80,7 +80,7 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
     wanted = [key.encode() for key in keys]
     if ref.branch is None:
         return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         held = await staging.read(store, ref.branch)
         head, found = await _staged_of(store, ref.branch, held, wanted)
         changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
@@ -116,7 +116,7 @@ async def batches(
         async for leaf in leaves:
             pairs = [(key, stored) for key, stored in leaf.pairs if selection.takes(key)]
             found += await _merged(objects, pairs, left, changes, leaf.keys[-1:], selection)
-            if len(found) >= TOGETHER:
+            if len(found) >= ENTRIES_PER_BATCH:
                 yield found
                 found = []
             if selection.last is not None and leaf.keys and leaf.keys[-1] > selection.last:
@@ -133,7 +133,7 @@ async def staged(
 
     Raises BranchNotFound, ConflictError after too many retries.
     """
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         held = await staging.read(store, branch)
         head, _ = await refs.head(store, branch)  # read after the record: the branch may have moved in between
         changes = await staging.listed(store, held.staging.epochs[::-1], take)

@@ -12,8 +12,8 @@ from kvctl.jetstream.direct.direct_get import (
     NotUnderstood,
     StoredMessage,
     TooManySubjects,
-    told,
-    told_by_leader,
+    message_from_answer,
+    message_from_leader,
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 
@@ -107,25 +107,27 @@ def test_last_message_of_all_is_asked_for_in_two_parts() -> None:
 
 
 def test_message_is_read_without_what_the_server_adds() -> None:
-    assert told(answer(), b"v") == StoredMessage("S", "s.\udcff", 7, T, b"", b"v")
-    assert told(answer(b"\r\nA: b"), b"") == StoredMessage("S", "s.\udcff", 7, T, b"NATS/1.0\r\nA: b\r\n\r\n", b"")
-    batched = told(answer(tail=b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"), b"")
+    assert message_from_answer(answer(), b"v") == StoredMessage("S", "s.\udcff", 7, T, b"", b"v")
+    assert message_from_answer(answer(b"\r\nA: b"), b"") == StoredMessage(
+        "S", "s.\udcff", 7, T, b"NATS/1.0\r\nA: b\r\n\r\n", b""
+    )
+    batched = message_from_answer(answer(tail=b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"), b"")
     assert batched is not None
     assert (batched.pending, batched.last_sequence) == (4, 6)
 
 
 def test_message_that_was_republished_is_read_by_what_stands_last() -> None:
     older = b"\r\nNats-Stream: OLD\r\nNats-Subject: x\r\nNats-Sequence: 1\r\nNats-Time-Stamp: 2020-01-01T00:00:00Z"
-    found = told(answer(older), b"")
+    found = message_from_answer(answer(older), b"")
     assert found is not None
     assert (found.stream, found.sequence, found.header) == ("S", 7, b"NATS/1.0" + older + b"\r\n\r\n")
 
 
 def test_message_in_the_leaders_reply_is_read() -> None:
     message = {"subject": "s", "seq": 7, "time": STAMP}
-    assert told_by_leader("S", {"message": message}) == StoredMessage("S", "s", 7, T, b"", b"")
+    assert message_from_leader("S", {"message": message}) == StoredMessage("S", "s", 7, T, b"", b"")
     held = {name: base64.b64encode(data).decode() for name, data in (("hdrs", b"NATS/1.0\r\n\r\n"), ("data", b"v"))}
-    found = told_by_leader("S", {"message": message | held})
+    found = message_from_leader("S", {"message": message | held})
     assert (found.header, found.payload) == (b"NATS/1.0\r\n\r\n", b"v")
 
 
@@ -140,14 +142,14 @@ def test_message_in_the_leaders_reply_is_read() -> None:
 )
 def test_status_is_an_error_with_its_code(header: bytes, error: type[ServerError], text: str) -> None:
     with pytest.raises(error) as caught:
-        told(header, b"")
+        message_from_answer(header, b"")
     assert type(caught.value) is error
     assert caught.value.message == text
     assert caught.value.code == int(header[9:12] or 0)
 
 
 def test_status_404_means_no_message() -> None:
-    assert told(end("404 Message Not Found"), b"") is None
+    assert message_from_answer(end("404 Message Not Found"), b"") is None
 
 
 # -- pages -------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ async def audit(
     """
     from kvctl.cli.topology.audit_views import difference_row, differences_view
     from kvctl.kv.names import check_bucket
-    from kvctl.pipeline.jobs.audit import PATIENCE, find_pairs
+    from kvctl.pipeline.jobs.audit import DEFAULT_WAIT, find_pairs
     from kvctl.pipeline.jobs.audit import audit as compare
     from kvctl.pipeline.options import parse
 
@@ -78,7 +78,7 @@ async def audit(
     await find_pairs(await session.client(), origin, names)
     found: list[Difference] = []
     keep = found.append if list_all else lambda _: None
-    job = partial(compare, options=options, names=names, patience=wait_for or PATIENCE, report=keep)
+    job = partial(compare, options=options, names=names, patience=wait_for or DEFAULT_WAIT, report=keep)
     work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
     if list_all:
         rows = [difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]

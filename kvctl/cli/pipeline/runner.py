@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvctl.pipeline.spark.engine import Engine
-    from kvctl.pipeline.spark.job_progress import Standing
+    from kvctl.pipeline.spark.job_progress import JobProgress
     from kvctl.pipeline.spark.session_config import Target
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ async def run_job(
     try:
         with Activity(enabled=session.terminal.speaks and not session.options.quiet) as activity:
             while not (await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S))[0]:
-                activity.say(f"{what}  {run.standing()}")
+                activity.say(f"{what}  {run.progress()}")
     except asyncio.CancelledError:
         await run.cancel(work)
         if left := _incomplete_text(work, incomplete):
@@ -175,7 +175,7 @@ class _Run(Generic[T]):
         threading.Thread(target=self._poll, args=[future], name="progress", daemon=True).start()
         return future
 
-    def standing(self) -> str:
+    def progress(self) -> str:
         """Describe the progress in words."""
         return self._standing
 
@@ -209,13 +209,13 @@ class _Run(Generic[T]):
         while not work.done():
             time.sleep(PROGRESS_INTERVAL_S)
             if self.engine is not None:
-                found = self.engine.standing()
+                found = self.engine.progress()
                 rows = self._rate.text(found.rows) if found else ""
                 tasks = tasks_text(found) if found else ""
                 self._standing = ", ".join(filter(None, (self.engine.doing, rows, tasks))) or "planning"
 
 
-def tasks_text(found: "Standing") -> str:
+def tasks_text(found: "JobProgress") -> str:
     """Describe the running stage and its finished tasks."""
     waiting = "" if found.active or found.done else ", waiting for workers"
     return f"stage {found.stage} of {found.stages}, task {found.done} of {found.tasks}{waiting}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvctl.kv.entry import Entry
 
-PATIENCE = 5.0
+TERMINATION_GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a command that is running when kvctl is interrupted."""
 
 
@@ -106,13 +106,13 @@ def _split(text: str) -> list[str]:
 
 
 async def _end(process: "Process") -> None:
-    """Send SIGTERM, and SIGKILL if the command has not ended after PATIENCE."""
+    """Send SIGTERM, and SIGKILL if the command has not ended after TERMINATION_GRACE_S."""
     import asyncio
 
     with suppress(ProcessLookupError):
         process.terminate()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TERMINATION_GRACE_S):
                 await process.wait()
         except TimeoutError:
             process.kill()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 app = group()
 
 TTL = timedelta(seconds=30)
-PATIENCE = 0.9
+GIVE_UP_FRACTION = 0.9
 """Fraction of the lease's grace period: kvctl gives up the lease shortly before the watcher kills the program."""
 
 
@@ -87,7 +87,7 @@ async def lock(
         source, key, name, TTL if ttl is None else ttl, wait=wait,
         waiting=lambda holder: session.note(f"Waiting for `{key}`, held by `{holder}`"),
     )  # fmt: skip
-    program = Supervised(words, grace=lease.grace * PATIENCE)
+    program = Supervised(words, grace=lease.grace * GIVE_UP_FRACTION)
     with program.signals_passed_on():
         try:
             await program.start(_variables(lease), lease.deadline)

@@ -317,17 +317,17 @@ def _expect(value: Any, kind: type, text: str, path: tuple[str | int, ...], sour
 def _flat(config: Config, schema: Schema, kinds: dict[str, Any]) -> dict[str, Any]:
     """Return the non-default values by path; adds their kinds."""
     flat = {}
-    for path, value, kind in _said(config, schema):
+    for path, value, kind in _settings_in(config, schema):
         flat[path], kinds[path] = value, kind
     return flat
 
 
-def _said(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _settings_in(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield the paths with non-default values, the values as in output, and their kinds."""
     for name, kind in schema.items():
         value, path = config.get(name), f"{prefix}{name}"
         if isinstance(kind, Mapping):
-            yield from _said(value or {}, kind, f"{path}.")
+            yield from _settings_in(value or {}, kind, f"{path}.")
         elif kind == WORDS:
             yield from ((f"{path}.{word}", text, TEXT) for word, text in (value or {}).items() if not _servers(word))
         elif value not in (None, "", [], 0, False) and _DEFAULTS.get(path) != value and not _unlimited(value):

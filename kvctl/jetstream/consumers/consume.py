@@ -70,7 +70,7 @@ class Consumption(MessageIteration):
         """True if the consumer may have been deleted."""
         self._refusals = 0
         self._not_before = 0.0
-        self._told = ""
+        self._reported = ""
         self._pin = ""
 
     async def __aenter__(self) -> Self:
@@ -190,10 +190,10 @@ class Consumption(MessageIteration):
         elif status.meaning is Meaning.ENDED:
             self._ended(status)
         elif status.meaning is Meaning.GONE:
-            self._tell("error", str(status), status.code, final=True)
+            self._report("error", str(status), status.code, final=True)
             self._failure = gone(self.stream, self.consumer, status)
         elif status.meaning is Meaning.LOST:
-            self._tell("warning", f"The server ended the pull: {status}", status.code)
+            self._report("warning", f"The server ended the pull: {status}", status.code)
             self._doubtful = True
             self._pin = ""
             if status.code == 503:
@@ -202,7 +202,7 @@ class Consumption(MessageIteration):
             self._pin = ""
         else:
             bad = status.meaning is Meaning.BAD
-            self._tell("error" if bad else "warning", f"The server refused a pull: {status}", status.code)
+            self._report("error" if bad else "warning", f"The server refused a pull: {status}", status.code)
             if bad or not self._buffer.adapt(status):
                 self._refused()
 
@@ -212,7 +212,7 @@ class Consumption(MessageIteration):
             return
         self._buffer.cautious = True
         if self._buffer.never_fits(status):
-            self._tell("warning", f"The next message is larger than `max_bytes` ({status.bytes})", status.code)
+            self._report("warning", f"The next message is larger than `max_bytes` ({status.bytes})", status.code)
             self._refused()
             if self._refusals >= REFUSALS:
                 self._failure = ServerError(
@@ -224,15 +224,15 @@ class Consumption(MessageIteration):
         self._refusals += 1
         self._not_before = time.monotonic() + min(FIRST_PAUSE * 2 ** min(self._refusals - 1, 16), LONGEST_PAUSE)
         if self._refusals % REFUSALS == 0:
-            self._told = ""
+            self._reported = ""
 
     def _recovered(self) -> None:
-        self._refusals, self._not_before, self._told = 0, 0.0, ""
+        self._refusals, self._not_before, self._reported = 0, 0.0, ""
 
-    def _tell(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
+    def _report(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
         """Report an event once, however often it happens in a row."""
-        if self._on_event is not None and text != self._told:
-            self._told = text
+        if self._on_event is not None and text != self._reported:
+            self._reported = text
             self._on_event(Event(severity, text, code, final))
 
     # -- disturbances --------------------------------------------------------------------------------------
@@ -244,16 +244,16 @@ class Consumption(MessageIteration):
         elif self._doubtful:
             await self._check()
         elif self._puller.messages and time.monotonic() - self._puller.heard >= 2 * self._buffer.heartbeat:
-            self._told = ""
+            self._reported = ""
             hint = single_reply.suspicion(self._puller.asked, self._puller.answers)
             text = f"Consumer `{self.consumer}` missed two heartbeats; pulling again"
-            self._tell("warning", f"{text}. {hint}" if hint else text)
+            self._report("warning", f"{text}. {hint}" if hint else text)
             self._puller.forget()
             self._doubtful = True
 
     async def _reconnect(self) -> None:
         """Wait for the connection, however long it takes; heartbeats do not count as missed until then."""
-        self._tell("warning", "The connection to the server was lost; consuming continues when it is back")
+        self._report("warning", "The connection to the server was lost; consuming continues when it is back")
         while not self._connection.online:
             if self._stopped or self._draining:
                 return
@@ -273,7 +273,7 @@ class Consumption(MessageIteration):
         try:
             await admin.info(self._api, self.stream, self.consumer, timeout=min(CHECK, self._connection.timeout))
         except (ConsumerNotFound, StreamNotFound) as error:
-            self._tell("error", error.message, final=True)
+            self._report("error", error.message, final=True)
             raise
         except ConnectionLost:
             return  # the next round waits for it

@@ -146,9 +146,9 @@ class Fetch(MessageIteration):
             self._failure = NoResponders(f"Nobody answers pulls of consumer `{self.consumer}`")
         elif status.meaning is not Meaning.ENDED:
             self.refusal = status
-            self._tell("warning", f"The server ended the pull: {status}", status.code)
+            self._report("warning", f"The server ended the pull: {status}", status.code)
         if self._failure is not None:
-            self._tell("error", self._failure.message, status.code, final=True)
+            self._report("error", self._failure.message, status.code, final=True)
 
     def _check_silence(self) -> None:
         """Handle silence: a lost connection, missed heartbeats, or simply the end of the time."""
@@ -156,7 +156,7 @@ class Fetch(MessageIteration):
         if self._epoch != self._connection.epoch:
             self._failure = ConnectionLost("The connection to the server was lost during a fetch")
         elif self._pull.heartbeat and now - self._puller.heard >= 2 * self._pull.heartbeat:
-            self._tell("warning", f"Consumer `{self.consumer}` missed two heartbeats")
+            self._report("warning", f"Consumer `{self.consumer}` missed two heartbeats")
             self._failure = RequestTimeout(f"Consumer `{self.consumer}` stopped responding")
         elif now >= self._deadline:
             self._failure = RequestTimeout(
@@ -176,6 +176,6 @@ class Fetch(MessageIteration):
                 pass
         return error
 
-    def _tell(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
+    def _report(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
         if self._on_event is not None:
             self._on_event(Event(severity, text, code, final))

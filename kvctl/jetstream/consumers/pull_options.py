@@ -15,7 +15,7 @@ EXPIRES = timedelta(seconds=30)
 MAX_MESSAGES = 500
 PLENTY = 1_000_000
 """Number of messages in a pull by size: without a number it would get one (ADR-37)."""
-LONG = timedelta(seconds=30)
+HEARTBEAT_ABOVE = timedelta(seconds=30)
 """Duration above which a fetch has heartbeats by default."""
 SHORTEST = timedelta(seconds=1)
 HEARTBEATS = timedelta(milliseconds=500), timedelta(seconds=30)
@@ -87,7 +87,7 @@ class FetchOptions:
         """Build the request, with the pin id of this client for a pinned consumer."""
         heartbeat = self.idle_heartbeat
         if heartbeat is None:
-            heartbeat = default_heartbeat(self.expires) if self.expires > LONG else timedelta()
+            heartbeat = default_heartbeat(self.expires) if self.expires > HEARTBEAT_ABOVE else timedelta()
         return Pull(
             batch=self.max_messages or PLENTY,
             max_bytes=self.max_bytes or 0,

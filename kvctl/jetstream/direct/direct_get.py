@@ -153,7 +153,7 @@ async def from_leader(api: Api, stream: str, **request: Any) -> StoredMessage | 
     found = []
     for asked in _in_parts(request):
         try:
-            found.append(told_by_leader(stream, await api.call(f"STREAM.MSG.GET.{stream}", asked, retry=True)))
+            found.append(message_from_leader(stream, await api.call(f"STREAM.MSG.GET.{stream}", asked, retry=True)))
         except NotFoundError as error:
             if type(error) is not NotFoundError:
                 raise
@@ -171,7 +171,7 @@ def _in_parts(request: dict[str, Any]) -> list[dict[str, Any]]:
     return [request | {"last_by_subj": subject} for subject in ("*", "*.>")]
 
 
-def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
+def message_from_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
     """Parse the reply to a STREAM.MSG.GET."""
     message = reply["message"]
     return StoredMessage(
@@ -180,7 +180,7 @@ def told_by_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
     )  # fmt: skip
 
 
-def told(header: bytes, payload: bytes) -> StoredMessage | None:
+def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
     """Parse the answer to a direct get; None for a missing message (404).
 
     Raises TooManySubjects (413), NotUnderstood (408), ServerError.
@@ -216,7 +216,7 @@ async def _get(api: Api, endpoint: str, request: bytes, timeout: float | None = 
         left = max(deadline - time.monotonic(), 0.05)
         try:
             frame = await connection.request(f"{api.prefix}.DIRECT.GET.{endpoint}", request, timeout=left)
-            return told(frame.header, frame.payload)
+            return message_from_answer(frame.header, frame.payload)
         except ConnectionLost:  # a read may be repeated
             if time.monotonic() > deadline:
                 raise

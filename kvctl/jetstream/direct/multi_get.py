@@ -16,14 +16,14 @@ from kvctl.jetstream.direct.direct_get import (
     NotUnderstood,
     StoredMessage,
     TooManySubjects,
-    told,
+    message_from_answer,
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.wire import header_value, status
 
 REQUEST_BYTES = 512 << 10
 """Maximum bytes of the subjects in one request."""
-TRIES, PAUSE = 4, 0.05
+PAGE_ATTEMPTS, PAGE_PAUSE_S = 4, 0.05
 """Attempts for a later page, probably at another replica each time, and the seconds between them."""
 ANSWER_BYTES = 8 << 20
 """Bytes requested at once: servers drop a connection that reads 64 MiB too slowly."""
@@ -89,8 +89,8 @@ async def _later_page(api: Api, stream: str, request: DirectRequest, due: int) -
 
     Raises MomentLost if no replica that answers has them.
     """
-    for number in range(TRIES):
-        await asyncio.sleep(PAUSE if number else 0)
+    for number in range(PAGE_ATTEMPTS):
+        await asyncio.sleep(PAGE_PAUSE_S if number else 0)
         with suppress(MomentLost, NotReached):
             page = await _page(api, stream, request)
             if len(page.messages) + (page.pending or 0) >= due:
@@ -131,7 +131,7 @@ def _one_answer(api: Api) -> NotUnderstood:
 
 def _take(messages: list[StoredMessage], frames: Sequence[RawFrame]) -> None:
     for _, _, header, payload in frames:
-        message = told(header, payload)
+        message = message_from_answer(header, payload)
         if message is None or message.pending is None:
             raise NotUnderstood("The server does not know requests for many messages")
         messages.append(message)
@@ -147,7 +147,7 @@ def _closed(messages: list[StoredMessage], end: bytes, request: DirectRequest) -
             raise NotReached(f"Nothing up to sequence {request.up_to_sequence}, or the replica lags behind it")
         return Page(messages, 0, 0)
     if code != 204:
-        told(end, b"")
+        message_from_answer(end, b"")
     pending = int(header_value(end, b"Nats-Num-Pending") or 0)
     if messages:
         pending = _settle(messages, pending, bool(request.last_of))

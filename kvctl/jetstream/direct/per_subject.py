@@ -8,7 +8,7 @@ from typing import Any
 
 from kvctl.errors import KvctlError, NotFoundError
 from kvctl.jetstream.api import Api, parse_reply
-from kvctl.jetstream.direct.direct_get import StoredMessage, told, told_by_leader
+from kvctl.jetstream.direct.direct_get import StoredMessage, message_from_answer, message_from_leader
 from kvctl.jetstream.request_window import RequestWindow
 from kvctl.wire import status
 
@@ -41,7 +41,9 @@ async def _each(
     def answered(subject: str, header: bytes, payload: bytes) -> None:
         try:
             if status(header)[0] != 503:
-                found[subject] = _from_leader(stream, payload) if requests[subject] else told(header, payload)
+                found[subject] = (
+                    _from_leader(stream, payload) if requests[subject] else message_from_answer(header, payload)
+                )
         except KvctlError as error:
             errors.append(error)
 
@@ -64,7 +66,7 @@ async def _each(
 
 def _from_leader(stream: str, payload: bytes) -> StoredMessage | None:
     try:
-        return told_by_leader(stream, parse_reply(payload))
+        return message_from_leader(stream, parse_reply(payload))
     except NotFoundError as error:
         if type(error) is NotFoundError:
             return None

@@ -14,7 +14,7 @@ from kvctl.kv.dump.dump_file import DumpWriter
 from kvctl.kv.dump.dump_format import EntryLines
 from kvctl.kv.entry import Operation, from_message
 from kvctl.kv.point_in_time.moment import Moment
-from kvctl.kv.point_in_time.snapshot_reader import CutReading
+from kvctl.kv.point_in_time.snapshot_reader import SnapshotReading
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.units import format_time
@@ -61,7 +61,7 @@ async def dump(
     cut = int(binding.info["state"]["last_seq"])
     writer = DumpWriter(file, header(binding, filters, cut, clock, history=history))
     lines = EntryLines(bucket.name, binding.prefix, clock)
-    reading = CutReading(binding, filters, cut, history=history)
+    reading = SnapshotReading(binding, filters, cut, history=history)
     expecting(reading.expected)
     async with aclosing(reading.batches()) as batches:
         async for frames in batches:

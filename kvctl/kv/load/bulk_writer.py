@@ -24,7 +24,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.load.leader_state import AWAY, PATIENCE, Current
+from kvctl.kv.load.leader_state import AWAY, LEADER_DEADLINE_S, Current
 from kvctl.kv.load.rows import Row
 from kvctl.kv.write.outcome import EXPECTED
 from kvctl.wire import encode_headers
@@ -110,7 +110,7 @@ class Reconciler(ABC, Generic[Asked]):
         It is raised earlier when the server answers reads but acknowledges no repeated write.
         """
         self._left = rows
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LEADER_DEADLINE_S
         while self._left:
             before, mute = len(self._left), False
             try:
@@ -118,7 +118,7 @@ class Reconciler(ABC, Generic[Asked]):
             except AWAY as error:
                 self._cause = error
             if len(self._left) < before:
-                deadline = time.monotonic() + PATIENCE
+                deadline = time.monotonic() + LEADER_DEADLINE_S
             elif mute or time.monotonic() > deadline:
                 raise self._unknown(self._cause.message if self._cause else "The key is being written concurrently")
             else:

@@ -23,10 +23,10 @@ from kvctl.kv.resolve import Binding
 
 AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
 """Errors after which the request is repeated: the server, its leader or the connection is unavailable for now."""
-PATIENCE = 15.0
+LEADER_DEADLINE_S = 15.0
 """Seconds to wait for an unavailable server."""
-AT_ONCE = 1000
-FEW = 8
+KEYS_PER_REQUEST = 1000
+SINGLE_READ_KEYS = 8
 """Number of keys that are as fast to read one by one."""
 MAX_BYTES = 8 << 20
 """Maximum size of the answers, estimated by the bucket's average."""
@@ -43,7 +43,7 @@ class Current:
         self._known: StoredMessage | None = None
         """A small message that exists, or did when it was read."""
         average = state["bytes"] // max(state["messages"], 1) + 1
-        self._at_once = max(1, min(AT_ONCE, MAX_BYTES // average))
+        self._at_once = max(1, min(KEYS_PER_REQUEST, MAX_BYTES // average))
 
     def chunks(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split the rows, in order, into chunks for one request each, with no key twice in a chunk."""
@@ -74,7 +74,7 @@ class Current:
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
         found = {row.key: await last_literal(binding, row.key) for row in rows if not is_plain(row.key)}
         messages = await self._at_once_from(list(plain)) if self._sole else {}
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LEADER_DEADLINE_S
         while True:
             try:
                 left = [subject for subject in plain if subject not in messages]
@@ -94,7 +94,7 @@ class Current:
         from kvctl.jetstream.direct.page import MomentLost
 
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
-        if len(subjects) < FEW or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
+        if len(subjects) < SINGLE_READ_KEYS or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
             return {}
         try:
             known = self._known or await self._first()

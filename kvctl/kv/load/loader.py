@@ -23,7 +23,7 @@ from kvctl.kv.load.acknowledged import Acknowledged
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.checkpoint import Position, ProgressFile
 from kvctl.kv.load.leader_state import AWAY, Current
-from kvctl.kv.load.reconcile import Outcome, Settler
+from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.resume import Stored, all_arrived
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Row
@@ -64,7 +64,7 @@ class Loader(BulkWriter):
         self._advance = advance
         self._current = Current(target.binding, target.info)
         self._ids = Series(most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
-        self._settler = Settler(self._current, self._settled, self._ids)
+        self._reconciler = WriteReconciler(self._current, self._settled, self._ids)
         self._careful = bool(target.info["config"].get("max_msg_size", -1) > 0)
         self._acknowledged = Acknowledged(int(target.info["state"]["last_seq"]))
         self._line = 0
@@ -223,7 +223,7 @@ class Loader(BulkWriter):
             chunk = next(self._current.chunks([row for row, _ in lost]))
             found = [(row, after) for row in chunk if (after := self._floor(row)) >= 0]
             try:
-                await self._settler.settle(found, create=create)
+                await self._reconciler.settle(found, create=create)
             except OutcomeUnknown as error:
                 raise self._unknown(error, lost[0][1]) from None
             except KvctlError as error:

@@ -32,7 +32,7 @@ OnOutcome = Callable[[Row, Outcome | KvctlError, int], object]
 """Called with a row, its outcome or the server's refusal, and its revision if it was written."""
 
 
-class Settler(Reconciler[tuple[Row, int]]):
+class WriteReconciler(Reconciler[tuple[Row, int]]):
     """Resolver of writes of distinct keys, each with a revision that it is above, if stored."""
 
     def __init__(self, current: Current, on_outcome: OnOutcome, ids: Series) -> None:

@@ -15,7 +15,7 @@ from kvctl.kv.load.checkpoint import Position
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.resolve import Binding
 
-LOOKS, PAUSE = 10, 0.1
+ARRIVAL_LOOKS, ARRIVAL_PAUSE_S = 10, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ async def stored_rows(target: Binding, position: Position, batches: Iterator[Bat
     return Stored({key: count for key, count in found.items() if count}, doubtful, until)
 
 
-async def all_arrived(target: Binding, looks: int = LOOKS, *, quiet: int = 1) -> None:
+async def all_arrived(target: Binding, looks: int = ARRIVAL_LOOKS, *, quiet: int = 1) -> None:
     """Wait until the server has stored the last messages of a killed process.
 
     It returns when the stream did not grow for `quiet` intervals of 0.1 s, and after `looks` intervals if others keep
@@ -55,7 +55,7 @@ async def all_arrived(target: Binding, looks: int = LOOKS, *, quiet: int = 1) ->
         if same == quiet:
             return
         before = last
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(ARRIVAL_PAUSE_S)
 
 
 async def _stored_since(target: Binding, revision: int) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.resolve import Binding
 from kvctl.units import duration_ns
 
-AT_ONCE = 32
+PURGES_IN_FLIGHT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ async def remove(bucket: Bucket, tombstones: Tombstones, advance: Callable[[int]
         subject = binding.subject(entry.key)
         return await streams.purge(binding.api, binding.stream, filter=subject, seq=entry.revision + 1)
 
-    for start in range(0, len(tombstones.entries), AT_ONCE):
-        batch = tombstones.entries[start : start + AT_ONCE]
+    for start in range(0, len(tombstones.entries), PURGES_IN_FLIGHT):
+        batch = tombstones.entries[start : start + PURGES_IN_FLIGHT]
         outcomes = await asyncio.gather(*map(one, batch), return_exceptions=True)
         removed = [outcome for outcome in outcomes if isinstance(outcome, int)]
         done, gone = done + len(removed), gone + sum(removed)

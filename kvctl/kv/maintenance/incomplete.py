@@ -13,7 +13,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import UNFINISHED
 
 _ATTEMPTS = 3
-_PATIENCE = 2.0
+_CLEANUP_TIMEOUT_S = 2.0
 """Seconds for one request during cleanup: the server may be what failed."""
 
 
@@ -48,7 +48,7 @@ async def remove(api: Api, stream: str, token: str) -> bool:
     """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing."""
     for _ in range(_ATTEMPTS):
         try:
-            if mark_of(await streams.info(api, stream, timeout=_PATIENCE)) != token:
+            if mark_of(await streams.info(api, stream, timeout=_CLEANUP_TIMEOUT_S)) != token:
                 return False
             await streams.delete(api, stream)
             return True

@@ -23,9 +23,9 @@ from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.key_scan import (
-    Choice,
     Keeping,
-    Survey,
+    KeyHistoryScan,
+    KeySelection,
     choose,
     keeping,
 )
@@ -119,11 +119,11 @@ class Past:
                 yield [entry.key.encode(errors="surrogateescape") for entry in batch]
 
     async def _entries(
-        self, choice: Choice, named: Sequence[str] | None, deleted: bool = False, values: bool = True
+        self, choice: KeySelection, named: Sequence[str] | None, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         if not self.revision:
             return  # before the first message
-        survey = Survey(self._binding, self.revision, choice, self._kept)
+        survey = KeyHistoryScan(self._binding, self.revision, choice, self._kept)
         await survey.run()
         self._check(survey, named)
         wanted = {trace.found for trace in survey.traces.values() if trace.living or (deleted and trace.found)}
@@ -133,7 +133,7 @@ class Past:
         if wanted:  # overwritten since the scan
             raise self._lost([survey.key(subject) for subject, trace in survey.traces.items() if trace.found in wanted])
 
-    def _check(self, survey: Survey, named: Sequence[str] | None) -> None:
+    def _check(self, survey: KeyHistoryScan, named: Sequence[str] | None) -> None:
         lost = survey.lost()
         if self._kept.dropped is not None:
             held = {survey.key(subject) for subject in survey.traces}
@@ -141,7 +141,7 @@ class Past:
         if lost or (self._kept.dropped is not None and named is None):
             raise self._lost(lost)
 
-    async def _read(self, choice: Choice, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
+    async def _read(self, choice: KeySelection, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries of these revisions and remove them from the set."""
         if not wanted:
             return

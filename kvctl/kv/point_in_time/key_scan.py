@@ -34,7 +34,7 @@ CHECKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KeySelection:
     """Selection of keys and filters, and the subjects to read for them."""
 
     subjects: tuple[str, ...]
@@ -48,15 +48,15 @@ class Choice:
         return self.everything or key in self.keys or (bool(self.filters) and matches(key, self.filters))
 
 
-def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> Choice:
+def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> KeySelection:
     """Select these keys and filters, or the entire bucket; with `literal`, non-conforming keys."""
     if literal:
-        return Choice(subjects_of(binding, texts, literal=True)[0], keys=frozenset(texts))
+        return KeySelection(subjects_of(binding, texts, literal=True)[0], keys=frozenset(texts))
     if len(texts) > MANY_SUBJECTS:
         wild = tuple(filter(is_wild, texts))
-        return Choice((binding.prefix + ">",), frozenset(texts).difference(wild), wild)
+        return KeySelection((binding.prefix + ">",), frozenset(texts).difference(wild), wild)
     subjects, rest = subjects_of(binding, texts)
-    return Choice(subjects, filters=rest, everything=not rest)
+    return KeySelection(subjects, filters=rest, everything=not rest)
 
 
 @dataclass(slots=True)
@@ -105,10 +105,10 @@ class Keeping:
         return trace.unknown or trace.erased or trace.count >= self.history or self.dropped is not None
 
 
-class Survey:
+class KeyHistoryScan:
     """Scan of the selected keys up to a revision; keys written in the meantime are checked once more."""
 
-    def __init__(self, binding: Binding, cut: int, choice: Choice, kept: Keeping) -> None:
+    def __init__(self, binding: Binding, cut: int, choice: KeySelection, kept: Keeping) -> None:
         self.traces: dict[bytes, Trace] = {}
         """By subject: some 250 bytes per key."""
         self._binding = binding

@@ -1,6 +1,6 @@
 """Read a bucket as of one revision while it is written, and report entries lost before they could be read.
 
-reading = CutReading(binding, filters, cut)
+reading = SnapshotReading(binding, filters, cut)
 async for frames in reading.batches():    # the bucket's entries at the snapshot, in the order of revisions
     ...
 async for messages in reading.missed():   # last values at the snapshot that only history has by now
@@ -27,14 +27,14 @@ from kvctl.kv.names import matches
 from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding
 
-LOOKS = 10
+MAX_PASSES = 10
 """Maximum passes over the keys written since the snapshot; two without a new key end them earlier."""
-AT_ONCE = 500
+KEYS_PER_REQUEST = 500
 """Keys whose earlier values are requested at once."""
 _SUBJECT, _HEADER = itemgetter(0), itemgetter(2)
 
 
-class CutReading:
+class SnapshotReading:
     """Reader of a bucket up to the snapshot revision, with a count that shows if entries disappeared before their turn.
 
     The number of entries at the snapshot is known if the binding's info dates from it. A short count means that entries
@@ -164,7 +164,7 @@ class CutReading:
     async def _written_since(self) -> _Late:
         """Collect subjects written after the snapshot, repeatedly: a key overwritten during a pass may escape it."""
         late, start, quiet = _Late(), self._cut + 1, 0
-        for _ in range(LOOKS):
+        for _ in range(MAX_PASSES):
             known = len(late.counts)
             selection = Selection(subjects=self.subjects, deliver="by_start_sequence", start=start, headers_only=True)
             before = start
@@ -180,8 +180,8 @@ class CutReading:
         """Yield last messages at the snapshot that are still stored; keys that cannot be requested may be lost."""
         if self._limit == 1:
             return
-        for start in range(0, len(subjects), AT_ONCE):
-            asked = [subject.decode(errors="surrogateescape") for subject in subjects[start : start + AT_ONCE]]
+        for start in range(0, len(subjects), KEYS_PER_REQUEST):
+            asked = [subject.decode(errors="surrogateescape") for subject in subjects[start : start + KEYS_PER_REQUEST]]
             try:
                 messages = await self._up_to(asked)
             except KvctlError:

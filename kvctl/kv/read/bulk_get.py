@@ -23,7 +23,7 @@ from kvctl.kv.resolve import Binding
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
-AT_ONCE = 4
+REQUESTS_IN_FLIGHT = 4
 MANY_KEYS = 1000
 
 Answers = dict[str, StoredMessage | None]
@@ -93,7 +93,7 @@ async def _in_few_requests(
                     answers.update({message.subject: message for message in page.messages})
             _take(bucket, binding, answers, found, known)
 
-    tasks = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
+    tasks = [asyncio.create_task(work()) for _ in range(REQUESTS_IN_FLIGHT)]
     try:
         await asyncio.gather(*tasks)
     except (NotUnderstood, TooManySubjects, MomentLost, NoResponders, PermissionDenied, ConnectionLost):

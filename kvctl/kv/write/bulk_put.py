@@ -17,7 +17,7 @@ from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.load.acknowledged import Floors
 from kvctl.kv.load.leader_state import AWAY, Current
-from kvctl.kv.load.reconcile import Outcome, Settler
+from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.load.rows import Row
 from kvctl.kv.names import check_key
@@ -68,7 +68,7 @@ class _Puts:
         self._history = info["config"].get("max_msgs_per_subject", 0)
         self._ids = Series(most_bytes(self._connection.max_payload, info["config"]))
         self._current = Current(target, info)
-        self._settler = Settler(self._current, self._settled, self._ids)
+        self._reconciler = WriteReconciler(self._current, self._settled, self._ids)
         self._window = PublishWindow(self._connection, self._done, self._failed, window=window)
         self._summary = PutSummary()
         self._number = 0
@@ -120,7 +120,7 @@ class _Puts:
             while self._lost:
                 rows = [self._lost[number][0] for number in sorted(self._lost)]
                 chunk = next(self._current.chunks(rows))
-                await self._settler.settle([(row, self._floor(row)) for row in chunk], create=False)
+                await self._reconciler.settle([(row, self._floor(row)) for row in chunk], create=False)
         except KvctlError:
             lost, self._lost = self._lost, {}
             self._summary.failed += [(row.key, error) for row, error in lost.values()]

@@ -90,8 +90,8 @@ def decode(data: bytes, folder: str) -> Manifest:
         raise ConflictError(
             f"The export in `{folder}` has version {version}, but this kvctl supports {VERSION}", hint="Upgrade kvctl"
         )
-    told = document.pop("checksum", None)
-    if told != checksum.of_document(document):
+    expected = document.pop("checksum", None)
+    if expected != checksum.of_document(document):
         raise damaged(folder, f"`{MANIFEST}` has been changed")
     try:
         known = {field.name: document[field.name] for field in fields(Manifest) if field.name in document}

@@ -110,7 +110,7 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
             "'The value is not base64'" if encoded else "",
         "ttl is not null and try_cast(ttl as double) is null": _NO_TTL if has_ttl else "",
     }  # fmt: skip
-    cases = " ".join(f"when {condition} then {told}" for condition, told in problems.items() if told)
+    cases = " ".join(f"when {condition} then {problem}" for condition, problem in problems.items() if problem)
     return found.selectExpr(
         f"case when is_valid_utf8({name}) then {name} end as key",
         f"{_value(_quoted(value), types[value], encoded=encoded, blank=format in ('csv', 'tsv'))} as value",
@@ -177,10 +177,10 @@ def _shape(format: str, bucket: str) -> list[str]:
         f"case when value is null then '' when {plain} then {_TEXT} else {_BASE64} end as value",
         f"case when value is null or {plain} then 'utf-8' else 'base64' end as encoding",
     ]
-    told = ["key", "revision", f"{_MOMENT} as created", "operation", *value, "ttl"]
+    columns = ["key", "revision", f"{_MOMENT} as created", "operation", *value, "ttl"]
     if format == "json":
-        return [f"'{bucket}' as bucket", *told, "headers"]
-    return [*told, "to_json(headers) as headers"]
+        return [f"'{bucket}' as bucket", *columns, "headers"]
+    return [*columns, "to_json(headers) as headers"]
 
 
 def _prefix() -> str:

@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from kvctl.kv.client import Client
     from kvctl.pipeline.spark.engine import Engine
 
-PATIENCE = timedelta(seconds=10)
+DEFAULT_WAIT = timedelta(seconds=10)
 """Default time to wait for late entries."""
 
-PAUSE = 0.05
+REREAD_PAUSE_S = 0.05
 """Seconds between two reads of keys of buckets that are not replicas of each other."""
 
 Report = Callable[[Difference], None]
 
 
 def audit(
-    engine: Engine, options: SourceOptions, names: Sequence[str], patience: timedelta = PATIENCE,
+    engine: Engine, options: SourceOptions, names: Sequence[str], patience: timedelta = DEFAULT_WAIT,
     *, report: Report = lambda _: None,
 ) -> list[Outcome]:  # fmt: skip
     """Compare `options.bucket` with the replicas of these names; buckets that do not replicate it key by key.
@@ -137,7 +137,7 @@ class _Audit:
                     self._add(outcome, subject, names[subject], one, two)
                 else:
                     seen[subject] = one, two
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(REREAD_PAUSE_S)
 
     def _add(self, outcome: Outcome, subject: str, name: str, here: Held | None, there: Held | None) -> None:
         found = Difference(

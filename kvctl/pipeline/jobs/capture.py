@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TRIGGER = timedelta(seconds=1)
 A_BATCH = 1_000_000
 """Default maximum number of revisions of a batch, which a killed capture may repeat."""
-PAUSE = 0.2
+POLL_PAUSE_S = 0.2
 ATTEMPTS = 4
 """Number of times that a query is started without progress."""
 
@@ -122,7 +122,7 @@ def _run(
     while True:
         query = _start(engine, _wanted(options, reached), target, checkpoint, trigger)
         try:
-            while not query.awaitTermination(PAUSE):  # type: ignore[arg-type]
+            while not query.awaitTermination(POLL_PAUSE_S):  # type: ignore[arg-type]
                 engine.doing = _standing(target.existing(), start)
             return target.existing()
         except StreamingQueryException as error:

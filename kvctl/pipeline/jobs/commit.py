@@ -105,13 +105,13 @@ async def _move(
         repository = await open_repository(client.api, options.bucket, write=True, author=info.author)
         objects = repository.objects
         whole = await objects.run(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
-        said = CommitInfo(info.message, repository.author, info.meta)
-        for _ in range(staging.TRIES):
+        commit_info = CommitInfo(info.message, repository.author, info.meta)
+        for _ in range(staging.MAX_ATTEMPTS):
             state = await commits.read_clean(repository.store, objects, branch)
             if state.collections.collection.begun != collections:
                 return None
             try:
-                made = await commits.move_to(repository.store, objects, state, said, whole.root, whole.objects)
+                made = await commits.move_to(repository.store, objects, state, commit_info, whole.root, whole.objects)
             except NothingToCommit:
                 head = await repository.show(branch)
                 if head.message == info.message and head.root == whole.root.hex():

@@ -112,8 +112,8 @@ def _damaged(source: CaptureFolder, how: str) -> ConflictError:
 
 
 def _mark(folder: Path, capture: Path, state: State) -> None:
-    told = {"kvctl": "compact", "version": 1, "capture": str(capture), "bucket": state.bucket}
-    (folder / MARK).write_text(json.dumps({**told, "revision": state.revision}, indent=2) + "\n", encoding="utf-8")
+    mark = {"kvctl": "compact", "version": 1, "capture": str(capture), "bucket": state.bucket}
+    (folder / MARK).write_text(json.dumps({**mark, "revision": state.revision}, indent=2) + "\n", encoding="utf-8")
 
 
 def _check_own(folder: Path, state: State) -> bool:

@@ -46,11 +46,11 @@ def export(
     with target_folder.taken(folder) as staging, engine.explaining():
         found = contents(engine.spark)
         engine.doing = f"writing {format}"
-        told = _write(found, staging, format, by_prefix)
+        counts = _write(found, staging, format, by_prefix)
         engine.doing = "hashing"
         files = target_folder.staged(staging, format, hashed)
-        _require_all(folder, files, told["rows"])
-        manifest = _manifest(found, files, format, by_prefix, told)
+        _require_all(folder, files, counts["rows"])
+        manifest = _manifest(found, files, format, by_prefix, counts)
         target_folder.take_over(folder, files, manifest)
     return Exported(str(folder), manifest, removed, time.monotonic() - begun)
 
@@ -86,7 +86,7 @@ def _require_all(folder: Path, files: list[Staged], rows: int) -> None:
 
 
 def _manifest(
-    contents: Contents, files: list[Staged], format: str, by_prefix: bool, told: Mapping[str, int]
+    contents: Contents, files: list[Staged], format: str, by_prefix: bool, counts: Mapping[str, int]
 ) -> Manifest:
     parts = tuple(sorted((file.part for file in files), key=lambda part: part.name))
     return Manifest(
@@ -95,12 +95,12 @@ def _manifest(
         incarnation=contents.incarnation,
         config=contents.config,
         cut=contents.cut,
-        newer=told["newer"],
+        newer=counts["newer"],
         mode=contents.mode,
         filters=contents.filters,
         format=format,
         partitioned_by=file_rows.PREFIX if by_prefix else None,
-        columns=tuple(name for name in file_rows.COLUMNS if told.get(name, 1)),
+        columns=tuple(name for name in file_rows.COLUMNS if counts.get(name, 1)),
         created=format_time(time.time_ns()),
         rows=sum(part.rows for part in parts),
         bytes=sum(part.bytes for part in parts),

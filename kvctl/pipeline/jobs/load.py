@@ -114,17 +114,17 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
         created, entries = worker_connection.run(_prepare(source, target, order))
         rows = rows_of(engine, source)
         if order.dry_run:
-            told: dict[str, Any] = {"written": source.manifest.rows} if source.manifest else _checked(rows)
+            summary: dict[str, Any] = {"written": source.manifest.rows} if source.manifest else _checked(rows)
         else:
             if source.history:
                 rows = _in_order(engine, rows, target, entries)
             elif order.create and entries:
                 target = replace(target, if_different=True)  # left by an interrupted load
             engine.doing = "writing"
-            told = write(rows, target)
-    written, rejected = told["written"], told.get("rejected", 0)
-    count = source.manifest.rows if source.manifest else written + rejected + told.get("unchanged", 0)
-    samples = tuple((key, cause) for key, cause in told.get("samples", ()))
+            summary = write(rows, target)
+    written, rejected = summary["written"], summary.get("rejected", 0)
+    count = source.manifest.rows if source.manifest else written + rejected + summary.get("unchanged", 0)
+    samples = tuple((key, cause) for key, cause in summary.get("samples", ()))
     return Loaded(
         target.bucket, str(source.path), created, count, written, count - written - rejected, rejected,
         samples, time.monotonic() - begun,
@@ -222,7 +222,7 @@ def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
             if not isinstance(found, PartlyDone) or not report.exists():
                 raise
         # Behind a Connect server it is on another machine; without an error all rows were written.
-        told: dict[str, Any] = json.loads(report.read_bytes()) if report.exists() else {"written": rows.count()}
-        return told
+        summary: dict[str, Any] = json.loads(report.read_bytes()) if report.exists() else {"written": rows.count()}
+        return summary
     finally:
         report.unlink(missing_ok=True)

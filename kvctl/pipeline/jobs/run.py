@@ -88,10 +88,10 @@ def run(engine: Engine, declared: Declared, connection: Mapping[str, str]) -> Ra
         engine.doing = f"writing {sink.title}"
         if isinstance(sink, Files):
             return Ran(sink.title, _write_files(rows, sink), 0, 0, (), time.monotonic() - begun)
-        told = write(rows, _options(sink, connection))
-    samples = tuple((key, cause) for key, cause in told.get("samples", ()))
-    unchanged, rejected = told.get("unchanged", 0), told.get("rejected", 0)
-    return Ran(sink.title, told["written"], unchanged, rejected, samples, time.monotonic() - begun)
+        summary = write(rows, _options(sink, connection))
+    samples = tuple((key, cause) for key, cause in summary.get("samples", ()))
+    unchanged, rejected = summary.get("unchanged", 0), summary.get("rejected", 0)
+    return Ran(sink.title, summary["written"], unchanged, rejected, samples, time.monotonic() - begun)
 
 
 def connection_of(bucket: Bucket, connection: Mapping[str, str]) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ def picture(stats: Stats) -> str:
     height = _TOP + _ROW * max(len(rows), 1) + 18
     most = max((group.bytes for group in rows), default=0) or 1
     kept = f"{total.entries} entries" + (f", up to {stats.history} per key" if stats.history > 1 else "")
-    said = f"{_keys(total)}, {total.deleted} deleted, {kept}, {format_size(total.bytes)}"
+    summary = f"{_keys(total)}, {total.deleted} deleted, {kept}, {format_size(total.bytes)}"
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" role="img">',
@@ -38,7 +38,7 @@ def picture(stats: Stats) -> str:
         f"<style>\n{_STYLE}</style>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text class="title" x="16" y="28">{escape(stats.bucket)} at revision {stats.cut}</text>',
-        f'<text x="16" y="48">{said}</text>',
+        f'<text x="16" y="48">{summary}</text>',
         '<rect class="changed" x="16" y="62" width="12" height="12"/><text x="34" y="73">changed within a day</text>',
         '<rect class="bytes" x="180" y="62" width="12" height="12"/><text x="198" y="73">older</text>',
         *(line for number, group in enumerate(rows) for line in _row(group, _TOP + _ROW * number, most)),

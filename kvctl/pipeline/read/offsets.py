@@ -62,7 +62,7 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StreamExtent:
     """State of a bucket's stream, from its info."""
 
     bucket: str
@@ -81,7 +81,7 @@ class Standing:
     """True if a full bucket drops its oldest entries, even the newest of their keys."""
 
     @classmethod
-    def of(cls, bucket: str, info: Mapping[str, Any]) -> Standing:
+    def of(cls, bucket: str, info: Mapping[str, Any]) -> StreamExtent:
         """Create it from the stream's info."""
         state, config = info["state"], info["config"]
         last = int(state["last_seq"])
@@ -115,46 +115,46 @@ def check_same(offset: Offset, incarnation: str, bucket: str) -> None:
         )
 
 
-def check(offset: Offset, standing: Standing, *, loss: bool = True) -> None:
+def check(offset: Offset, extent: StreamExtent, *, loss: bool = True) -> None:
     """Raises StreamReplaced for a bucket other than the one read so far; with `loss` HistoryLost if it lost revisions.
 
     Revisions replaced by newer ones of their keys are not lost, nor are those below the start of the read.
     """
-    check_same(offset, standing.incarnation, standing.bucket)
-    if standing.last < offset.revision:
+    check_same(offset, extent.incarnation, extent.bucket)
+    if extent.last < offset.revision:
         raise StreamReplaced(
-            f"Bucket `{standing.bucket}` ends at revision {standing.last}, but {offset.revision} was already read: "
+            f"Bucket `{extent.bucket}` ends at revision {extent.last}, but {offset.revision} was already read: "
             "it was restored from an older copy, or lost data",
             hint=_ANEW,
         )
-    cause = _cause(offset, standing) if loss and standing.first > offset.next else None
+    cause = _cause(offset, extent) if loss and extent.first > offset.next else None
     if cause:
         raise HistoryLost(
-            f"Bucket `{standing.bucket}` no longer holds revisions {offset.next} to {standing.first - 1}: "
+            f"Bucket `{extent.bucket}` no longer holds revisions {offset.next} to {extent.first - 1}: "
             f"{cause} before they were read",
             hint="Set option `failOnDataLoss=false` to continue with the remaining entries",
         )
 
 
-def _cause(offset: Offset, standing: Standing) -> str | None:
+def _cause(offset: Offset, extent: StreamExtent) -> str | None:
     """Return why revisions right above the offset are, or may be, missing without newer ones; None if only replaced."""
     from_beginning = not offset.revision and not offset.seen_ns
     if from_beginning:
         return None
-    if standing.first > standing.last:
+    if extent.first > extent.last:
         return "they were purged or expired"
-    if standing.evicts:
+    if extent.evicts:
         return "they may have been dropped from the full bucket"
-    if standing.expiry_ns and offset.seen_ns and standing.at_ns - offset.seen_ns > standing.expiry_ns:
+    if extent.expiry_ns and offset.seen_ns and extent.at_ns - offset.seen_ns > extent.expiry_ns:
         return "they may have expired"
     return None
 
 
-def check_start(revision: int, standing: Standing) -> None:
+def check_start(revision: int, extent: StreamExtent) -> None:
     """Raises UsageError for a starting revision that the bucket has not reached."""
-    if revision > standing.last + 1:
+    if revision > extent.last + 1:
         raise UsageError(
-            f"`startingRevision` {revision} is above the last revision of bucket `{standing.bucket}`, {standing.last}",
+            f"`startingRevision` {revision} is above the last revision of bucket `{extent.bucket}`, {extent.last}",
             hint="`latest` starts with new writes",
         )
 

@@ -19,7 +19,7 @@ from kvctl.jetstream.direct import per_subject
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import is_plain, matches
-from kvctl.kv.point_in_time.snapshot_reader import CutReading
+from kvctl.kv.point_in_time.snapshot_reader import SnapshotReading
 from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding, assumed, with_info
 from kvctl.phrases import quoted
@@ -32,7 +32,7 @@ from kvctl.pipeline.read.splits import Keys, Revisions
 
 ROWS, BYTES = 10_000, 8 << 20
 """Maximum size of a batch, plus one read of the connection."""
-AT_ONCE = 500
+KEYS_PER_REQUEST = 500
 """Number of overwritten keys requested together."""
 _HEADER, _PAYLOAD = itemgetter(2), itemgetter(3)
 
@@ -126,7 +126,7 @@ class PartReading:
 
     async def _of_keys(self, binding: Binding, part: Keys) -> AsyncGenerator[pa.RecordBatch, None]:
         cut = self._cut
-        reading = CutReading(
+        reading = SnapshotReading(
             binding, part.filters, cut.revision, history=self._history, deleted=self._deleted, values=self._values,
             first=cut.first, last=cut.last, expected=part.expected,
         )  # fmt: skip
@@ -144,7 +144,7 @@ class PartReading:
                 async for batch in batches:
                     yield batch
 
-    async def _newer(self, binding: Binding, reading: CutReading) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def _newer(self, binding: Binding, reading: SnapshotReading) -> AsyncGenerator[pa.RecordBatch, None]:
         """Read keys that were overwritten before they were read. Raises HistoryLost if newer entries are not wanted."""
         foreign = [subject for subject in reading.lost if not is_plain(self._key(subject))]
         if self._options.on_evicted == "fail" or foreign:
@@ -154,13 +154,13 @@ class PartReading:
                 async for batch in batches:
                     yield batch
             return
-        for start in range(0, len(reading.lost), AT_ONCE):
-            subjects = [subject.decode() for subject in reading.lost[start : start + AT_ONCE]]
+        for start in range(0, len(reading.lost), KEYS_PER_REQUEST):
+            subjects = [subject.decode() for subject in reading.lost[start : start + KEYS_PER_REQUEST]]
             found = await per_subject.last_of_each(self._api, binding.stream, subjects, leader=True)
             if chosen := self._chosen([message for message in found.values() if message is not None]):
                 yield self._decoder.of_messages(chosen)
 
-    async def _since_cut(self, binding: Binding, reading: CutReading) -> AsyncGenerator[list[RawFrame], None]:
+    async def _since_cut(self, binding: Binding, reading: SnapshotReading) -> AsyncGenerator[list[RawFrame], None]:
         """Yield all newer revisions of the keys that lost some."""
         lost, start = set(reading.lost), self._cut.revision + 1
         selection = Selection(

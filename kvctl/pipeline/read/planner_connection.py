@@ -16,9 +16,9 @@ from kvctl.pipeline.read.worker_connection import connected
 
 AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
 """Errors after which the request is repeated: server, leader or connection are temporarily missing."""
-PATIENCE = 15.0
+CONNECT_DEADLINE_S = 15.0
 """Seconds to wait for an unreachable server."""
-PAUSE = 0.2
+RETRY_PAUSE_S = 0.2
 
 T = TypeVar("T")
 Work = Callable[[kvctl.Client], Coroutine[Any, Any, T]]
@@ -35,20 +35,20 @@ class LastingConnection:
 
     def ask(self, work: Work[T]) -> T:
         """Return the result of the work; repeated while the server is unreachable. Raises NoServer, and as the work."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + CONNECT_DEADLINE_S
         while True:
             try:
                 return self._carry_out(work)
             except AWAY:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(PAUSE)
+                time.sleep(RETRY_PAUSE_S)
 
     def close(self) -> None:
         """Close the connection; another `ask` opens one again."""
         if self._loop is None:
             return
-        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(CONNECT_DEADLINE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._loop = None
 

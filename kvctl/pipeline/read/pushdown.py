@@ -13,7 +13,7 @@ from typing import Any
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_filter, check_key, matches
 
-MANY = 4096
+MAX_NAMED_KEYS = 4096
 """Maximum number of keys by name; with more, the complete bucket is read."""
 LATEST = 2**63 - 1
 _NEVER_NULL = ("key", "revision", "created", "operation", "bucket")
@@ -68,7 +68,7 @@ class Narrowing:
         elif kind != "In":
             return self, False
         wanted = {key for key in value if key is not None}
-        if len(wanted) > MANY or not all(map(_legal, wanted)):
+        if len(wanted) > MAX_NAMED_KEYS or not all(map(_legal, wanted)):
             return self, False
         return replace(self, keys=frozenset(wanted if self.keys is None else self.keys & wanted)), True
 

@@ -42,7 +42,7 @@ Part = Revisions | Keys
 A_TASK = 500_000
 """Default number of revisions per task."""
 MANY_TASKS = 16
-AT_ONCE = 250
+KEYS_PER_CONSUMER = 250
 """Number of keys that one consumer selects by name."""
 COUNTS = 3
 """Number of times that a stream is counted again because it was written concurrently."""
@@ -141,7 +141,9 @@ class Plan:
         if wild and overlapping(list(filters)):
             groups = [Keys(filters)]
         else:
-            tasks = max(self._options.partitions or min(len(wild), MANY_TASKS), -(-len(filters) // AT_ONCE), 1)
+            tasks = max(
+                self._options.partitions or min(len(wild), MANY_TASKS), -(-len(filters) // KEYS_PER_CONSUMER), 1
+            )
             groups = [Keys(tuple(group)) for group in runs(filters, [1] * len(filters), tasks)]
         return groups if self._narrowed or len(groups) > MANY_TASKS else await self._counted(groups)
 

@@ -13,7 +13,7 @@ from kvctl.jetstream.direct.multi_get_fallback import first_since
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.resolve import Binding
-from kvctl.pipeline.read.offsets import Offset, Standing, check_start
+from kvctl.pipeline.read.offsets import Offset, StreamExtent, check_start
 from kvctl.units import format_time, parse_time
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -21,17 +21,17 @@ _PROBES = 40
 """Number of halvings of the largest possible range."""
 
 
-async def look(bucket: Bucket) -> tuple[Binding, Standing]:
+async def look(bucket: Bucket) -> tuple[Binding, StreamExtent]:
     """Return the bucket's leader stream, whose revisions are read, and its state.
 
     Raises BucketNotFound, PermissionDenied.
     """
     source = (await bucket.locate()).source
     info = await streams.info(source.api, source.stream)
-    return source, Standing.of(bucket.name, info)
+    return source, StreamExtent.of(bucket.name, info)
 
 
-async def beginning(binding: Binding, standing: Standing, revision: str, time_text: str | None) -> Offset:
+async def beginning(binding: Binding, extent: StreamExtent, revision: str, time_text: str | None) -> Offset:
     """Return the offset of a new query: `startingRevision` is a number, `earliest` or `latest`.
 
     Raises UsageError for a revision that the bucket has not reached, or a time in the future.
@@ -39,26 +39,26 @@ async def beginning(binding: Binding, standing: Standing, revision: str, time_te
     if time_text is not None:
         since = starting_time_ns(time_text, await ServerClock.read(binding.api, binding.stream))
         first = await first_since(binding.api, binding.stream, since)
-        return await after(binding, standing, first - 1)
+        return await after(binding, extent, first - 1)
     if revision == LATEST:
-        return standing.end
+        return extent.end
     if revision == EARLIEST:
-        return await after(binding, standing, 0)
-    check_start(int(revision), standing)
-    found = await after(binding, standing, int(revision) - 1)
+        return await after(binding, extent, 0)
+    check_start(int(revision), extent)
+    found = await after(binding, extent, int(revision) - 1)
     return replace(found, held=0)  # revisions missing from there on count as lost
 
 
-async def after(binding: Binding, standing: Standing, revision: int) -> Offset:
+async def after(binding: Binding, extent: StreamExtent, revision: int) -> Offset:
     """Return the offset after a revision, with what the bucket tells about later ones.
 
     Their earliest write time is known: entries that expire before they are read can then be detected.
     """
-    offset = Offset(revision, standing.incarnation)
-    if revision >= standing.last:
-        return replace(offset, seen_ns=standing.at_ns)
-    if revision < standing.first:
-        return replace(offset, seen_ns=(standing.first_ns or standing.at_ns) - 1, held=standing.first)
+    offset = Offset(revision, extent.incarnation)
+    if revision >= extent.last:
+        return replace(offset, seen_ns=extent.at_ns)
+    if revision < extent.first:
+        return replace(offset, seen_ns=(extent.first_ns or extent.at_ns) - 1, held=extent.first)
     with suppress(PermissionDenied):
         found = await from_leader(binding.api, binding.stream, seq=revision + 1, next_by_subj=">")
         if found is not None:
@@ -78,13 +78,13 @@ def starting_time_ns(text: str, clock: ServerClock) -> int:
     return moment // 1000 * 1000
 
 
-async def reach(binding: Binding, standing: Standing, after: int, last: int, most: int) -> int:
+async def reach(binding: Binding, extent: StreamExtent, after: int, last: int, most: int) -> int:
     """Return the end of a batch that begins after `after`: it has at most `most` entries up to `last`.
 
     If revisions in between are missing, existing ones are counted, so that a batch is seldom much smaller.
     """
-    low = max(after, standing.first - 1) + most
-    if low >= last or not standing.gaps:
+    low = max(after, extent.first - 1) + most
+    if low >= last or not extent.gaps:
         return min(low, last)
     high = last + 1  # the range up to here has more than `most`, unless it is everything
     for _ in range(_PROBES):

@@ -25,7 +25,7 @@ from kvctl.pipeline.read.columns import check_schema
 from kvctl.pipeline.read.offsets import (
     PARTITIONS,
     Offset,
-    Standing,
+    StreamExtent,
     check,
     check_same,
     ranges,
@@ -128,7 +128,7 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         return await stream_position.beginning(binding, now, options.starting_revision, options.starting_time)
 
-    async def _look(self, client: kvctl.Client) -> Standing:
+    async def _look(self, client: kvctl.Client) -> StreamExtent:
         return (await stream_position.look(client.bucket(self._options.bucket)))[1]
 
     async def _end(self, client: kvctl.Client, offset: Offset, limit: ReadLimit) -> Offset:

@@ -17,7 +17,7 @@ from kvctl.pipeline.spark.class_archive import Archive
 
 SWITCH = "KVCTL_SPARK_ARCHIVE"
 """Environment variable; `off` disables creating archives in the background."""
-PATIENCE = 600.0
+TRAINING_DEADLINE_S = 600.0
 """Seconds for a JVM to end and write its archive; nobody waits for it."""
 
 
@@ -61,7 +61,7 @@ def _make(archive: Archive, place: Path) -> None:
     archive.in_vain.touch()
     with Engine.start(record=fresh) as engine:
         rehearse(engine.spark, place)
-    engine.end_jvm(PATIENCE)
+    engine.end_jvm(TRAINING_DEADLINE_S)
     if fresh.exists():
         archive.take(fresh)
         archive.in_vain.unlink()

@@ -18,7 +18,7 @@ from kvctl.pipeline.spark.class_archive import Archive, find_archive
 from kvctl.pipeline.spark.failure import explained, not_started
 from kvctl.pipeline.spark.home import spark_home
 from kvctl.pipeline.spark.java import find_java
-from kvctl.pipeline.spark.job_progress import Standing, standing
+from kvctl.pipeline.spark.job_progress import JobProgress, current_progress
 from kvctl.pipeline.spark.preflight import check_reachable
 from kvctl.pipeline.spark.session_config import Target, session_settings, settings
 
@@ -67,9 +67,9 @@ class Engine:
                 raise
             raise not_started(error, tail) from error
 
-    def standing(self) -> Standing | None:
+    def progress(self) -> JobProgress | None:
         """Return the progress of the newest job; None between jobs, and behind Spark Connect. Thread-safe."""
-        return None if self.target.remote else standing(self.spark)
+        return None if self.target.remote else current_progress(self.spark)
 
     def log_tail(self) -> str:
         """Return the last lines that Spark logged on this machine."""

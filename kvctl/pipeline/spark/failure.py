@@ -173,8 +173,8 @@ def _cause(text: str) -> str:
     if python:
         return _cut(python[-1])
     java = re.findall(r"^(?:Caused by)?\s*: ?((?:[a-z_]\w*\.)+[\w$]+(?:: .*)?)$", text, re.MULTILINE)
-    told = [line for line in java if not re.match(_WRAPPERS, line)] or java[-1:]
-    return _sentence(re.sub(r"^(?:[a-z_]\w*\.)+", "", told[0]) if told else text)
+    causes = [line for line in java if not re.match(_WRAPPERS, line)] or java[-1:]
+    return _sentence(re.sub(r"^(?:[a-z_]\w*\.)+", "", causes[0]) if causes else text)
 
 
 def _tracebacks(text: str) -> str:

@@ -12,7 +12,7 @@ ROWS = "number of output rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobProgress:
     """Running stage and number of stages; its tasks running, done and in total; rows, if Spark reports them."""
 
     stage: int
@@ -23,7 +23,7 @@ class Standing:
     rows: int | None = None
 
 
-def standing(spark: "SparkSession") -> Standing | None:
+def current_progress(spark: "SparkSession") -> JobProgress | None:
     """Return the progress of the newest job of a classic session; None between jobs, and if unknown."""
     with suppress(Exception):  # the session may end concurrently
         tracker = spark.sparkContext.statusTracker()
@@ -35,7 +35,7 @@ def standing(spark: "SparkSession") -> Standing | None:
             number, info = active[0]
             place = stages.index(number) + 1
             tasks = (info.numActiveTasks, info.numCompletedTasks, info.numTasks)
-            return Standing(place, len(stages), *tasks, _rows(spark))
+            return JobProgress(place, len(stages), *tasks, _rows(spark))
     return None
 
 

@@ -9,7 +9,7 @@ from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.pipeline import INSTALL
 from kvctl.pipeline.spark.session_config import Target
 
-PATIENCE = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """Seconds for a TCP connection."""
 ANSWER = 20.0
 """Seconds for the first response of a Connect server."""
@@ -70,7 +70,7 @@ def _refusal(address: str, port: int) -> str:
     if not host:
         raise UsageError(f"`{address}` is not a server address")
     try:
-        socket.create_connection((host, chosen), PATIENCE).close()
+        socket.create_connection((host, chosen), CONNECT_TIMEOUT_S).close()
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -122,12 +122,12 @@ async def exchange(
     staged, target = await opened(client, stage, bucket), await target_of(client.bucket(bucket))
     _check(staged, target, written)
     before = int(target.info["state"]["last_seq"])
-    told = Written(ids.job)
-    publisher = Publisher(target, Plan(ids=ids, if_different=if_different, since=before), told.take)
+    result = Written(ids.job)
+    publisher = Publisher(target, Plan(ids=ids, if_different=if_different, since=before), result.take)
     try:
         counts = await publisher.run(_staged_chunks(client.bucket(stage.bucket)))
         if counts.rejected:
-            key, cause = told.samples[0]
+            key, cause = result.samples[0]
             raise KvctlError(f"`{key}`: {cause}")
         await opened(client, stage, bucket)
         removed = await _remove_others(client, stage, target, staged, before)

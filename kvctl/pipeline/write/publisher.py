@@ -38,11 +38,11 @@ from kvctl.pipeline.write.decision import (
 from kvctl.pipeline.write.resolver import Resolver
 from kvctl.pipeline.write.row_ids import RowIds
 
-LOOKS = 50
+ARRIVAL_LOOKS = 50
 """Tenths of a second to wait for rows of a killed attempt while others write concurrently."""
 REFUSED = 1_000
 """Number of rows refused by a server that are resolved together."""
-LARGE, LONG = 1 << 15, 1000
+UNCHECKED_VALUE_BYTES, UNCHECKED_KEY_BYTES = 1 << 15, 1000
 """Bytes of a value and of a key that never need checking."""
 _REFUSED = (WrongRevision, NoResponders)
 """Errors after which a row is known not to be stored."""
@@ -117,7 +117,7 @@ class Publisher(BulkWriter):
         if self._plan.since is None and self._plan.floor is None:
             await all_arrived(self._target.binding)
         else:
-            await all_arrived(self._target.binding, LOOKS, quiet=2)
+            await all_arrived(self._target.binding, ARRIVAL_LOOKS, quiet=2)
 
     async def _take(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
@@ -215,7 +215,11 @@ class Publisher(BulkWriter):
     def _check(self, chunk: Chunk) -> None:
         """Skip rows that this bucket cannot accept."""
         self.counts.rejected += len(chunk.bad)
-        if chunk.headers or chunk.largest > LARGE or max(map(len, chunk.keys), default=0) > LONG:
+        if (
+            chunk.headers
+            or chunk.largest > UNCHECKED_VALUE_BYTES
+            or max(map(len, chunk.keys), default=0) > UNCHECKED_KEY_BYTES
+        ):
             for at in list(chunk.places()):
                 try:
                     self._target.check(chunk.asked(at).row)

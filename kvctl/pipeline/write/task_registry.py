@@ -26,7 +26,7 @@ from kvctl.units import duration_ns
 
 TASK_LASTS, JOB_LASTS = timedelta(days=1), timedelta(days=30)
 SINCE, RUN, ATTEMPT = "kvctl.since", "kvctl.run", "kvctl.attempt"
-AT_ONCE = 64
+NOTES_IN_FLIGHT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ async def _noted(target: Target, job: str) -> Beginning | None:
 
 
 async def _remove(target: Target, names: list[str]) -> None:
-    limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(NOTES_IN_FLIGHT)
 
     async def remove(name: str) -> None:
         async with limit:

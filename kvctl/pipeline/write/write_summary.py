@@ -58,14 +58,14 @@ class Summary:
 
 def summary_of(bucket: str, messages: Sequence[WriterCommitMessage | None]) -> Summary:
     """Combine the tasks' messages."""
-    told = [message for message in messages if isinstance(message, Written)]
+    written = [message for message in messages if isinstance(message, Written)]
     return Summary(
         bucket,
-        written=sum(message.counts.written for message in told),
-        unchanged=sum(message.counts.unchanged for message in told),
-        rejected=sum(message.counts.rejected for message in told),
-        dead_letters=tuple(message.dead_letter for message in told if message.dead_letter),
-        samples=tuple(sample for message in told for sample in message.samples)[:SHOWN],
+        written=sum(message.counts.written for message in written),
+        unchanged=sum(message.counts.unchanged for message in written),
+        rejected=sum(message.counts.rejected for message in written),
+        dead_letters=tuple(message.dead_letter for message in written if message.dead_letter),
+        samples=tuple(sample for message in written for sample in message.samples)[:SHOWN],
     )
 
 

@@ -50,9 +50,9 @@ async def write_rows(
 ) -> Written:
     """Write all rows of a task. Raises errors that prevent writing; errors of single rows are in the result."""
     mode = WriteMode(options.write_mode)
-    told = Written(attempt.job)
+    result = Written(attempt.job)
     with ExitStack() as stack:
-        rejected: list[Callable[[Chunk, dict[int, str]], None]] = [told.take]
+        rejected: list[Callable[[Chunk, dict[int, str]], None]] = [result.take]
         if options.dead_letter:
             # Spark does not read files whose names begin with `_`, as a job's may.
             task = f"rejected-{attempt.job}-{attempt.partition}"
@@ -62,12 +62,12 @@ async def write_rows(
             bucket = await target_of(client.bucket(options.bucket))
             target = await opened(client, stage, options.bucket) if stage else bucket
             plan = await _plan(options, attempt, target, if_different=options.if_different and stage is None)
-            publisher = Publisher(target, plan, lambda chunk, causes: [tell(chunk, causes) for tell in rejected])
+            publisher = Publisher(target, plan, lambda chunk, causes: [take(chunk, causes) for take in rejected])
             chunks = _chunks(batches, mode)
-            told.counts = await publisher.run(_staged(chunks, bucket) if stage else chunks)
+            result.counts = await publisher.run(_staged(chunks, bucket) if stage else chunks)
     if options.dead_letter:
-        told.dead_letter = letters.name
-    return told
+        result.dead_letter = letters.name
+    return result
 
 
 async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_different: bool) -> Plan:

@@ -115,11 +115,11 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Finish a batch after all tasks; idempotent. Raises PartlyDone."""
         with crossing():
-            told = [message for message in messages if isinstance(message, Written)]
-            if told:
+            written = [message for message in messages if isinstance(message, Written)]
+            if written:
                 # The note of this batch stays: after a kill before Spark records it as done, it is repeated.
-                over = _batch_job(told[0].job.rpartition("-")[0], batchId - 1)
-                run(_release(self._options, told[0].job, len(messages), over=over))
+                over = _batch_job(written[0].job.rpartition("-")[0], batchId - 1)
+                run(_release(self._options, written[0].job, len(messages), over=over))
             write_summary.conclude(write_summary.summary_of(self._options.bucket, messages), self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -49,7 +49,7 @@ async def create_tag(store: Store, name: str, ref: str) -> str:
 
 async def delete_branch(store: Store, name: str) -> None:
     """Delete a branch with its staged changes. Raises BranchNotFound, ConflictError after too many retries."""
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await sealed_epochs.foldable_state(store, name)
         epochs = state.held.staging.epochs
         gone = [Change(partition, name.encode(), None) for partition in (HEADS, STAGING, GUARDS)]
@@ -81,7 +81,7 @@ def branch_records(name: str, head: Head) -> list[Change]:
 
 
 async def _create(store: Store, partition: bytes, name: str, ref: str) -> str:
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         held = await branch_state.ready_to_link(store)
         identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)

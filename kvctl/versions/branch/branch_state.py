@@ -152,7 +152,7 @@ async def ready_to_link(store: Store) -> CollectionRecord:
     A commit that can be read afterwards is complete: collections delete the youngest commits first, then the rest.
     Raises ConflictError.
     """
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         held = await collections(store)
         if not held.collection.deleting:
             return held

@@ -85,7 +85,7 @@ async def _write(
     touches the branch's guard, so that operations that require no staged changes are refused.
     """
     name = key.encode()
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await ref_reader.read_key_state(store, objects, branch, key)
         if (objection := check(state)) is not None:
             if await ref_reader.unmoved(store, branch, state.held):

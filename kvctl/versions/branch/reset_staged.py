@@ -12,13 +12,13 @@ from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import DROPPED
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 
-TOGETHER = 500
+MAX_UNSEALED_CHANGES = 500
 """Maximum number of changes dropped in one write, without sealing them first."""
 
 
 async def reset(store: Store, branch: str) -> None:
     """Drop all staged changes. Raises BranchNotFound, ConflictError after too many retries."""
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await foldable_state(store, branch)
         sealed = state.held.staging.sealing(staging.new_epoch(), time.time())
         epochs = sealed.sealed
@@ -37,13 +37,15 @@ async def reset_keys(store: Store, branch: str, start: bytes, selected: Callable
 
     Returns the number of keys. All are dropped atomically. Raises as `reset`.
     """
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await foldable_state(store, branch)
         held = state.held.staging
         found = {epoch: await _selected(store, epoch, start, selected) for epoch in held.epochs}
         if not (keys := set().union(*found.values())):
             return 0
-        if len(found[held.epoch]) == len(keys) <= TOGETHER and not any(found[epoch] for epoch in held.sealed):
+        if len(found[held.epoch]) == len(keys) <= MAX_UNSEALED_CHANGES and not any(
+            found[epoch] for epoch in held.sealed
+        ):
             done = await _delete(store, state, keys)
         elif found[held.epoch]:
             await staging.seal(store, branch)

@@ -19,7 +19,7 @@ from kvctl.versions.model import DROPPED as NOWHERE
 from kvctl.versions.model import Staging, encode_staged
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 
-MOST = 4
+MAX_SEALED_EPOCHS = 4
 """Maximum number of sealed epochs that a commit leaves beside the one it seals."""
 GRACE = 1.0
 """Seconds that sealed epochs have before the first fold."""
@@ -27,7 +27,7 @@ DOUBLINGS = 10
 """Maximum number of doublings of that time, to a quarter of an hour."""
 CROWD = 200
 """Number of sealed epochs that are folded without waiting."""
-TOGETHER = 400
+EPOCHS_PER_WRITE = 400
 """Number of epochs that one write drops."""
 
 
@@ -39,7 +39,7 @@ def due(held: Staging) -> bool:
     """Return whether sealed epochs are too many, and most likely left by failed commits."""
     if len(held.sealed) >= CROWD:
         return True
-    return len(held.sealed) >= MOST and time.time() - held.since >= GRACE * 2 ** min(held.folds, DOUBLINGS)
+    return len(held.sealed) >= MAX_SEALED_EPOCHS and time.time() - held.since >= GRACE * 2 ** min(held.folds, DOUBLINGS)
 
 
 async def foldable_state(store: Store, branch: str) -> BranchState:
@@ -47,21 +47,21 @@ async def foldable_state(store: Store, branch: str) -> BranchState:
 
     Raises BranchNotFound, ConflictError after too many retries.
     """
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await branch_state.read(store, branch)
-        if len(state.held.staging.sealed) < TOGETHER:
+        if len(state.held.staging.sealed) < EPOCHS_PER_WRITE:
             return state
         await fold(store, state)
     raise staging.busy(branch)
 
 
 async def fold(store: Store, state: BranchState, keep: Callable[[bytes], bool] = _all) -> bool:
-    """Replace the oldest TOGETHER sealed epochs by one with the keys to keep; return False if the branch moved.
+    """Replace the oldest EPOCHS_PER_WRITE sealed epochs by one with the keys to keep; return False if the branch moved.
 
     The new one is on the list of dropped epochs until the branch uses it: an interruption leaves it there.
     """
     held = state.held.staging
-    old = held.sealed[:TOGETHER]
+    old = held.sealed[:EPOCHS_PER_WRITE]
     kept = {key: value for key, value in (await staging.listed(store, old)).items() if keep(key)}
     epoch = staging.new_epoch()
     own = await dropped_epochs.reserve(store, epoch)

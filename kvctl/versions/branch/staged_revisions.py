@@ -11,7 +11,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.protocol import Predicate
 from kvctl.versions.store.store_subjects import revision_of
 
-AT_ONCE = 1000
+KEYS_PER_REQUEST = 1000
 """Number of keys looked up in one request."""
 
 
@@ -40,8 +40,8 @@ async def of_values(repository: Repository, branch: str, values: Mapping[str, by
     left = list(values)
     for epoch in (await staging.read(repository.store, branch)).staging.epochs:
         below: list[str] = []
-        for start in range(0, len(left), AT_ONCE):
-            some = left[start : start + AT_ONCE]
+        for start in range(0, len(left), KEYS_PER_REQUEST):
+            some = left[start : start + KEYS_PER_REQUEST]
             places = [(staging.partition_of(epoch), key.encode()) for key in some]
             for key, item in zip(some, await repository.store.get_many(places), strict=True):
                 if item is None:

@@ -24,7 +24,7 @@ from kvctl.versions.store.protocol import (
 
 STAGING = b"staging"
 """Partition of the staging records, one per branch."""
-TRIES = 50
+MAX_ATTEMPTS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ async def listed(
 
 async def seal(store: Store, branch: str) -> StagingRecord:
     """Close the current epoch, and open another. Raises BranchNotFound, ConflictError after too many retries."""
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         held = await read(store, branch)
         after = held.staging.sealing(new_epoch(), time.time())
         try:

@@ -86,7 +86,7 @@ class Writer:
 
     async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[T]]) -> T:
         epoch = self._epochs.get(branch)
-        for attempt in range(staging.TRIES):
+        for attempt in range(staging.MAX_ATTEMPTS):
             if epoch is None:
                 epoch = await self._epoch_after(branch, None)
             try:

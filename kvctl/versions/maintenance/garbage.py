@@ -27,7 +27,7 @@ from kvctl.versions.tree.chunks import Chunk
 from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
 from kvctl.versions.tree.tree import Reading
 
-TOGETHER = 400
+DELETIONS_PER_WRITE = 400
 """Number of deletions in one write."""
 READ = 500
 """Number of objects or commits read together."""
@@ -74,13 +74,13 @@ async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> C
         return await _look(store, objects)
     epochs = await dropped_epochs.clear_all(store)
     gone = [0, 0]
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         listed = await _listing(store)
         begun = await _advance(store)
         held, reached = await _begin(store, objects, begun)
         try:
             for at, (partition, order) in enumerate(await _doomed(store, listed, reached)):
-                for some in _runs(order, TOGETHER):
+                for some in _runs(order, DELETIONS_PER_WRITE):
                     gone[at] += await _delete(store, held, partition, some)
         except _Ended:
             continue
@@ -109,7 +109,7 @@ async def _listing(store: Store) -> _Listed:
 
 async def _advance(store: Store) -> int:
     """Record that a collection now searches reachable objects; return its number."""
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         held = await branch_state.collections(store)
         number = held.collection.begun + 1
         try:
@@ -123,7 +123,7 @@ async def _advance(store: Store) -> int:
 
 async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionRecord, _Reached]:
     """Return the reachable objects, and the record that this collection deletes; no link was added in between."""
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         held = await _own(store, begun)
         reached = await _reach(store, objects)
         try:
@@ -164,7 +164,7 @@ async def _delete(
 ) -> int:
     """Delete entries that are as listed, and return their number. Raises _Ended."""
     left = list(some)
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         if not left:
             return 0
         conditions = [Condition(partition, key, at) for key, at in left]

@@ -18,7 +18,7 @@ from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.load.leader_state import AWAY, PATIENCE
+from kvctl.kv.load.leader_state import AWAY, LEADER_DEADLINE_S
 from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.transaction.transaction import LIMIT, Transaction
 from kvctl.kv.write import conditional_write, outcome
@@ -97,7 +97,7 @@ class FencedWrites:
     async def _settle(self) -> None:
         """Write the missing keys, unless the fence has moved. Raises OutcomeUnknown if the server stays unreachable."""
         connection, left = self._binding.api.connection, len(self._lost)
-        deadline, arrived = time.monotonic() + PATIENCE, False
+        deadline, arrived = time.monotonic() + LEADER_DEADLINE_S, False
         cause: KvctlError = next(iter(self._lost.values()))
         while self._lost:
             try:
@@ -111,7 +111,7 @@ class FencedWrites:
             except AWAY as error:
                 cause = error
             if len(self._lost) < left:
-                left, deadline = len(self._lost), time.monotonic() + PATIENCE
+                left, deadline = len(self._lost), time.monotonic() + LEADER_DEADLINE_S
             elif time.monotonic() > deadline:
                 raise _unknown(cause)
             else:

@@ -25,9 +25,9 @@ from kvctl.kv.resolve import Binding
 Stored = tuple[int, bytes]
 """Revision and value."""
 
-FEW = 16
+SINGLE_READ_KEYS = 16
 """Maximum number of keys read one by one; more are read a thousand at a time."""
-MANY = 1000
+KEYS_PER_REQUEST = 1000
 _ELSEWISE = (
     NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
     RequestTimeout,
@@ -38,11 +38,11 @@ async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
     """Return the existing ones of these keys, as the leader has them."""
     found: dict[str, Stored] = {}
     left = list(dict.fromkeys(keys))
-    if len(left) > FEW:
+    if len(left) > SINGLE_READ_KEYS:
         binding = bucket.binding
         reached = int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
-        for at in range(0, len(left), MANY):
-            some = left[at : at + MANY]
+        for at in range(0, len(left), KEYS_PER_REQUEST):
+            some = left[at : at + KEYS_PER_REQUEST]
             messages = await _at_once(binding, [binding.subject(key) for key in some], reached)
             if messages is None:
                 found |= await _one_by_one(bucket, some, leader=True)

@@ -17,10 +17,10 @@ from kvctl.kv.load.rows import BadRow, Row
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.repository import Repository
 
-TOGETHER = 10_000
+ROWS_PER_BATCH = 10_000
 """Number of rows of distinct keys staged together."""
 TOGETHER_BYTES = 16 << 20
-AT_ONCE = 200
+WRITES_IN_FLIGHT = 200
 """Number of conditional writes in flight, which share batches."""
 
 
@@ -92,7 +92,7 @@ class _Loading:
 
     async def _create(self, rows: Sequence[Row]) -> None:
         """Stage each row on condition that the key still does not exist; existing keys are left unchanged."""
-        slots = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(WRITES_IN_FLIGHT)
 
         async def one(row: Row) -> None:
             async with slots:
@@ -126,7 +126,7 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
     keys: set[str] = set()
     size = 0
     for row in rows:
-        if row.key in keys or len(part) >= TOGETHER or size > TOGETHER_BYTES:
+        if row.key in keys or len(part) >= ROWS_PER_BATCH or size > TOGETHER_BYTES:
             yield part
             part, keys, size = [], set(), 0
         part.append(row)

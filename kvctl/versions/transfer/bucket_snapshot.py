@@ -18,7 +18,7 @@ from kvctl.versions import commits
 from kvctl.versions.model import Commit
 from kvctl.versions.repository import Repository
 
-PATIENCE = 60.0
+CATCH_UP_DEADLINE_S = 60.0
 """Seconds to catch up with concurrent writes, after the keys present at the start were read."""
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
             if not batch and not left:
                 return
             if not batch:
-                deadline = time.monotonic() + PATIENCE
+                deadline = time.monotonic() + CATCH_UP_DEADLINE_S
 
 
 def is_legal(key: str) -> bool:

@@ -31,7 +31,7 @@ async def record(
     """
     large: Made = {}
     tree = build(_pairs(content, large, check))
-    for _ in range(staging.TRIES):
+    for _ in range(staging.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch)
         known = await objects.run(_above_leaves(bytes.fromhex(state.head.root)))
         made = await commits.move_to(store, objects, state, info, tree.root, _new(tree, large, known))

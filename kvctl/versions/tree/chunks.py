@@ -32,7 +32,7 @@ _MAGIC, _VERSION = b"kc", 1
 # One odd factor per level. The checksum alone is not random on numbered keys.
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 _MASK = (1 << 64) - 1
-_AT_ONCE = 512
+_PAIRS_PER_ROUND = 512
 """Number of pairs processed together."""
 
 
@@ -171,7 +171,7 @@ def chunks_of(level: int, pairs: Iterable[Pair]) -> Iterator[Chunk]:
     """Split a complete level into chunks."""
     chunker = Chunker(level)
     waiting = iter(pairs)
-    while some := list(islice(waiting, _AT_ONCE)):
+    while some := list(islice(waiting, _PAIRS_PER_ROUND)):
         yield from chunker.add([key for key, _ in some], [value for _, value in some])
     if chunk := chunker.end():
         yield chunk

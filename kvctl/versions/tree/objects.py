@@ -24,7 +24,7 @@ from kvctl.versions.tree.tree_update import HAND_OVER, Edit, update
 OBJECTS = b"objects"
 AHEAD = 64
 """Number of leaves read together in advance."""
-PATIENCE = 0.005
+BLOCKING_S = 0.005
 """Seconds that building a tree may block other tasks of the process."""
 CACHE = 64 << 20
 """Bytes of objects cached: they never change."""
@@ -64,7 +64,7 @@ class Objects:
             while True:
                 if made.size >= HAND_OVER:
                     await storing.start(made.take())
-                if time.monotonic() - since > PATIENCE:
+                if time.monotonic() - since > BLOCKING_S:
                     await asyncio.sleep(0)
                     since = time.monotonic()
                 wanted = reading.send(await self.read(wanted) if wanted else {})

@@ -28,11 +28,11 @@ from kvctl.versions.tree.tree import (
 Edit = tuple[bytes, bytes | None]
 """Key and its new value; None removes it."""
 
-AT_ONCE = 1024
+CHANGES_PER_ROUND = 1024
 """Number of changes whose chunks are read, and released, together."""
 HAND_OVER = 4 << 20
 """Bytes of new chunks after which the caller may take them."""
-FEW = 8
+SINGLE_CHANGES = 8
 """Maximum number of changes to a chunk that are applied one by one."""
 
 
@@ -124,7 +124,7 @@ def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[
     at = read = 0
     while at < len(edits):
         if at >= read:
-            read = at + AT_ONCE
+            read = at + CHANGES_PER_ROUND
             old.forget(level if at else level - 1)
             yield from old.prefetch(level, keys[at:read])
         at = yield from _run(old, level, edits, keys, at, _Outcome(gone, new, made))
@@ -176,16 +176,16 @@ def _run(
 def _changed(chunk: Chunk, edits: Sequence[Edit], start: int, end: int) -> Iterator[Chunk]:
     """Apply a range of changes to a chunk, in parts: any number of them may fall into one chunk."""
     keys, values = chunk.keys, chunk.values
-    while end - start > AT_ONCE:
-        some = edits[start : start + AT_ONCE]
+    while end - start > CHANGES_PER_ROUND:
+        some = edits[start : start + CHANGES_PER_ROUND]
         cut = bisect_right(keys, some[-1][0])
         yield _merged(Chunk(chunk.level, keys[:cut], values[:cut]), some)
-        keys, values, start = keys[cut:], values[cut:], start + AT_ONCE
+        keys, values, start = keys[cut:], values[cut:], start + CHANGES_PER_ROUND
     yield _merged(Chunk(chunk.level, keys, values), edits[start:end])
 
 
 def _merged(chunk: Chunk, edits: Sequence[Edit]) -> Chunk:
-    if len(edits) > FEW:
+    if len(edits) > SINGLE_CHANGES:
         held = {**dict(zip(chunk.keys, chunk.values, strict=True)), **dict(edits)}
         return Chunk.of(chunk.level, sorted((key, value) for key, value in held.items() if value is not None))
     keys, values = chunk.keys[:], chunk.values[:]

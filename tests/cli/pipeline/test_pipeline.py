@@ -17,7 +17,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import Rate, source_options, tasks_text
 from kvctl.contexts import Context, ContextStore
 from kvctl.errors import UsageError
-from kvctl.pipeline.spark.job_progress import Standing
+from kvctl.pipeline.spark.job_progress import JobProgress
 from kvctl.pipeline.spark.session_config import Target
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import Run, open_terminal, run_process
@@ -155,8 +155,8 @@ def test_progress_shows_rows_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> 
     rate = Rate()
     told = [rate.text(rows) for rows in (None, 0, 1000, 2000, 4000, 500)]
     assert told == ["", "", "1,000 rows", "2,000 rows, 2,000/s", "4,000 rows, 3,000/s", "500 rows"]
-    assert tasks_text(Standing(1, 2, 2, 3, 8)) == "stage 1 of 2, task 3 of 8"
-    assert tasks_text(Standing(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
+    assert tasks_text(JobProgress(1, 2, 2, 3, 8)) == "stage 1 of 2, task 3 of 8"
+    assert tasks_text(JobProgress(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
 
 
 class TestHowWorkersConnect:

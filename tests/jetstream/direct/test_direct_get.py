@@ -104,7 +104,7 @@ async def test_missing_stream_or_direct_get_has_no_responders(raw: RawClient, cl
 )
 def test_other_answers_are_errors(header: bytes, error: type[ServerError]) -> None:
     with pytest.raises(error):
-        direct_get.told(header, b"")
+        direct_get.message_from_answer(header, b"")
 
 
 @pytest.mark.parametrize("form", ["empty", "malformed", "payload beside a subject"])

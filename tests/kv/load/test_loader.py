@@ -364,7 +364,7 @@ async def test_lost_server_is_reported_with_the_row_count(
         bucket = await client.create_bucket("B")
         client.connection.timeout = 1
         rows = [{"key": f"k.{number}", "value": ""} for number in range(3000)]
-        monkeypatch.setattr("kvctl.kv.load.leader_state.PATIENCE", 0.5)
+        monkeypatch.setattr("kvctl.kv.load.leader_state.LEADER_DEADLINE_S", 0.5)
         with pytest.raises(PartlyDone, match=r"^[1-9]\d* rows were written, then: ") as caught:
             await load(bucket, rows, mode=Mode.IF_DIFFERENT, advance=lambda _: own_server.kill())
         assert "--if-different" in str(caught.value.hint)
@@ -409,7 +409,7 @@ async def test_unknown_outcome_is_reported_and_can_be_resumed(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("leader_state", "bulk_writer"):
-        monkeypatch.setattr(f"kvctl.kv.load.{module}.PATIENCE", 0.5)
+        monkeypatch.setattr(f"kvctl.kv.load.{module}.LEADER_DEADLINE_S", 0.5)
     file = tmp_path / "rows.ndjson"
     file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(20_000)))
     async with kvctl.connect(own_server.url) as client:

@@ -9,9 +9,9 @@ from kvctl.errors import HistoryLost, UsageError
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.point_in_time.as_of import Past, _listed
 from kvctl.kv.point_in_time.key_scan import (
-    Choice,
     Keeping,
-    Survey,
+    KeyHistoryScan,
+    KeySelection,
     Trace,
 )
 from kvctl.kv.point_in_time.moment import Moment, as_moment, parse_moment
@@ -60,8 +60,8 @@ def past(**kept: Any) -> Past:
     return Past("B", BINDING, Moment(revision=7), 7, Keeping(**{"history": 2} | kept), CLOCK)
 
 
-def surveyed(of: Past, traces: dict[str, Trace]) -> Survey:
-    survey = Survey(BINDING, of.revision, Choice((), everything=True), of._kept)
+def surveyed(of: Past, traces: dict[str, Trace]) -> KeyHistoryScan:
+    survey = KeyHistoryScan(BINDING, of.revision, KeySelection((), everything=True), of._kept)
     survey.traces = {b"$KV.B." + key.encode(): trace for key, trace in traces.items()}
     return survey
 

@@ -10,7 +10,7 @@ from kvctl.errors import ConflictError, HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.read.offsets import (
     SMALLEST,
     Offset,
-    Standing,
+    StreamExtent,
     check,
     check_start,
     ranges,
@@ -19,7 +19,7 @@ from kvctl.pipeline.read.offsets import (
 HOUR = 3600 * 10**9
 LIFE = "2026-01-31T12:00:00.123456789Z"
 READ = Offset(100, LIFE, 10 * HOUR)
-STANDING = Standing(bucket="orders", incarnation=LIFE, first=90, last=200, gaps=True, at_ns=12 * HOUR)
+STANDING = StreamExtent(bucket="orders", incarnation=LIFE, first=90, last=200, gaps=True, at_ns=12 * HOUR)
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**7), st.integers(1, 64))
@@ -48,7 +48,7 @@ def test_offsets_of_a_newer_kvctl_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "standing",
+    "extent",
     [
         STANDING,
         replace(STANDING, first=101),
@@ -60,22 +60,22 @@ def test_offsets_of_a_newer_kvctl_are_refused_by_name() -> None:
     ],
     ids=["all there", "nothing missing", "history", "empty", "younger than the ttl", "below what was read", "no news"],
 )
-def test_what_newer_revisions_replaced_is_no_loss(standing: Standing) -> None:
-    check(READ, standing)
+def test_what_newer_revisions_replaced_is_no_loss(extent: StreamExtent) -> None:
+    check(READ, extent)
 
 
 @pytest.mark.parametrize(
-    ("standing", "cause"),
+    ("extent", "cause"),
     [
         (replace(STANDING, first=201), "they were purged or expired"),
         (replace(STANDING, first=150, evicts=True), "they may have been dropped from the full bucket"),
         (replace(STANDING, first=150, expiry_ns=HOUR), "they may have expired"),
     ],
 )
-def test_what_nothing_replaced_is_a_loss_unless_it_may_be_lost(standing: Standing, cause: str) -> None:
-    with pytest.raises(HistoryLost, match=f"no longer holds revisions 101 to {standing.first - 1}: {cause}"):
-        check(READ, standing)
-    check(READ, standing, loss=False)
+def test_what_nothing_replaced_is_a_loss_unless_it_may_be_lost(extent: StreamExtent, cause: str) -> None:
+    with pytest.raises(HistoryLost, match=f"no longer holds revisions 101 to {extent.first - 1}: {cause}"):
+        check(READ, extent)
+    check(READ, extent, loss=False)
 
 
 def test_below_the_beginning_nothing_is_lost() -> None:

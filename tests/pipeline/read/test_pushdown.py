@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.pipeline.read.pushdown import LATEST, MANY, Narrowing
+from kvctl.pipeline.read.pushdown import LATEST, MAX_NAMED_KEYS, Narrowing
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 7, tzinfo=UTC)
 NOW_US = int(NOW.timestamp()) * 10**6 + 7
@@ -23,7 +23,8 @@ def narrowed(*filters: tuple[str, str, Any]) -> tuple[Narrowing, list[bool]]:
     ("kind", "column", "value"),
     [
         ("EqualTo", "key", "a b"), ("EqualTo", "key", "a.*"), ("EqualTo", "key", ""), ("EqualTo", "key", "_kv.x"),
-        ("In", "key", ["a", "b*"]), ("In", "key", [f"k{n}" for n in range(MANY + 1)]), ("GreaterThan", "key", "a"),
+        ("In", "key", ["a", "b*"]), ("In", "key", [f"k{n}" for n in range(MAX_NAMED_KEYS + 1)]),
+        ("GreaterThan", "key", "a"),
         ("StringEndsWith", "key", "a"), ("EqualTo", "value", b"x"), ("EqualTo", "operation", "PUT"),
         ("EqualNullSafe", "revision", None), ("EqualTo", "revision", True), ("In", "revision", [1]),
         ("IsNotNull", "value", None), ("IsNull", "key", None), ("EqualTo", "created", datetime(2026, 1, 1)),

@@ -11,7 +11,7 @@ import kvctl
 from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.jetstream import streams
 from kvctl.kv.bucket import Bucket
-from kvctl.pipeline.read.offsets import Standing, check
+from kvctl.pipeline.read.offsets import StreamExtent, check
 from kvctl.pipeline.read.stream_position import beginning, look, reach
 from kvctl.units import format_time
 from tests.support.raw import RawClient
@@ -19,7 +19,7 @@ from tests.support.raw import RawClient
 Unique = Callable[..., str]
 
 
-async def standing_of(client: kvctl.Client, bucket: str) -> Standing:
+async def extent_of(client: kvctl.Client, bucket: str) -> StreamExtent:
     """Return the bucket's current state."""
     return (await look(client.bucket(bucket)))[1]
 
@@ -40,10 +40,10 @@ def written(raw: RawClient, client: kvctl.Client, bucket_name: str) -> Bucket:
 async def test_overwritten_keys_are_no_loss(raw: RawClient, client: kvctl.Client, bucket_name: str) -> None:
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
-    read = (await standing_of(client, bucket_name)).end
+    read = (await extent_of(client, bucket_name)).end
     for _ in range(5):
         raw.put(bucket_name, "a", b"2")
-    now = await standing_of(client, bucket_name)
+    now = await extent_of(client, bucket_name)
     assert (read.revision, now.first, now.last) == (1, 6, 6)
     check(read, now)
 
@@ -52,11 +52,11 @@ async def test_overwritten_keys_are_no_loss(raw: RawClient, client: kvctl.Client
 async def test_an_emptied_bucket_lost_what_was_not_read(raw: RawClient, client: kvctl.Client, bucket_name: str) -> None:
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
-    read = (await standing_of(client, bucket_name)).end
+    read = (await extent_of(client, bucket_name)).end
     raw.put(bucket_name, "b", b"2")
     await streams.purge(client.api, f"KV_{bucket_name}")
     with pytest.raises(HistoryLost, match="revisions 2 to 2: they were purged or expired"):
-        check(read, await standing_of(client, bucket_name))
+        check(read, await extent_of(client, bucket_name))
 
 
 async def test_a_full_bucket_that_drops_its_oldest_may_have_lost_some(
@@ -64,11 +64,11 @@ async def test_a_full_bucket_that_drops_its_oldest_may_have_lost_some(
 ) -> None:
     raw.create_bucket(bucket_name, discard="old", max_msgs=3)
     raw.put(bucket_name, "a", b"1")
-    read = (await standing_of(client, bucket_name)).end
+    read = (await extent_of(client, bucket_name)).end
     for key in "bcdef":
         raw.put(bucket_name, key, b"2")
     with pytest.raises(HistoryLost, match="revisions 2 to 3: they may have been dropped from the full bucket"):
-        check(read, await standing_of(client, bucket_name))
+        check(read, await extent_of(client, bucket_name))
 
 
 async def test_only_what_may_have_been_written_before_the_ttl_ran_out_is_a_loss(
@@ -76,54 +76,54 @@ async def test_only_what_may_have_been_written_before_the_ttl_ran_out_is_a_loss(
 ) -> None:
     raw.create_bucket(bucket_name, max_age=int(0.2e9), duplicate_window=int(0.1e9))
     raw.put(bucket_name, "a", b"1")
-    read = (await standing_of(client, bucket_name)).end
+    read = (await extent_of(client, bucket_name)).end
     for _ in range(2):
         raw.put(bucket_name, "b", b"2")
-    soon = await standing_of(client, bucket_name)
+    soon = await extent_of(client, bucket_name)
     if soon.at_ns - read.seen_ns < soon.expiry_ns:
         check(read, soon)
-    while (now := await standing_of(client, bucket_name)).first <= now.last:
+    while (now := await extent_of(client, bucket_name)).first <= now.last:
         pass
     raw.put(bucket_name, "c", b"3")
     with pytest.raises(HistoryLost, match="they may have expired"):
-        check(read, await standing_of(client, bucket_name))
+        check(read, await extent_of(client, bucket_name))
 
 
 async def test_a_bucket_made_anew_is_told_by_its_incarnation(client: kvctl.Client, bucket_name: str) -> None:
     bucket = await client.create_bucket(bucket_name)
     await bucket.put("a", b"1")
-    read = (await standing_of(client, bucket_name)).end
+    read = (await extent_of(client, bucket_name)).end
     await client.delete_bucket(bucket_name)
     again = await client.create_bucket(bucket_name)
     await again.put("a", b"1")
     with pytest.raises(StreamReplaced, match=f"Bucket `{bucket_name}` was recreated"):
-        check(read, await standing_of(client, bucket_name))
+        check(read, await extent_of(client, bucket_name))
 
 
 async def test_a_mirror_is_read_where_its_keys_are_written(client: kvctl.Client, unique: Unique) -> None:
     origin = await client.create_bucket(unique("ORIGIN"))
     mirror = unique("MIRROR")
     await streams.create(client.api, {"name": mirror, "mirror": {"name": f"KV_{origin.name}"}, "storage": "file"})
-    source, standing = await look(client.bucket(mirror))
-    assert (source.stream, standing.bucket) == (f"KV_{origin.name}", mirror)
-    assert standing.incarnation == (await standing_of(client, origin.name)).incarnation
+    source, extent = await look(client.bucket(mirror))
+    assert (source.stream, extent.bucket) == (f"KV_{origin.name}", mirror)
+    assert extent.incarnation == (await extent_of(client, origin.name)).incarnation
 
 
 @pytest.mark.parametrize(("revision", "offset"), [("earliest", 0), ("latest", 1000), ("3", 2), ("1001", 1000)])
 async def test_a_query_begins_where_it_is_told(written: Bucket, revision: str, offset: int) -> None:
-    source, standing = await look(written)
-    found = await beginning(source, standing, revision, None)
-    assert (found.revision, found.incarnation) == (offset, standing.incarnation)
+    source, extent = await look(written)
+    found = await beginning(source, extent, revision, None)
+    assert (found.revision, found.incarnation) == (offset, extent.incarnation)
 
 
 async def test_an_empty_bucket_has_a_beginning(client: kvctl.Client, bucket_name: str) -> None:
-    source, standing = await look(await client.create_bucket(bucket_name))
-    assert (standing.first, standing.last) == (1, 0)
+    source, extent = await look(await client.create_bucket(bucket_name))
+    assert (extent.first, extent.last) == (1, 0)
     for revision in ("earliest", "latest", "1"):
-        offset = await beginning(source, standing, revision, None)
+        offset = await beginning(source, extent, revision, None)
         assert offset.revision == 0
-        check(offset, standing)
-        assert await reach(source, standing, 0, standing.last, 10) == 0
+        check(offset, extent)
+        assert await reach(source, extent, 0, extent.last, 10) == 0
 
 
 async def test_a_time_counts_from_its_microsecond_on(client: kvctl.Client, bucket_name: str) -> None:
@@ -131,29 +131,29 @@ async def test_a_time_counts_from_its_microsecond_on(client: kvctl.Client, bucke
     for value in (b"1", b"2", b"3"):
         await bucket.put("a", value)
     times = [entry.created_ns async for entry in bucket.history()]
-    source, standing = await look(bucket)
+    source, extent = await look(bucket)
     exactly = format_time(times[1])
-    assert (await beginning(source, standing, "latest", exactly)).revision <= 1
+    assert (await beginning(source, extent, "latest", exactly)).revision <= 1
     after = format_time(times[1] + 1000)
-    assert (await beginning(source, standing, "latest", after)).revision == (2 if times[2] - times[1] > 2000 else 3)
+    assert (await beginning(source, extent, "latest", after)).revision == (2 if times[2] - times[1] > 2000 else 3)
     late = format_time(time.time_ns())
-    assert (await beginning(source, standing, "latest", late)).revision == 3
+    assert (await beginning(source, extent, "latest", late)).revision == 3
 
 
 async def test_a_time_to_come_is_refused(written: Bucket) -> None:
-    source, standing = await look(written)
+    source, extent = await look(written)
     future = format_time(time.time_ns() + int(timedelta(hours=1).total_seconds() * 10**9))
     with pytest.raises(UsageError, match="is in the future"):
-        await beginning(source, standing, "latest", future)
+        await beginning(source, extent, "latest", future)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 9, 10, 1000])
 async def test_batches_hold_at_most_what_was_asked_for_and_skip_what_is_gone(written: Bucket, most: int) -> None:
-    source, standing = await look(written)
+    source, extent = await look(written)
     held = {entry.revision async for entry in written.entries()}
     ends = [0]
-    while ends[-1] < standing.last:
-        ends.append(await reach(source, standing, ends[-1], standing.last, most))
+    while ends[-1] < extent.last:
+        ends.append(await reach(source, extent, ends[-1], extent.last, most))
     sizes = [len([revision for revision in held if low < revision <= high]) for low, high in pairwise(ends)]
     assert sum(sizes) == len(held) == 10
     assert max(sizes) <= most
@@ -161,6 +161,6 @@ async def test_batches_hold_at_most_what_was_asked_for_and_skip_what_is_gone(wri
 
 
 async def test_a_batch_ends_where_it_is_told_to(written: Bucket) -> None:
-    source, standing = await look(written)
-    assert await reach(source, standing, 0, 500, 100) == 500
-    assert await reach(source, standing, 3, 4, 100) == 4
+    source, extent = await look(written)
+    assert await reach(source, extent, 0, 500, 100) == 500
+    assert await reach(source, extent, 3, 4, 100) == 4

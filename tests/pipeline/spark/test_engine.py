@@ -86,12 +86,12 @@ def test_how_far_a_job_is_can_be_seen_meanwhile(engine: Engine, tmp_path: Path) 
     job.start()
     seen = []
     while job.is_alive():
-        seen.append(engine.standing())
+        seen.append(engine.progress())
         job.join(0.1)
-    known = [standing for standing in seen if standing is not None]
-    assert {(standing.stage, standing.stages, standing.tasks) for standing in known} == {(1, 1, 4)}
-    assert any(standing.rows and standing.rows < 400_000 for standing in known)
-    assert engine.standing() is None
+    known = [progress for progress in seen if progress is not None]
+    assert {(progress.stage, progress.stages, progress.tasks) for progress in known} == {(1, 1, 4)}
+    assert any(progress.rows and progress.rows < 400_000 for progress in known)
+    assert engine.progress() is None
 
 
 BARE = """

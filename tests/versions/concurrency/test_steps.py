@@ -195,7 +195,7 @@ async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_complet
 async def test_collection_killed_at_any_write_leaves_all_reachable_data(
     fresh: Fresh, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "TOGETHER", together)
+    monkeypatch.setattr(garbage, "DELETIONS_PER_WRITE", together)
     done = await forked(MemoryStore())
     gone = await done.gc()
     assert (gone.commits, gone.objects > 0) == (2, True)

@@ -77,9 +77,9 @@ async def test_torn_reads_lose_no_acknowledged_write(
     seed: int, steps: Callable[[int], int], keys: int, all_sorts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record is read at another time; commits, merges, resets, folds and collections come in between."""
-    monkeypatch.setattr(sealed_epochs, "MOST", 3)
+    monkeypatch.setattr(sealed_epochs, "MAX_SEALED_EPOCHS", 3)
     monkeypatch.setattr(sealed_epochs, "CROWD", 6)
-    monkeypatch.setattr(sealed_epochs, "TOGETHER", 8)
+    monkeypatch.setattr(sealed_epochs, "EPOCHS_PER_WRITE", 8)
     dice = random.Random(seed * 31 + keys)
 
     async def pause() -> None:

@@ -253,7 +253,7 @@ class TestUpdate:
         assert expected.objects.keys() <= (stored | result.objects).keys()
 
     def test_any_number_of_changes_may_fall_into_one_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tree_update, "AT_ONCE", 50)
+        monkeypatch.setattr(tree_update, "CHANGES_PER_ROUND", 50)
         content = some(MANY)
         few = {key: content[key] for key in list(content)[1000:1040:3]}
         step = run(update(made(few).root, [*content.items()]), made(few).objects)
@@ -263,7 +263,7 @@ class TestUpdate:
     def test_changes_of_one_chunk_in_parts_replace_its_entries(
         self, at_once: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tree_update, "AT_ONCE", at_once)
+        monkeypatch.setattr(tree_update, "CHANGES_PER_ROUND", at_once)
         content = some(30)
         held = made(content)
         for edits in (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-MANY, LONG = 10_000, 1.0
+FAR_MESSAGES, FAR_S = 10_000, 1.0
 """Messages, and seconds, of lag that are more than the time between question and answer."""
-TRIES, ROUNDS = 5, 500
+MAX_SETBACKS, MAX_ROUNDS = 5, 500
 """How often a reading may fall further behind, and how often it may reach the previous end."""
 SOMEWHERE = 1 << 63
 """Sequence that no stream reaches: the end is somewhere ahead."""
@@ -24,12 +24,12 @@ class CatchUpLimit:
     def hopeless(self, end: int) -> bool:
         """Record that `self.end` was reached and `end` is the new end; return True if it is time to give up."""
         distance, now = end - self.end, time.monotonic()
-        far = distance >= MANY or now - self._begun >= LONG
+        far = distance >= FAR_MESSAGES or now - self._begun >= FAR_S
         if far and self._distance is not None and distance >= self._distance:
             self._failed += 1
         self.end, self._distance, self._begun = end, distance, now
         self._rounds += 1
-        return self._failed >= TRIES or self._rounds >= ROUNDS
+        return self._failed >= MAX_SETBACKS or self._rounds >= MAX_ROUNDS
 
 
 class InitialEnd:

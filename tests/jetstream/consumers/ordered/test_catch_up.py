@@ -4,9 +4,9 @@ import pytest
 
 from kvctl.jetstream.consumers.ordered import catch_up
 from kvctl.jetstream.consumers.ordered.catch_up import (
-    MANY,
-    ROUNDS,
-    TRIES,
+    FAR_MESSAGES,
+    MAX_ROUNDS,
+    MAX_SETBACKS,
     CatchUpLimit,
 )
 
@@ -26,17 +26,17 @@ def test_a_reading_that_comes_nearer_is_let_go_on() -> None:
 
 def test_one_that_falls_further_behind_is_given_up() -> None:
     running = CatchUpLimit(100)
-    answers = [running.hopeless(end) for end in ends(100, [MANY] * (TRIES + 1))]
-    assert answers == [False] * TRIES + [True]
+    answers = [running.hopeless(end) for end in ends(100, [FAR_MESSAGES] * (MAX_SETBACKS + 1))]
+    assert answers == [False] * MAX_SETBACKS + [True]
 
 
 def test_small_distances_are_those_between_question_and_answer() -> None:
     running = CatchUpLimit(100)
-    assert not any(running.hopeless(end) for end in ends(100, [MANY - 1] * (ROUNDS - 1)))
+    assert not any(running.hopeless(end) for end in ends(100, [FAR_MESSAGES - 1] * (MAX_ROUNDS - 1)))
     assert running.hopeless(running.end + 1)
 
 
 def test_a_small_distance_that_takes_long_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catch_up, "LONG", 0.0)
+    monkeypatch.setattr(catch_up, "FAR_S", 0.0)
     running = CatchUpLimit(100)
-    assert [running.hopeless(end) for end in ends(100, [5] * (TRIES + 1))][-1]
+    assert [running.hopeless(end) for end in ends(100, [5] * (MAX_SETBACKS + 1))][-1]

@@ -166,7 +166,7 @@ class TestGapsInAList:
 async def test_reading_that_never_reaches_the_end_gives_up(
     client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catch_up, "ROUNDS", 1)
+    monkeypatch.setattr(catch_up, "MAX_ROUNDS", 1)
     monkeypatch.setattr(OrderedConsumer, "_ended", lambda *_: None)  # always something more to send
     async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
         await overwrite(bucket, ["k.1"], 1)
