@@ -13,7 +13,7 @@ RESERVED = "_kv"
 MAX_BUCKET = 252
 """Maximum length of a bucket name in characters: a stream's name has at most 255."""
 
-TAKE_REFS = ("get", "keys", "history", "put", "create", "update", "delete", "load", "dump")
+TAKE_REFS = ("get", "keys", "history", "put", "create", "update", "delete", "load", "dump", "env")
 """Key commands that accept NAME@REF, a ref of a repository, instead of a bucket."""
 
 BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
@@ -28,9 +28,20 @@ _LONE = re.compile("[\ud800-\udfff]")
 _KEY_HINT = "Use letters, digits and `-/_=`, in parts joined by single dots"
 
 
+def is_ref(text: str) -> bool:
+    """Return True for NAME@REF, a ref of a repository, where a bucket may be named."""
+    return "@" in text
+
+
+def split_ref(text: str) -> tuple[str, str]:
+    """Split NAME@REF; the ref of a text without one is empty."""
+    name, _, ref = text.partition("@")
+    return name, ref
+
+
 def check_bucket(name: str) -> str:
     """Return the name if it is valid. Raises UsageError (ADR-8: letters, digits, `_`, `-`)."""
-    if "@" in name:
+    if is_ref(name):
         raise UsageError(
             f"`{name}` is a ref of a repository, not a bucket",
             hint=f"Key commands accept refs ({', '.join(TAKE_REFS)}); `kvctl repo checkout` copies one to a bucket",

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from kvctl.kv.names import is_ref, split_ref
+
 if TYPE_CHECKING:
     from kvctl.cli.app.global_options import Shared
 
@@ -32,7 +34,7 @@ def buckets(shared: "Shared", incomplete: str) -> list[str]:
 
 def keyed(shared: "Shared", incomplete: str) -> list[str]:
     """Return arguments of key commands: names of buckets, and NAME@REF of repositories."""
-    if "@" in incomplete:
+    if is_ref(incomplete):
         return places(shared, incomplete)
 
     async def names(client: Any, found: dict[str, None]) -> None:
@@ -72,9 +74,9 @@ def repositories(shared: "Shared", incomplete: str) -> list[str]:
 
 def places(shared: "Shared", incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
     """Return NAME@REF: names of repositories with an `@`, and after it their branches and tags."""
-    name, at, ref = incomplete.partition("@")
-    if not at:
-        return [f"{found}@" for found in repositories(shared, name)]
+    if not is_ref(incomplete):
+        return [f"{found}@" for found in repositories(shared, incomplete)]
+    name, ref = split_ref(incomplete)
     return [f"{name}@{found}" for found in refs(shared, name, ref, branches=branches, tags=tags)]
 
 
@@ -126,14 +128,14 @@ def keys(shared: "Shared", bucket: str | None, incomplete: str) -> list[str]:
 
 async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
     """Return keys of a bucket, or of a repository at a ref."""
-    name, at, ref = bucket.partition("@")
     filters = [f"{head}>"] if head else []
-    if not at:
-        async for key in client.bucket(name).keys(*filters):
+    if not is_ref(bucket):
+        async for key in client.bucket(bucket).keys(*filters):
             yield key
         return
     from kvctl.versions.repositories import Repositories
 
+    name, ref = split_ref(bucket)
     repository = await Repositories(client).open(name)
     async for batch in repository.entry_batches(ref, *filters, values=False):
         for entry in batch:

@@ -1,16 +1,14 @@
 """`kvctl delete`: markers for keys, by name or by filter."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, KeyedName, Yes
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Literal, expected, parse_revision
-from kvctl.cli.keys.removal import IgnoreMissing, Match, Removal, SomeKeys, choose, remove
-from kvctl.errors import UsageError, WrongRevision
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
+from kvctl.cli.keys.arguments import Literal, expected
+from kvctl.cli.keys.removal import IgnoreMissing, Match, SomeKeys, choose
+from kvctl.cli.keys.target.target import parse_target
+from kvctl.errors import UsageError
 
 app = group()
 
@@ -50,29 +48,13 @@ async def delete(
 
     On a branch of a repository (NAME@BRANCH) the deletion is staged, and --if-revision also takes the key's identity.
     """
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_rows, ref_stage
-
-        ref_rows.refuse(bucket, literal=literal)
-        picked = choose(keys, match, if_revision)
-        await ref_stage.delete(
-            session, bucket, picked.keys, picked.filters, if_revision,
-            dry_run=dry_run, yes=yes, ignore_missing=ignore_missing,
-        )  # fmt: skip
-        return
-    last = None if if_revision is None else parse_revision(if_revision)
-
-    async def one(target: "Bucket", key: str) -> int:
-        try:
-            return await (target.delete_literal(key) if literal else target.delete(key, revision=last))
-        except WrongRevision:
-            if ignore_missing:
-                await target.get(key, leader=True)  # raises KeyNotFound
-            raise
-
-    if literal and (match or last is not None):
+    target = parse_target(bucket)
+    target.refuse(literal=literal)
+    if if_revision is not None:
+        target.check_expected(if_revision)
+    if literal and (match or if_revision is not None):
         raise UsageError(f"`--literal` and `{'--match' if match else '--if-revision'}` cannot be combined")
     chosen = choose(keys, match, if_revision)._replace(
         literal=literal, dry_run=dry_run, yes=yes, ignore_missing=ignore_missing
     )
-    await remove(session, bucket, Removal("Delete", "deleted", one, lambda entry: entry.operation == "PUT"), chosen)
+    await target.delete(session, chosen, if_revision)

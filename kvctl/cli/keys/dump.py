@@ -12,7 +12,8 @@ from kvctl import atomic_file
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import AsOf, check_filters, open_bucket
+from kvctl.cli.keys.arguments import AsOf, check_filters
+from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.phrases import counted, quoted
 from kvctl.render.view import Column, document
@@ -75,26 +76,9 @@ async def dump(
         raise UsageError(
             f"A dump is ndjson, not {session.options.output}", hint="Use `kvctl get BUCKET '>'` for other formats"
         )
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_rows, ref_transfer
-
-        ref_rows.refuse(bucket, history=history, as_of=as_of)
-        write_ref = await ref_transfer.dumping(session, bucket, chosen)
-        await _write_out(session, bucket, to, write_ref)
-        return
-    source = await open_bucket(session, bucket)
-
-    async def write(file: BinaryIO) -> "Dumped":
-        from kvctl.kv.dump import dumper
-
-        with session.progress(f"Dumping {bucket}") as progress:
-            if as_of is not None:
-                return await dumper.dump_past(source, as_of, file, chosen, advance=progress.advance)
-            return await dumper.dump(
-                source, file, chosen, history=history, advance=progress.advance, expecting=progress.expect
-            )
-
-    await _write_out(session, bucket, to, write)
+    target = parse_target(bucket)
+    target.refuse(history=history, as_of=as_of)
+    await _write_out(session, bucket, to, await target.dumping(session, chosen, history=history, as_of=as_of))
 
 
 async def _write_out(

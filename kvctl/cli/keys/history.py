@@ -3,17 +3,15 @@
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Encoding, Headers, Literal, check_filters, number, open_bucket
+from kvctl.cli.keys.arguments import Encoding, Headers, Literal, check_filters, number
 from kvctl.cli.keys.output.entry_rows import Shape
-from kvctl.cli.keys.output.entry_stream import show_entries
-
-if TYPE_CHECKING:
-    from kvctl.kv.entry import Entry
+from kvctl.cli.keys.target.interface import Reading
+from kvctl.cli.keys.target.target import parse_target
 
 app = group()
 
@@ -41,24 +39,19 @@ async def history(
     At a ref of a repository (NAME@REF) there is one entry per key for each commit that changed it. Staged changes of
     the branch come last.
     """
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_read, ref_rows
-
-        ref_rows.refuse(bucket, headers=headers, literal=literal)
-        await ref_read.history(session, bucket, filters, limit, encoding)
-        return
+    target = parse_target(bucket)
+    target.refuse(headers=headers, literal=literal)
     wanted = check_filters(filters, literal=literal)
-    source = await open_bucket(session, bucket)
-    shape = Shape(encoding=encoding, headers=headers)
+    reader = await target.reader(session, Reading(literal=literal, shape=Shape(encoding=encoding, headers=headers)))
 
-    async def batches() -> AsyncGenerator[list["Entry"], None]:
-        newest: deque[Entry] = deque(maxlen=limit)
-        async with aclosing(source.history_batches(*wanted, literal=literal and bool(wanted))) as entries:
-            async for batch in entries:
+    async def batches() -> AsyncGenerator[list[Any], None]:
+        newest: deque[Any] = deque(maxlen=limit)
+        async with aclosing(reader.history(wanted, None)) as changes:
+            async for batch in changes:
                 if limit is None:
                     yield batch
                 else:
                     newest.extend(batch)
         yield list(newest)
 
-    await show_entries(session, shape, batches(), empty="No entries")
+    await reader.show_history(session, batches())

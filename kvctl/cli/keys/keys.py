@@ -2,28 +2,22 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import AsOf, check_filters, number, open_bucket
-from kvctl.cli.keys.output.entry_rows import operation_style
+from kvctl.cli.keys.arguments import AsOf, check_filters, number
+from kvctl.cli.keys.target.interface import Fact, Reader, Reading
+from kvctl.cli.keys.target.target import parse_target
 from kvctl.render.escapes import escape
-from kvctl.render.view import Column, Row, View, age_text
-from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.point_in_time.as_of import Past
+from kvctl.render.view import Row
 
 app = group()
 
 CHUNK = 10_000
-Fact = tuple[str, int, int, str]
-"""Key, revision, time in nanoseconds since the epoch, operation."""
 T = TypeVar("T", bytes, Fact)
 
 
@@ -51,68 +45,38 @@ async def keys(
     operation. --sort keeps all names in memory before it prints the first. --as-of lists the keys of an earlier state,
     as in `kvctl get --as-of`. At a ref of a repository (NAME@REF) keys are always sorted.
     """
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_read, ref_rows
-
-        ref_rows.refuse(bucket, deleted=deleted, as_of=as_of)
-        await ref_read.keys(session, bucket, filters, limit)
-        return
+    target = parse_target(bucket)
+    target.refuse(deleted=deleted, as_of=as_of)
     wanted = check_filters(filters)
-    now = await open_bucket(session, bucket)
-    past = None if as_of is None else await now.as_of(as_of)
-    source = past or now
+    reader = await target.reader(session, Reading(as_of=as_of))
     if session.output == "name" or (session.output == "tsv" and not session.options.columns):
-        await session.stream_bytes(_name_lines(session, source, wanted, deleted, limit, sort))
+        names = _limited(reader.names(wanted, deleted=deleted), limit, sort)
+        await session.stream_bytes(_lines(session, names))
     else:
-        rows = _name_rows(source, wanted, deleted, limit, sort)
-        await session.stream(_keys_view(deleted), rows)
-    if past and past.caveat:
-        session.warn(past.caveat)
+        facts = _limited(reader.facts(wanted, deleted=deleted), limit, sort)
+        await session.stream(reader.facts_view(deleted=deleted), _rows(reader, facts, deleted))
+    if reader.caveat:
+        session.warn(reader.caveat)
 
 
-def _keys_view(deleted: bool) -> View:
-    columns = [Column("revision", right=True, tsv=False), Column("created", "AGE", age_text, tsv=False)]
-    if deleted:
-        columns.append(Column("operation", tsv=False, style=operation_style))
-    return View(columns=[*columns, Column("key")], name="key", empty="No keys")
-
-
-async def _name_lines(
-    session: Session, source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
-) -> AsyncIterator[bytes]:
+async def _lines(session: Session, names: AsyncGenerator[list[bytes], None]) -> AsyncIterator[bytes]:
     """Yield names as lines of output, batch by batch."""
     escaped = session.terminal.is_terminal
     backslashes = session.output == "tsv"
     if session.options.header and backslashes:
         yield b"key\n"
-    async with aclosing(_limited(source.key_batches(*filters, deleted=deleted), limit, sort)) as batches:
-        async for names in batches:
-            lines = b"\n".join(names) + b"\n"
+    async with aclosing(names):
+        async for batch in names:
+            lines = b"\n".join(batch) + b"\n" if batch else b""
             if backslashes and b"\\" in lines:
                 lines = lines.replace(b"\\", b"\\\\")
             yield escape(lines.decode("utf-8", "surrogateescape"), keep="\n").encode() if escaped else lines
 
 
-async def _name_rows(
-    source: "Bucket | Past", filters: list[str], deleted: bool, limit: int | None, sort: bool
-) -> AsyncIterator[Sequence[Row]]:
-    async with aclosing(_limited(_facts(source, filters, deleted), limit, sort)) as batches:
-        async for facts in batches:
-            rows: list[dict[str, Any]] = [
-                {"key": key, "revision": revision, "created": format_time(created)}
-                for key, revision, created, _ in facts
-            ]
-            if deleted:
-                for row, fact in zip(rows, facts, strict=True):
-                    row["operation"] = fact[3]
-            yield rows
-
-
-async def _facts(source: "Bucket | Past", filters: list[str], deleted: bool) -> AsyncGenerator[list[Fact], None]:
-    """Reduce entries to the fields of a listing."""
-    async with aclosing(source.entry_batches(*filters, deleted=deleted, values=False)) as batches:
-        async for batch in batches:
-            yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
+async def _rows(reader: Reader, facts: AsyncGenerator[list[Fact], None], deleted: bool) -> AsyncIterator[Sequence[Row]]:
+    async with aclosing(facts):
+        async for batch in facts:
+            yield await reader.fact_rows(batch, deleted=deleted)
 
 
 async def _limited(
@@ -121,7 +85,7 @@ async def _limited(
     """Yield batches up to the limit; with `sort`, sort all of them first."""
     async with aclosing(batches):
         if sort:
-            everything = sorted([item async for batch in batches for item in batch])[:limit]
+            everything = sorted([item async for batch in batches for item in batch], key=_name)[:limit]
             for start in range(0, len(everything), CHUNK):
                 yield everything[start : start + CHUNK]
             return
@@ -132,3 +96,7 @@ async def _limited(
                 left -= len(batch)
                 if left <= 0:
                     return
+
+
+def _name(item: bytes | Fact) -> Any:
+    return item if isinstance(item, bytes) else item[0]

@@ -11,9 +11,10 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Force, KeyedName, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import check_forced, check_writable, open_bucket
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.keys.target.interface import Target
+from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import PartlyDone, UsageError
-from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
 from kvctl.render.view import Column, document
 
@@ -93,7 +94,8 @@ async def load(
     On a branch of a repository (NAME@BRANCH) rows are staged; rows with a ttl or headers are rejected. An interrupted
     load starts again at the first row: staging the same value again changes nothing.
     """
-    _check_target(session, bucket, dry_run=dry_run)
+    target = parse_target(bucket)
+    target.check_writable(session, dry_run=dry_run)
     forced = force or []
     check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
@@ -102,7 +104,7 @@ async def load(
         raise UsageError(
             "`--resume` needs a file, not standard input", hint="Use `--if-different` to write only missing rows"
         )
-    if resume and "@" in bucket:
+    if resume and not target.resumable:
         session.warn("A load on a branch always starts at the first row")
     from kvctl.kv.load import bulk_load, input_file
     from kvctl.kv.load.loader import Mode
@@ -115,10 +117,10 @@ async def load(
     options = bulk_load.LoadOptions(
         mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
-        progress=None if "@" in bucket else _checkpoint(file),
+        progress=_checkpoint(file) if target.resumable else None,
         anew=lambda: session.note(f"Restarting the interrupted load of `{file}`; use `--resume` to continue it"),
     )  # fmt: skip
-    loaded = await _load(session, bucket, source, options)
+    loaded = await _load(session, target, source, options)
     _show(session, loaded, dry_run=dry_run)
     if loaded.rejected and not dry_run:
         rows = f"{counted(loaded.rejected, 'row')} {'was' if loaded.rejected == 1 else 'were'}"
@@ -134,43 +136,19 @@ def _show(session: Session, loaded: "RowCounts", *, dry_run: bool) -> None:
         session.note(f"Dry run: {counts}" if dry_run else counts, always=True)
 
 
-def _check_target(session: Session, bucket: str, *, dry_run: bool) -> None:
-    """Validate the target before anything is read. Raises UsageError, ReadOnly."""
-    if "@" in bucket:
-        from kvctl.cli.repo.options import parse_branch
-
-        parse_branch(bucket)
-    elif dry_run:
-        check_bucket(bucket)
-    else:
-        check_writable(session, bucket)
-
-
-async def _load(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
+async def _load(session: Session, target: Target, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
     """Load with a progress bar, and report rejected rows and how to resume."""
     rejections = _Rejections(session)
     try:
-        with session.progress(f"Loading {bucket}", source.size) as bar:
+        with session.progress(f"Loading {target.text}", source.size) as bar:
             reporting = replace(options, rejected=rejections.add, advance=bar.advance)
-            return await (_load_ref if "@" in bucket else _load_bucket)(session, bucket, source, reporting)
+            return await target.load(session, source, reporting)
     except BaseException:
         if session.terminal.interruption is not None:
             _explain_resuming(session, options.progress)
         raise
     finally:
         rejections.finish()
-
-
-async def _load_bucket(session: Session, bucket: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
-    from kvctl.kv.load import bulk_load
-
-    return await bulk_load.load(await open_bucket(session, bucket, write=not options.dry_run), source, options)
-
-
-async def _load_ref(session: Session, place: str, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
-    from kvctl.cli.keys.at_ref import ref_transfer
-
-    return await ref_transfer.load(session, place, source, options)
 
 
 def _checkpoint(file: str) -> Path | None:

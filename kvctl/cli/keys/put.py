@@ -1,7 +1,7 @@
 """`kvctl put`, `create`, `update` and `revert`: write one value, unconditionally or on a condition."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,11 +17,8 @@ from kvctl.cli.keys.arguments import (
     require_value,
 )
 from kvctl.cli.keys.output.entry_rows import revision_view
-from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
+from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
 
 app = group()
 
@@ -63,19 +60,8 @@ async def put(
     """
     check_keys([key])
     data = read_value(session, value, file)
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_stage
-
-        await ref_stage.put(session, bucket, key, data, if_different=if_different)
-        return
-    target = await open_bucket(session, bucket, write=True)
-    if if_different:
-        entry = await target.last_entry(key, leader=True)
-        if entry is not None and entry.operation == "PUT" and entry.value == data:
-            session.note(f"`{key}` already has this value")
-            _show_revision(session, target, key, entry.revision)
-            return
-    _show_revision(session, target, key, await target.put(key, data))
+    writer = await parse_target(bucket).writer(session)
+    await writer.show(await writer.put(key, data, if_different=if_different))
 
 
 @command(
@@ -103,17 +89,11 @@ async def create(
     On a branch of a repository (NAME@BRANCH) the key must be neither staged nor committed.
     """
     check_keys([key])
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_rows, ref_stage
-
-        ref_rows.refuse(bucket, ttl=ttl)
-        await ref_stage.create(session, bucket, key, read_value(session, value, file))
-        return
+    target = parse_target(bucket)
+    target.refuse(ttl=ttl)
     data = read_value(session, value, file)
-    target = await open_bucket(session, bucket, write=True)
-    _show_revision(session, target, key, await target.create(key, data, ttl=ttl))
-    if ttl is not None:
-        await warn_of_other_life(session, target, {key: ttl})
+    writer = await target.writer(session)
+    await writer.show(await writer.create(key, data, ttl=ttl), ttl=ttl)
 
 
 @command(
@@ -154,19 +134,12 @@ async def update(
         value, last = None, value
     require_value(value, file)
     wanted = _expected(last, if_revision, f"kvctl get {bucket} {key} -o json")
-    if "@" in bucket:
-        from kvctl.cli.keys.at_ref import ref_rows, ref_stage
-
-        ref_rows.refuse(bucket, ttl=ttl)
-        await ref_stage.update(session, bucket, key, read_value(session, value, file), wanted)
-        return
-    revision = parse_revision(wanted)
+    target = parse_target(bucket)
+    target.refuse(ttl=ttl)
+    target.check_expected(wanted)
     data = read_value(session, value, file)
-    target = await open_bucket(session, bucket, write=True)
-    _show_revision(session, target, key, await target.update(key, data, revision, ttl=ttl))
-    if ttl is not None:
-        await warn_of_other_life(session, target, {key: ttl})
-        await warn_of_return(session, target, [key])
+    writer = await target.writer(session)
+    await writer.show(await writer.update(key, data, wanted, ttl=ttl), ttl=ttl, rewritten=True)
 
 
 def _expected(last: str | None, if_revision: str | None, shows: str) -> str:
@@ -202,8 +175,4 @@ async def revert(
     """
     check_keys([key])
     target = await open_bucket(session, bucket, write=True)
-    _show_revision(session, target, key, await target.revert(key, to))
-
-
-def _show_revision(session: Session, bucket: "Bucket", key: str, revision: int) -> None:
-    session.show(revision_view(bucket.name, key, revision))
+    session.show(revision_view(bucket, key, await target.revert(key, to)))

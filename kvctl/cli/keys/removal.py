@@ -1,6 +1,6 @@
 """Removal of keys by name or by filter, shared by `delete` and `purge`: select, confirm, remove, report."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -18,6 +18,7 @@ from kvctl.errors import (
     RefusedError,
     UnreachableError,
     UsageError,
+    WrongRevision,
 )
 from kvctl.kv.names import RESERVED, check_bucket, check_key
 from kvctl.phrases import counted, quoted
@@ -74,6 +75,20 @@ def choose(keys: list[str] | None, match: list[str] | None, if_revision: object)
     return Choice(list(keys or ()), check_filters(match))
 
 
+def deletion(chosen: Choice, last: int | None) -> Removal:
+    """Return the removal of `kvctl delete`, of keys whose last revision is `last`, if given."""
+
+    async def one(bucket: "Bucket", key: str) -> int:
+        try:
+            return await (bucket.delete_literal(key) if chosen.literal else bucket.delete(key, revision=last))
+        except WrongRevision:
+            if chosen.ignore_missing:
+                await bucket.get(key, leader=True)  # raises KeyNotFound
+            raise
+
+    return Removal("Delete", "deleted", one, lambda entry: entry.operation == "PUT")
+
+
 async def remove(session: Session, bucket: str, removal: Removal, chosen: Choice) -> None:
     """Remove the chosen keys and print the revision of each marker. Raises KeyNotFound, PartlyDone."""
     check_bucket(bucket)
@@ -89,7 +104,7 @@ async def remove(session: Session, bucket: str, removal: Removal, chosen: Choice
         await _show_plan(session, target, removal, chosen, keys)
     elif keys:
         if asks:
-            await session.confirm(_question(removal, keys, bucket), yes=chosen.yes)
+            await session.confirm(question(removal.verb, keys, f"bucket `{bucket}`"), yes=chosen.yes)
         await _run(session, target, removal, chosen, keys)
     else:
         session.note("No keys match")
@@ -118,11 +133,12 @@ def _is_key(text: str) -> bool:
         return False
 
 
-def _question(removal: Removal, keys: Sequence[str], bucket: str) -> str:
+def question(verb: str, keys: Sequence[str], place: str) -> str:
+    """Return the question that confirms the removal of keys from a place."""
     if len(keys) == 1:
-        return f"{removal.verb} key `{keys[0]}` from bucket `{bucket}`?"
+        return f"{verb} key `{keys[0]}` from {place}?"
     shown = quoted(keys[:3])
-    return f"{removal.verb} {len(keys)} keys from bucket `{bucket}` ({shown}{', …' if len(keys) > 3 else ''})?"
+    return f"{verb} {counted(len(keys), 'key')} from {place} ({shown}{', …' if len(keys) > 3 else ''})?"
 
 
 async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
@@ -130,12 +146,15 @@ async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chose
     missing: list[str] = []
     if not chosen.filters:
         keys, missing = await _present(bucket, removal, keys, chosen.literal)
-    rows = [{"bucket": bucket.name, "key": key} for key in keys]
-    session.show(
-        View(columns=[Column("bucket", tsv=False, table=False), Column("key")], rows=rows, name="key", light=True)
-    )
-    session.note(f"{counted(len(keys), 'key')} would be {removal.past}")
+    show_plan(session, {"bucket": bucket.name}, keys, removal.past)
     _report_missing(bucket, missing, chosen)
+
+
+def show_plan(session: Session, place: Mapping[str, str], keys: Sequence[str], past: str) -> None:
+    """Show the keys of a dry run, with the fields of their place in JSON."""
+    columns = [*(Column(name, tsv=False, table=False) for name in place), Column("key")]
+    session.show(View(columns=columns, rows=[{**place, "key": key} for key in keys], name="key", light=True))
+    session.note(f"{counted(len(keys), 'key')} would be {past}")
 
 
 async def _present(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:

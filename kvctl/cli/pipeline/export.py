@@ -17,9 +17,9 @@ from kvctl.cli.pipeline.runner import (
     source_options,
     spark_target,
 )
-from kvctl.cli.repo.options import open_repository, parse_at
+from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
-from kvctl.kv.names import check_bucket, check_filter
+from kvctl.kv.names import check_bucket, check_filter, is_ref
 from kvctl.phrases import quoted
 from kvctl.render.view import Column, document, duration_text, size_text
 
@@ -122,7 +122,8 @@ async def export(
     """
     from kvctl.pipeline.files import export_files, target_folder
 
-    _check_commit(bucket, mode, on_evicted) if "@" in bucket else check_bucket(bucket)
+    at = _parse_commit(bucket, mode, on_evicted) if is_ref(bucket) else None
+    name = check_bucket(bucket) if at is None else at.repository
     _check_one_of("--format", format, "parquet", "json", "csv")
     _check_one_of("--mode", mode, "latest", "history")
     _check_one_of("--partition-by", partition_by, "prefix")
@@ -131,12 +132,13 @@ async def export(
     folder = export_files.folder_of(to)
     target_folder.check_vacant(folder, overwrite=overwrite)
     target = spark_target(master, remote, conf)
-    snapshot = await _snapshot_of(session, bucket)
+    snapshot = await _snapshot_of(session, bucket, at)
     if dry_run:
-        _show_plan(session, bucket, snapshot, folder, format, mode)
+        _show_plan(session, name, snapshot, folder, format, mode)
         return
     reading = {"mode": mode, "filter": ",".join(filters), "onEvicted": on_evicted or ""}
-    made = await _export(session, target, bucket, reading, folder, format, partition_by is not None, overwrite)
+    contents = _contents_of(name, None if at is None else at.ref, reading, source_options(session, target))
+    made = await _export(session, target, bucket, contents, folder, format, partition_by is not None, overwrite)
     if made.removed.files:
         what = "an export" if made.removed.whole else "an incomplete export"
         session.note(f"Removed {made.removed.files} files from `{folder}`: {what}", always=True)
@@ -151,12 +153,11 @@ async def export(
 
 
 async def _export(
-    session: Session, target: "Target", bucket: str, reading: dict[str, str], folder: "Path",
+    session: Session, target: "Target", bucket: str, contents: "Callable[[Any], Contents]", folder: "Path",
     format: str, by_prefix: bool, overwrite: bool,
 ) -> "Exported":  # fmt: skip
     from kvctl.pipeline.jobs.export import export
 
-    contents = _contents_of(session, target, bucket, reading)
     job = partial(export, contents=contents, folder=folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
     return await run_job(
         session, target, f"Exporting {bucket}", job,
@@ -165,40 +166,36 @@ async def _export(
 
 
 def _contents_of(
-    session: Session, target: "Target", bucket: str, reading: dict[str, str]
+    name: str, ref: str | None, reading: dict[str, str], connection: dict[str, str]
 ) -> "Callable[[Any], Contents]":
-    """Return the reader for the rows of a bucket or a commit."""
+    """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     from kvctl.pipeline.files.contents import of_bucket
     from kvctl.pipeline.options import parse
 
-    if "@" in bucket:
+    if ref is not None:
         from kvctl.pipeline.jobs.commit_rows import of_commit
 
-        at = parse_at(bucket)
-        chosen = {"filter": reading["filter"]} if reading["filter"] else {}
-        options = parse({"bucket": at.repository, **chosen, **source_options(session, target)})
-        return partial(of_commit, options=options, ref=at.ref)
-    given = {name: text for name, text in reading.items() if text}
-    options = parse({"bucket": bucket, **given, **source_options(session, target)})
-    return partial(of_bucket, options=options)
+        given = {"filter": reading["filter"]} if reading["filter"] else {}
+        return partial(of_commit, options=parse({"bucket": name, **given, **connection}), ref=ref)
+    given = {option: text for option, text in reading.items() if text}
+    return partial(of_bucket, options=parse({"bucket": name, **given, **connection}))
 
 
-async def _snapshot_of(session: Session, bucket: str) -> dict[str, Any]:
+async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:
     """Return the bucket's last revision as `cut`, or the commit as `ref`.
 
     Raises BucketNotFound, RepositoryNotFound, RefNotFound.
     """
-    if "@" in bucket:
-        at = parse_at(bucket)
+    if at is not None:
         return {"ref": (await (await open_repository(session, at.repository)).show(at.ref)).id}
     return {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
 
 
-def _show_plan(session: Session, bucket: str, snapshot: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
+def _show_plan(session: Session, name: str, snapshot: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
     """Show the snapshot to export and the number of files to remove."""
     from kvctl.pipeline.files import target_folder
 
-    removed, name = target_folder.occupants(folder), bucket.partition("@")[0]
+    removed = target_folder.occupants(folder)
     row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **snapshot, "removed": removed.files}
     session.show(document(row, *map(Column, row), name="path"))
 
@@ -221,13 +218,14 @@ def _export_row(made: "Exported") -> dict[str, Any]:
     }
 
 
-def _check_commit(place: str, mode: str, on_evicted: str | None) -> None:
-    """Raise UsageError for options that are for buckets only."""
-    parse_at(place)
+def _parse_commit(place: str, mode: str, on_evicted: str | None) -> At:
+    """Parse NAME@REF. Raises UsageError, also for options that are for buckets only."""
+    at = parse_at(place)
     given = {"--mode history": mode == "history", "--on-evicted": on_evicted is not None}
     for option, is_given in given.items():
         if is_given:
             raise UsageError(f"`{option}` applies only to buckets; `{place}` is a commit")
+    return at
 
 
 def _check_one_of(option: str, value: str | None, *words: str) -> None:

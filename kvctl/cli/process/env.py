@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import BucketName, Filters, Program
+from kvctl.cli.app.parameters import Filters, KeyedName, Program
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import listed, open_bucket, split_keys
+from kvctl.cli.keys.arguments import listed, split_keys
+from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
 from kvctl.phrases import quoted
 
 if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
+    from kvctl.cli.keys.target.interface import Reader
 
 app = group()
 
@@ -39,6 +40,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
     "env",
     examples=[
         "kvctl env config -- ./server",
+        "kvctl env config@v1 -- ./server",
         "kvctl env config 'app.>' --prefix MY_ -- printenv MY_APP_PORT",
         "kvctl env config db.url db.password -- sh -c 'psql \"$DB_URL\"'",
     ],
@@ -46,7 +48,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 )
 async def env(
     session: Session,
-    bucket: BucketName,
+    bucket: KeyedName,
     filters: Filters = None,
     *,
     words: Program,
@@ -72,6 +74,8 @@ async def env(
     Names that change how programs are loaded or run (PATH, LD_PRELOAD, BASH_ENV, PYTHONPATH, GIT_SSH and others) are
     refused (1), because anyone who can write to the bucket could choose what runs. --allow NAME sets one anyway.
 
+    NAME@REF reads a repository: at a tag or a commit, COMMAND always gets the same values.
+
     COMMAND replaces the kvctl process: signals and the exit code are its own. It is looked up before its environment is
     set. As in a shell, the exit code is 127 if it is not found and 126 if it cannot be run. It does not see later
     changes of the keys: use `kvctl watch --exec` to restart or reload it.
@@ -85,22 +89,22 @@ async def env(
             hint="Use letters, digits and `_`, and do not start with a digit",
         )
     path = find_program(words[0])
-    found = await _values(await open_bucket(session, bucket), named, wild)
+    found = await _values(await parse_target(bucket).reader(session), named, wild)
     variables = _variables(found, prefix, upper)
     _refuse_loading(variables, allow or [])
     await session.close()
     _become(path, words, variables)
 
 
-async def _values(bucket: "Bucket", named: list[str], wild: list[str]) -> dict[str, bytes]:
+async def _values(reader: "Reader", named: list[str], wild: list[str]) -> dict[str, bytes]:
     """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]
-    async for batch in bucket.get_matching(*filters):
+    async for batch in reader.matching(filters):
         found.update((entry.key, entry.value) for entry in batch)
     missing = [key for key in named if key not in found]
     if missing:
-        raise KeyNotFound(f"{listed(missing)} not in bucket `{bucket.name}`")
+        raise KeyNotFound(f"{listed(missing)} not in {reader.place}", hint=reader.listing)
     return found
 
 

@@ -20,6 +20,7 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import show_config, tell
 from kvctl.errors import UsageError
+from kvctl.kv.names import is_ref
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -40,7 +41,7 @@ app = group(
 def _places(ctx: typer.Context, incomplete: str) -> list[str]:
     from kvctl.cli.app.live_names import places, repositories
 
-    if "@" in incomplete:
+    if is_ref(incomplete):
         return places(ctx.obj, incomplete)
     names = repositories(ctx.obj, incomplete)
     return [*names, *(f"{name}@" for name in names)]
@@ -127,7 +128,7 @@ async def show(session: Session, name: Place) -> None:
     from kvctl.render.view import document
     from kvctl.versions.repositories import opened
 
-    if "@" in name:
+    if is_ref(name):
         at = parse_at(name)
         shown = await (await open_repository(session, at.repository)).show(at.ref)
         session.show(document(commit_row(shown), *COMMIT, name="id"))

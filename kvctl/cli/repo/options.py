@@ -8,6 +8,7 @@ import typer
 
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
+from kvctl.kv.names import is_ref, split_ref
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -38,7 +39,7 @@ class At(NamedTuple):
 
 def parse_at(text: str) -> At:
     """Parse NAME@REF without looking it up. Raises UsageError."""
-    name, _, ref = text.partition("@")
+    name, ref = split_ref(text)
     if not _NAME.match(name):
         raise UsageError(f"`{text}` is not NAME@REF", hint="Give a repository and a ref, as in `config@main`")
     if not ref:
@@ -67,15 +68,15 @@ def parse_name(text: str) -> str:
     """Parse the name of a repository. Raises UsageError."""
     from kvctl.versions.config import check_repository
 
-    if "@" in text:
-        raise UsageError(f"`{text}` is a ref, not a repository", hint=f"Use `{text.partition('@')[0]}`")
+    if is_ref(text):
+        raise UsageError(f"`{text}` is a ref, not a repository", hint=f"Use `{split_ref(text)[0]}`")
     return check_repository(text)
 
 
 def parse_ref(text: str, repository: str) -> str:
     """Parse a ref, with or without the repository's name before it. Raises UsageError."""
-    name, at, ref = text.partition("@")
-    ref = ref if at and ref and name == repository else text
+    name, ref = split_ref(text)
+    ref = ref if ref and name == repository else text
     if not ref:
         raise UsageError(
             "The ref must not be empty", hint="Give a branch, a tag or a commit, as in `main`, `v1` or `main~2`"
@@ -177,7 +178,7 @@ def _refs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete refs of the repository named earlier on the line."""
     from kvctl.cli.app.live_names import refs
 
-    return refs(ctx.obj, str(ctx.params.get("name") or ctx.params.get("at") or "").partition("@")[0], incomplete)
+    return refs(ctx.obj, split_ref(str(ctx.params.get("name") or ctx.params.get("at") or ""))[0], incomplete)
 
 
 def ref_argument(metavar: str, help: str) -> Any:

@@ -92,14 +92,14 @@ class TestReading:
 @pytest.mark.guarantee("versions-1")
 @pytest.mark.parametrize("line", [
     "watch r@main", "purge r@main k", "edit r@main k", "copy r@main k l", "rename r@main k l",
-    "revert r@main k 1", "wait r@main k", "txn r@main -f -", "lock r@main k -- true", "env r@main -- true",
+    "revert r@main k 1", "wait r@main k", "txn r@main -f -", "lock r@main k -- true",
     "bucket show r@main", "bucket compact r@main", "mirror create m --origin r@main", "topology audit r@main",
 ], ids=lambda line: " ".join(line.split()[:2]))  # fmt: skip
 def test_other_commands_name_those_that_take_a_ref(run: Run, server: Server, line: str) -> None:
     words = line.split()
     result = run(words[0], "-s", server.url, *words[1:], stdin=b'{"then": [{"put": "k", "value": "v"}]}')
     assert result.exit_code == 2
-    assert "get, keys, history, put, create, update, delete, load, dump" in result.err
+    assert "get, keys, history, put, create, update, delete, load, dump, env" in result.err
 
 
 class TestWriting:
@@ -138,6 +138,12 @@ class TestWriting:
         repo.text("update", "@main", "fresh", "x", "0")
         assert repo.run("update", "@main", "fresh", "x", "0").exit_code == 4
         assert repo.text("get", "@main", "app.port") == "82"
+
+    def test_staged_change_is_named_on_a_terminal(self, repo: Repo) -> None:
+        assert repo.run("put", "@main", "app.port", "82", tty=True).err.strip() == "Staged `app.port` on `main`"
+        deleted = repo.run("delete", "@main", "app.port", tty=True)
+        assert deleted.err.strip() == "Staged the deletion of `app.port` on `main`"
+        assert repo.run("put", "@main", "k", "v", "-o", "table", tty=True).out.startswith("Revision")
 
     def test_delete(self, repo: Repo, snapshot: Any) -> None:
         identity = repo.json("get", "@main", "app.host")["identity"]

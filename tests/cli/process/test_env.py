@@ -9,7 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from kvctl.cli.process.env import variable_name
+from kvctl.server import Server
+from tests.cli.conftest import Result, Run
 from tests.cli.keyed import Keyed
+from tests.cli.repos import Repo, Unique
 
 DUMP = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('APP', 'app', 'X_'))}))"
 
@@ -51,6 +54,25 @@ def test_living_keys_are_variables_beside_those_that_are_set(keyed: Keyed) -> No
         "X_app_host": "there",
         "X_app_port": "8081",
     }
+
+
+def test_variables_at_a_ref_are_those_of_its_state(run: Run, server: Server, unique: Unique) -> None:
+    repo = Repo(run, server.url, unique("R"))
+    assert repo("init", ".").exit_code == 0
+    repo.commit("one", app_port="80")
+    repo.text("tag", "create", "@v1")
+    repo.put(app_port="81", app_host="here")
+
+    def at(ref: str, *filters: str) -> Result:
+        command = (sys.executable, "-S", "-c", DUMP)
+        return run("env", "-s", server.url, f"{repo.name}@{ref}", *filters, "--", *command)
+
+    assert json.loads(at("v1").out) == {"APP_PORT": "80"}
+    assert json.loads(at("main").out) == {"APP_PORT": "81", "APP_HOST": "here"}
+    assert json.loads(at("main@", "app.*").out) == {"APP_PORT": "80"}
+    missing = at("v1", "app.host")
+    assert (missing.exit_code, missing.err.splitlines()[0]) == (3, f"error: Key `app.host` is not in `{repo.name}@v1`")
+    repo("delete", ".", "--yes")
 
 
 def test_values_pass_as_bytes(keyed: Keyed) -> None:

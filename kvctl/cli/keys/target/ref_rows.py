@@ -74,6 +74,17 @@ def written_row(at: At, key: str, revision: int | None, identity: str | None) ->
     return {"bucket": at.repository, "ref": at.ref, "key": key, "revision": revision, "identity": identity}
 
 
+def written_view(rows: Sequence[Row], *, single: bool, empty: str = "") -> View:
+    """Return a view of writes: only the revisions in a pipe."""
+    columns = [
+        *(Column(name, tsv=False, table=False) for name in ("bucket", "ref")),
+        Column("key", tsv=False, table=not single),
+        Column("revision", right=not single),
+        Column("identity", tsv=False, table=False),
+    ]
+    return View(columns=columns, rows=rows, single=single, name="key", empty=empty, light=True)
+
+
 def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str = "") -> View:
     """Return a view of entries at a ref."""
     facts = [

@@ -1,1 +1,0 @@
-"""Key commands at `NAME@REF`, a ref of a versioned bucket."""

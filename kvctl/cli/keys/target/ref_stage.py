@@ -1,0 +1,130 @@
+"""Conditional writes and deletions on a branch of a repository, where they are staged."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import check_filters, check_keys, listed
+from kvctl.cli.keys.removal import Choice, question, show_plan
+from kvctl.cli.keys.target.ref_rows import written_row, written_view
+from kvctl.cli.repo.options import open_branch
+from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
+from kvctl.render.view import Row
+
+if TYPE_CHECKING:
+    from kvctl.cli.repo.options import At
+    from kvctl.versions.repository import Repository
+
+TOGETHER = 1000
+"""Number of deletions that are staged together."""
+IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
+
+
+async def create(repository: "Repository", at: "At", key: str, value: bytes) -> dict[str, int]:
+    """Stage a key that is neither staged nor committed, and return its revision. Raises KeyExists."""
+    from kvctl.versions.branch import staged_revisions
+    from kvctl.versions.branch.compare_and_set import IdentityMismatch
+
+    try:
+        made = await repository.write_if(at.ref, key, value, None)
+    except IdentityMismatch as error:
+        raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
+    return staged_revisions.of_writes({key: made})
+
+
+async def delete(session: Session, at: "At", choice: Choice, expected: str | None) -> None:
+    """Stage the deletion of the chosen keys, and print the revisions. Raises KeyNotFound, ConflictError."""
+    named, filters = check_keys(choice.keys), check_filters(choice.filters)
+    wanted = None if expected is None else parse_expected(expected)
+    if filters and not (choice.dry_run or session.interactive):
+        await session.confirm(f"Delete keys from `{at}`?", yes=choice.yes)  # before anything is sent
+    repository = await open_branch(session, at, write=not choice.dry_run)
+    if filters:
+        batches = repository.entry_batches(at.ref, *filters, values=False)
+        found, missing = [entry.key async for batch in batches for entry in batch], []
+    else:
+        there = await repository.get(at.ref, *named)
+        found = [entry.key for entry in there if entry is not None]
+        missing = [key for key, entry in zip(named, there, strict=True) if entry is None]
+    single = len(named) == 1
+    if choice.dry_run:
+        show_plan(session, {"bucket": at.repository, "ref": at.ref}, found, "deleted")
+    elif found:
+        if filters:
+            await session.confirm(question("Delete", found, f"`{at}`"), yes=choice.yes)
+        await _delete(session, repository, at, found, wanted, single=single)
+    elif not single:
+        session.show(written_view([], single=False, empty="No keys match" if filters else ""))
+    if missing and not choice.ignore_missing:
+        raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint="Use `--ignore-missing` to ignore missing keys")
+
+
+def parse_expected(text: str) -> str | int | None:
+    """Parse an identity, a staged revision, or `0` as None for a key that does not exist. Raises UsageError."""
+    if IDENTITY.match(text):
+        return text
+    if text.isdecimal() and len(text) <= 19:
+        return int(text) or None
+    raise UsageError(
+        f"`{text}` is neither an identity nor a revision",
+        hint="`kvctl get NAME@BRANCH KEY -o json` shows both; only staged changes have a revision",
+    )
+
+
+async def _delete(
+    session: Session, repository: "Repository", at: "At", keys: Sequence[str], wanted: str | int | None, *, single: bool
+) -> None:
+    from kvctl.versions.branch import staged_revisions
+
+    revisions: dict[str, int] = {}
+    if wanted is not None:
+        revisions = await write_if(repository, at, keys[0], None, wanted)
+    else:
+        for start in range(0, len(keys), TOGETHER):
+            made = await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
+            revisions |= staged_revisions.of_writes(made)
+    rows = [row(at, key, None, revisions) for key in keys]
+    if single:
+        show_one(session, rows[0], f"Staged the deletion of `{keys[0]}` on `{at.ref}`")
+    else:
+        session.show(written_view(rows, single=False))
+
+
+async def write_if(
+    repository: "Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
+) -> dict[str, int]:
+    """Stage a value, or a deletion, if the key has this identity or staged revision; return the new revision.
+
+    Raises ConflictError.
+    """
+    from kvctl.versions.branch import staged_revisions
+    from kvctl.versions.branch.compare_and_set import StagedMismatch
+    from kvctl.versions.store.store_subjects import revision_of
+
+    if not isinstance(wanted, int):
+        return staged_revisions.of_writes({key: await repository.write_if(at.ref, key, value, wanted)})
+    try:
+        made = await repository.write_if_staged(at.ref, key, value, lambda staged: revision_of(staged) == wanted)
+    except StagedMismatch as error:
+        standing = "it does not exist"
+        if error.identity is not None:
+            where = f"it is staged at revision {revision_of(error.staged)}" if error.staged else "it is committed"
+            standing = f"{where}, with identity {error.identity}"
+        raise ConflictError(f"`{key}` on `{at.ref}` is not staged at revision {wanted}: {standing}") from None
+    return staged_revisions.of_writes({key: made})
+
+
+def show_one(session: Session, row: Row, text: str) -> None:
+    """Show one staged change: as a sentence on a terminal, its revision in a pipe."""
+    if session.options.output is None and session.terminal.is_terminal:
+        session.note(text, always=True)
+    else:
+        session.show(written_view([row], single=True))
+
+
+def row(at: "At", key: str, value: bytes | None, revisions: Mapping[str, int]) -> Row:
+    """Return the row of a staged value or deletion."""
+    from kvctl.versions.tree.chunks import object_id
+
+    return written_row(at, key, revisions.get(key), None if value is None else object_id(value).hex())

@@ -1,0 +1,213 @@
+"""Refs of repositories, NAME@REF, as targets of key commands."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
+from kvctl.cli.keys.target.ref_rows import entries_view, entry_row, refuse, version_row, versions_view
+from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
+from kvctl.cli.repo.views import short
+from kvctl.errors import KeyNotFound
+from kvctl.render.view import Column, Row, View
+
+if TYPE_CHECKING:
+    from kvctl.cli.keys.removal import Choice
+    from kvctl.kv.dump.dumper import Dumped
+    from kvctl.kv.load.bulk_load import LoadOptions
+    from kvctl.kv.load.bulk_writer import RowCounts
+    from kvctl.kv.load.input_file import LoadInput
+    from kvctl.kv.point_in_time.moment import Moment
+    from kvctl.versions.key_history import KeyVersion
+    from kvctl.versions.model import VersionedEntry
+    from kvctl.versions.repository import Repository
+
+
+class RefTarget(Target):
+    """A ref of a repository: a branch with its staged changes, a tag or a commit. Only branches take writes."""
+
+    resumable = False
+
+    def refuse(self, **given: object) -> None:
+        refuse(self.text, **given)
+
+    def check_writable(self, session: Session, *, dry_run: bool = False) -> None:
+        parse_branch(self.text)
+        if not dry_run:
+            session.context.require_writable()
+
+    def check_expected(self, text: str) -> None:
+        from kvctl.cli.keys.target.ref_stage import parse_expected
+
+        parse_expected(text)
+
+    async def reader(self, session: Session, reading: Reading | None = None) -> Reader:
+        at = parse_at(self.text)
+        encoding = None if reading is None else reading.shape.encoding
+        return RefReader(await open_repository(session, at.repository), at, encoding)
+
+    async def writer(self, session: Session) -> Writer:
+        at = parse_branch(self.text)
+        return BranchWriter(session, await open_branch(session, at), at)
+
+    async def delete(self, session: Session, chosen: "Choice", expected: str | None) -> None:
+        from kvctl.cli.keys.target import ref_stage
+
+        await ref_stage.delete(session, parse_branch(self.text), chosen, expected)
+
+    async def dumping(
+        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "Moment | None"
+    ) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
+        from kvctl.versions.repositories import opened
+        from kvctl.versions.transfer import ref_dump
+
+        at = parse_at(self.text)
+        found, repository = await opened((await session.client()).api, at.repository)
+
+        async def write(file: BinaryIO) -> "Dumped":
+            with session.progress(f"Dumping {at}") as progress:
+                return await ref_dump.dump(
+                    repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance
+                )
+
+        return write
+
+    async def load(self, session: Session, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
+        from kvctl.versions.transfer import branch_load
+
+        at = parse_branch(self.text)
+        repository = await open_branch(session, at, write=not options.dry_run)
+        return await branch_load.load(repository, at.ref, source, options)
+
+
+class RefReader(Reader):
+    """State at a ref; listings are in byte order."""
+
+    def __init__(self, repository: "Repository", at: At, encoding: str | None) -> None:
+        self.place = f"`{at}`"
+        self.listing = f"List the keys with `kvctl keys {at}`"
+        self._repository = repository
+        self._at = at
+        self._encoding = encoding
+
+    async def one(self, key: str) -> "VersionedEntry":
+        (entry,) = await self._repository.get(self._at.ref, key)
+        if entry is None:
+            raise KeyNotFound(f"Key `{key}` is not in {self.place}", hint=self.listing)
+        return entry
+
+    async def named(self, keys: Sequence[str]) -> list["VersionedEntry | None"]:
+        return await self._repository.get(self._at.ref, *keys)
+
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["VersionedEntry"], None]:
+        return self._repository.entry_batches(self._at.ref, *filters)
+
+    async def names(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[bytes], None]:
+        async with aclosing(self._repository.entry_batches(self._at.ref, *filters, values=False)) as batches:
+            async for batch in batches:
+                yield [entry.key.encode() for entry in batch]
+
+    async def facts(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[Fact], None]:
+        async with aclosing(self.matching(filters)) as batches:
+            async for batch in batches:
+                yield [(entry.key, entry) for entry in batch]
+
+    async def fact_rows(self, facts: Sequence[Fact], *, deleted: bool) -> Sequence[Row]:
+        described = await self._rows([entry for _, entry in facts], "base64")
+        fields = ("key", "revision", "identity")
+        return [{name: row[name] for name in fields if name in row} for row in described]
+
+    def facts_view(self, *, deleted: bool) -> View:
+        columns = [
+            Column("revision", "STAGED", right=True, tsv=False),
+            Column("identity", text=short, tsv=False),
+            Column("key"),
+        ]
+        return View(columns=columns, name="key", empty="No keys")
+
+    async def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["KeyVersion"], None]:
+        from kvctl.versions.key_history import key_history
+
+        async for versions in key_history(self._repository, self._at.ref, filters):
+            yield list(versions)
+
+    async def show(
+        self, session: Session, batches: AsyncGenerator[list["VersionedEntry"], None], *, empty: str
+    ) -> None:
+        async def rows() -> AsyncGenerator[Sequence[Row], None]:
+            async with aclosing(batches):
+                async for batch in batches:
+                    yield await self._rows(batch, self._encoding)
+
+        await session.stream(entries_view(empty=empty), rows())
+
+    async def show_history(self, session: Session, batches: AsyncGenerator[list["KeyVersion"], None]) -> None:
+        async def rows() -> AsyncGenerator[Sequence[Row], None]:
+            async with aclosing(batches):
+                async for versions in batches:
+                    yield await self._version_rows(versions)
+
+        await session.stream(versions_view(empty="No entries"), rows())
+
+    async def show_one(self, session: Session, entry: "VersionedEntry") -> None:
+        (row,) = await self._rows([entry], self._encoding)
+        if session.options.output is not None:
+            session.show(entries_view([row], single=True))
+        elif self._encoding == "base64":
+            session.value(f"{row['value']}\n".encode())
+        else:
+            session.value(entry.value)
+
+    async def _rows(self, entries: Sequence["VersionedEntry"], encoding: str | None) -> list[dict[str, Any]]:
+        from kvctl.versions.branch import staged_revisions
+
+        revisions = await staged_revisions.of_entries(self._repository, self._at.ref, entries)
+        return [entry_row(self._at, entry, revisions, encoding) for entry in entries]
+
+    async def _version_rows(self, versions: Collection["KeyVersion"]) -> list[Row]:
+        from kvctl.versions.branch import staged_revisions
+
+        staged = {version.key: version.value for version in versions if version.commit is None}
+        revisions = await staged_revisions.at_ref(self._repository, self._at.ref, staged)
+        return [version_row(self._at, version, revisions, self._encoding) for version in versions]
+
+
+class BranchWriter(Writer):
+    """Writes of single keys of a branch, where they are staged."""
+
+    def __init__(self, session: Session, repository: "Repository", at: At) -> None:
+        self._session = session
+        self._repository = repository
+        self._at = at
+
+    async def put(self, key: str, value: bytes, *, if_different: bool = False) -> Row:
+        from kvctl.cli.keys.target import ref_stage
+        from kvctl.versions.branch import staged_revisions
+
+        (entry,) = await self._repository.get(self._at.ref, key) if if_different else [None]
+        if entry is not None and entry.value == value:
+            self._session.note(f"`{key}` already has this value")
+            revisions = await staged_revisions.of_values(self._repository, self._at.ref, {key: value})
+        else:
+            revisions = staged_revisions.of_writes({key: await self._repository.put(self._at.ref, key, value)})
+        return ref_stage.row(self._at, key, value, revisions)
+
+    async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Row:
+        from kvctl.cli.keys.target import ref_stage
+
+        return ref_stage.row(self._at, key, value, await ref_stage.create(self._repository, self._at, key, value))
+
+    async def update(self, key: str, value: bytes, expected: str, *, ttl: timedelta | None = None) -> Row:
+        from kvctl.cli.keys.target import ref_stage
+
+        wanted = ref_stage.parse_expected(expected)
+        return ref_stage.row(
+            self._at, key, value, await ref_stage.write_if(self._repository, self._at, key, value, wanted)
+        )
+
+    async def show(self, row: Row, *, ttl: timedelta | None = None, rewritten: bool = False) -> None:
+        from kvctl.cli.keys.target.ref_stage import show_one
+
+        show_one(self._session, row, f"Staged `{row['key']}` on `{self._at.ref}`")
