@@ -50,7 +50,9 @@ LOADED = record("written unchanged rejected")
 DUMPED = record("bucket file entries cut exact")
 
 # Buckets, mirrors, aggregates
-BUCKET_ROW = record("name stream kind values bytes history ttl replicas last_revision created origins description")
+BUCKET_ROW = record(
+    "name stream kind values bytes history ttl replicas last_revision created origins description last_write"
+)
 BUCKET = record(
     "name stream kind description backing_store compressed values history bytes ttl last_revision created replicas "
     "(cluster) (origins) (alternates) (answered_by) (dependents) (config)"

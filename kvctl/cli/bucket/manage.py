@@ -12,6 +12,7 @@ from kvctl.cli.app.parameters import (
     DryRun,
     Force,
     Yes,
+    one_of,
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import data
@@ -37,6 +38,9 @@ app = group(
     mirrors and aggregates.
     """,
 )
+
+KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "stream", "incomplete", "unreachable")
+"""Values of `--kind`, which are those of `kvctl.kv.stream_kind.Kind`."""
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 
@@ -90,23 +94,70 @@ async def add(
     report(session, {"name": name, "stream": wanted["name"], "changed": created}, text, always=not created)
 
 
-@command(app, "ls", examples=["kvctl bucket ls", "kvctl bucket ls -o json | jq -r '.[].name'"], see=["bucket show"])
-async def ls(session: Session) -> None:
+@command(
+    app,
+    "ls",
+    examples=[
+        "kvctl bucket ls",
+        "kvctl bucket ls 'ORDERS*' --kind mirror,aggregate",
+        "for b in $(kvctl bucket ls -o name); do kvctl dump $b > $b.ndjson; done",
+    ],
+    see=["bucket show", "mirror ls", "aggregate ls"],
+)
+async def ls(
+    session: Session,
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATTERN", help="Names to list: `*` matches any characters [default: all names]"),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help=f"Kinds to list, separated by commas, or repeated: {', '.join(KINDS)}",
+            autocompletion=one_of(*KINDS),
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List all kinds, tables and repositories included")] = False,
+) -> None:
     """List buckets, mirrors and aggregates.
 
-    KIND is `bucket`, `mirror` or `aggregate`; `stream` for a stream named like a bucket that is not a bucket;
-    `incomplete` for the remains of an interrupted restore or copy; `unreachable` if a stream's servers do not answer.
+    KIND is `unreachable` if a stream's servers do not answer. With --all the list also has tables, repositories,
+    `stream` for a stream named like a bucket that is not a bucket, and `incomplete` for the remains of an interrupted
+    restore or copy. A mirror with the name of a bucket is hidden by that bucket, and only listed with --all or --kind.
+    VALUES counts all stored entries, including history and deletions.
     """
-    from kvctl.cli.bucket.views import listing_view
+    from kvctl.cli.bucket.views import listed_rows, listing_view
     from kvctl.kv import catalog
     from kvctl.kv.names import STREAM_PREFIX
 
+    wanted = _kinds(kinds, everything)
     found = await catalog.listing((await session.client()).api)
     unknown = [stream for stream in found.unreachable if stream not in {status.stream for status in found.offline}]
     named = [stream for stream in unknown if stream.startswith(STREAM_PREFIX)]
-    session.show(listing_view(found.statuses, named, found.offline))
+    rows, hidden = listed_rows([*found.statuses], named, found.offline, wanted, patterns or ())
+    session.show(listing_view(rows))
+    if hidden:
+        session.note(f"Not listed: {hidden}. List everything with `--all`")
     if others := [f"`{stream}`" for stream in unknown if stream not in named]:
         session.warn(f"Streams that do not answer may be mirrors: {', '.join(others)}")
+
+
+def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
+    """Return the kinds to list, None for the usual ones. Raises UsageError."""
+    from kvctl.suggest import did_you_mean
+
+    if given and everything:
+        raise UsageError("`--kind` and `--all` cannot be combined")
+    if everything:
+        return KINDS
+    words = [word for text in given or () for word in text.split(",")]
+    for word in words:
+        if word not in KINDS:
+            hint = did_you_mean(word, KINDS, f"Use some of {', '.join(KINDS)}")
+            raise UsageError(f"`{word}` is not a kind", hint=hint)
+    return tuple(words) or None
 
 
 @command(

@@ -1,11 +1,13 @@
 """Listings of buckets and differences of an edit: the JSON objects and their form on a terminal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.render.view import Column, View, age_text, duration_text, size_text
-from kvctl.units import duration_seconds, format_time
+from kvctl.units import duration_seconds, format_time, parse_utc
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
@@ -15,12 +17,45 @@ KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomple
 """Colours of kinds other than an ordinary bucket."""
 
 
-def listing_view(
-    statuses: "Iterable[BucketStatus]", unreachable: Iterable[str], offline: "Iterable[BucketStatus]" = ()
-) -> View:
-    """Return a view of buckets, of `unreachable` streams (name only) and of `offline` ones (configuration only)."""
+USUAL = ("bucket", "mirror", "aggregate", "unreachable")
+"""Kinds that `bucket ls` lists without `--kind` or `--all`."""
+_NEVER = "0001-01-01T00:00:00Z"
+
+
+def listed_rows(
+    statuses: "Iterable[BucketStatus]",
+    unreachable: Iterable[str],
+    offline: "Iterable[BucketStatus]",
+    kinds: Collection[str] | None,
+    patterns: Collection[str],
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of these kinds and names, and which others of these names there are: `2 tables`.
+
+    `unreachable` are streams of which only the name is known, `offline` those of which the configuration is. Without
+    kinds, the usual ones are listed, each name once: a bucket hides a mirror of its name, as it does for reads.
+    """
     rows = [_listed(status) for status in statuses] + [_unreachable(stream) for stream in unreachable]
-    rows += [_offline(status) for status in offline]
+    rows += [_offline(status) for status in offline if kinds or str(status.kind) in USUAL]
+    rows = [row for row in rows if not patterns or any(fnmatchcase(row["name"], pattern) for pattern in patterns)]
+    found = [row for row in rows if row["kind"] in (kinds or USUAL)]
+    if kinds:
+        return found, ""
+    rest = Counter(row["kind"] for row in rows if row not in found)
+    streams = {row["stream"] for row in found}
+    hidden = [row for row in found if row["stream"] == row["name"] and f"KV_{row['name']}" in streams]
+    rest.update(row["kind"] for row in hidden)
+    words = [_counted(number, kind) for kind, number in sorted(rest.items())]
+    return [row for row in found if row not in hidden], ", ".join(words)
+
+
+def _counted(number: int, kind: str) -> str:
+    nouns = {"repository": "repositories", "incomplete": "incomplete", "unreachable": "unreachable"}
+    return f"{number} {kind if number == 1 else nouns.get(kind, f'{kind}s')}"
+
+
+def listing_view(rows: Iterable[dict[str, Any]]) -> View:
+    """Return a view of buckets, by name."""
+    rows = list(rows)
     columns = [
         Column("name"),
         Column("stream", table=False),
@@ -34,6 +69,7 @@ def listing_view(
         Column("created", "CREATED", text=age_text),
         Column("origins", text=origins_text, keep=True),
         Column("description", flex=True),
+        Column("last_write", "LAST WRITE", text=age_text),
     ]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
     return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
@@ -67,6 +103,7 @@ def _listed(status: "BucketStatus") -> dict[str, Any]:
         "created": format_time(status.created_ns),
         "origins": origin_rows(status.config),
         "description": status.config.get("description") or None,
+        "last_write": server_time(status.info["state"]["last_ts"]),
     }
 
 
@@ -79,12 +116,22 @@ def _unreachable(stream: str) -> dict[str, Any]:
         **dict.fromkeys(fields),
         "origins": [],
         "description": None,
+        "last_write": None,
     }
 
 
 def _offline(status: "BucketStatus") -> dict[str, Any]:
     """Return the row of a stream whose configuration the cluster knows, but whose contents are unreachable."""
-    return {**_listed(status), "kind": "unreachable", **dict.fromkeys(("values", "bytes", "last_revision"))}
+    return {
+        **_listed(status),
+        "kind": "unreachable",
+        **dict.fromkeys(("values", "bytes", "last_revision", "last_write")),
+    }
+
+
+def server_time(text: str | None) -> str | None:
+    """Return a time of a stream's state; None if there is none, which servers report as the year 1."""
+    return format_time(parse_utc(text)) if text and text != _NEVER else None
 
 
 def origin_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:

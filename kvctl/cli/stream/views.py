@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from kvctl.cli.bucket.details import servers_view
+from kvctl.cli.bucket.views import server_time
 from kvctl.jetstream.stream_info import Peer, SourceState, StreamInfo
 from kvctl.jetstream.stream_source import Source, source_states
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 from kvctl.units import format_time, parse_utc
-
-_NEVER = "0001-01-01T00:00:00Z"
 
 
 def listing_view(infos: Iterable[StreamInfo]) -> View:
@@ -53,8 +52,8 @@ def stream_row(info: StreamInfo) -> dict[str, Any]:
         **_summary(info, {}),
         "retention": info["config"].get("retention", "limits"),
         "first_sequence": state["first_seq"],
-        "first_time": _time(state.get("first_ts")),
-        "last_time": _time(state.get("last_ts")),
+        "first_time": server_time(state.get("first_ts")),
+        "last_time": server_time(state.get("last_ts")),
         "subject_count": state.get("num_subjects", 0),
         "deleted_messages": state.get("num_deleted", 0),
         "cluster": {
@@ -88,10 +87,6 @@ def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
         "created": format_time(parse_utc(info["created"])),
         "description": config.get("description") or None,
     }
-
-
-def _time(text: str | None) -> str | None:
-    return format_time(parse_utc(text)) if text and text != _NEVER else None
 
 
 def _peer(peer: Peer) -> dict[str, Any]:

@@ -207,17 +207,61 @@ def assorted(seeds: RawClient) -> None:
 
 def test_ls_shows_every_kind(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
     assorted(seeds)
-    ages = {r"(just now|\d+s ago) *": "AGE ", r"CREATED +": "CREATED "}
-    assert bucket("ls", tty=True).masked(ages) == snapshot
-    assert bucket("list", "-o", "name").out.split() == ["KV_logs", "all", "copy", "half", "orders"]
-    rows = json.loads(bucket("ls", "-o", "json").out)
+    ages = {r"(just now|\d+s ago)( *)": "AGE ", r"CREATED +": "CREATED "}
+    assert bucket("ls", "--all", tty=True).masked(ages) == snapshot
+    assert bucket("list", "--all", "-o", "name").out.split() == ["KV_logs", "all", "copy", "half", "orders"]
+    rows = json.loads(bucket("ls", "--all", "-o", "json").out)
     assert {row["name"]: row["kind"] for row in rows} == {
         "KV_logs": "stream", "all": "aggregate", "copy": "mirror", "half": "incomplete", "orders": "bucket",
     }  # fmt: skip
     assert list(rows[0]) == [
         "name", "stream", "kind", "values", "bytes", "history", "ttl", "replicas", "last_revision", "created",
-        "origins", "description",
+        "origins", "description", "last_write",
     ]  # fmt: skip
+    assert [row["last_write"] is None for row in rows] == [row["values"] == 0 for row in rows]
+
+
+def test_ls_lists_what_can_be_read_by_its_name_once(
+    run: Run, own_server: Server, bucket: Bucket, seeds: RawClient, orders: str
+) -> None:
+    assorted(seeds)
+    assert bucket("ls", "-o", "name").out.split() == ["all", "copy", "orders"]
+    for name in bucket("ls", "-o", "name").out.split():
+        assert run("dump", name, env={"NATS_URL": own_server.url}).exit_code == 0
+    shown = bucket("ls", tty=True)
+    assert "Not listed: 1 incomplete, 1 stream. List everything with `--all`" in shown.err + shown.out
+    seeds.create_bucket("copy")  # made by another tool: it hides the mirror of this name
+    assert bucket("ls", "-o", "name").out.split() == ["all", "copy", "orders"]
+    assert bucket("ls", "--all", "-o", "name").out.split().count("copy") == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (["--kind", "mirror,aggregate"], ["all", "copy"]),
+        (["--kind", "mirror", "--kind", "incomplete"], ["copy", "half"]),
+        (["--kind", "table"], []),
+        (["o*"], ["orders"]),
+        (["o*", "al?"], ["all", "orders"]),
+        (["orders"], ["orders"]),
+        (["h*"], []),
+        (["h*", "--all"], ["half"]),
+        (["c*", "--kind", "bucket"], []),
+    ],
+    ids=" ".join,
+)
+def test_ls_filters_by_kind_and_name(
+    bucket: Bucket, seeds: RawClient, orders: str, args: list[str], names: list[str]
+) -> None:
+    assorted(seeds)
+    result = bucket("ls", *args, "-o", "name")
+    assert (result.exit_code, result.out.split()) == (0, names)
+
+
+def test_ls_refuses_an_unknown_kind(bucket: Bucket) -> None:
+    assert bucket("ls", "--kind", "mirrors").exit_code == 2
+    assert "Did you mean `mirror`?" in bucket("ls", "--kind", "bucket,mirrors").err
+    assert bucket("ls", "--kind", "mirror", "--all").exit_code == 2
 
 
 def test_ls_in_a_pipe_is_a_record_a_line(bucket: Bucket, orders: str) -> None:
