@@ -4,6 +4,7 @@ Every row is one line. If the table is too wide, free text is truncated first, t
 Then the last columns are hidden.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ SHARE = 0.4
 """Share of the table that a name or a text keeps as long as the other has more."""
 NARROWEST = 8
 """Width to which text and names are truncated if no column is left to hide."""
+_WORDS = re.compile(r"( *)([^ ]+)")
+_COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,26 @@ def cut_middle(text: str, width: int) -> str:
     head = _head(text, (width - 1) // 2)
     tail = _head(text[::-1], width - 1 - cell_width(head))[::-1]
     return f"{head}…{tail}"
+
+
+def wrapped(text: str, width: int, indent: int) -> str:
+    """Wrap lines at spaces. Each continues under its first word, or `indent` columns further right.
+
+    Longer words are not split. Escape sequences for colour take no room.
+    """
+    return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int, indent: int) -> str:
+    margin = " " * (indent + len(line) - len(line.lstrip(" ")))
+    done, current = [], ""
+    for space, word in _WORDS.findall(line):
+        if current.strip(" ") and cell_width(_COLOR.sub("", current + space + word)) > width:
+            done.append(current)
+            current = margin + word
+        else:
+            current += space + word
+    return "\n".join([*done, current + line[len(line.rstrip(" ")) :]])
 
 
 def _free(column: Column) -> bool:

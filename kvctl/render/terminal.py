@@ -14,6 +14,8 @@ from kvctl.render.escapes import escape, escape_unicode
 COLORS = ("auto", "always", "never")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _NAMED = re.compile("`[^`\n]+`")
+_NARROWEST = 20
+"""Minimum width to which messages are wrapped, in terminal columns."""
 
 
 class OutputClosed(Exception):
@@ -102,14 +104,14 @@ class Terminal:
     def note(self, text: str, *, always: bool = False) -> None:
         """Print a note on a terminal's stderr, with `always` in pipes too; never with `-q`, nor among documents."""
         if (self.speaks or (always and not self.documents)) and not self.quiet:
-            self.emit(self._named(text))
+            self.emit(self._wrapped(self._named(text)))
 
     def warn(self, text: str) -> None:
         """Print a warning, also in pipes and with `-q`."""
         if self.documents:
             self._document("warning", {"message": text})
             return
-        self.emit(f"{self._painted('warning:', 'yellow bold')} {self._named(text)}")
+        self.emit(self._labelled("warning:", "yellow bold", text))
 
     def report(self, error: KvctlError) -> None:
         """Print an error, and its hint after a blank line."""
@@ -117,9 +119,9 @@ class Terminal:
             fields = {"code": error.exit_code, "kind": error.kind, "message": error.message, "hint": error.hint or None}
             self._document("error", fields)
             return
-        self.emit(f"{self._painted('error:', 'red bold')} {self._named(error.message)}")
+        self.emit(self._labelled("error:", "red bold", error.message))
         if error.hint:
-            self.emit(f"\n{self._painted('hint:', 'cyan bold')} {self._named(error.hint)}")
+            self.emit(f"\n{self._labelled('hint:', 'cyan bold', error.hint)}")
 
     def trace(self, subject: str, seconds: float, note: str = "") -> None:
         """Print an API subject and its response time, with `-v` only."""
@@ -159,7 +161,7 @@ class Terminal:
 
     def answer(self, prompt: str) -> str:
         """Prompt and return the typed line, stripped. Blocks the calling thread."""
-        sys.stderr.write(self._named(prompt))
+        sys.stderr.write(self._wrapped(self._named(prompt)))
         sys.stderr.flush()
         answer = sys.stdin.readline()
         if not answer.endswith("\n"):
@@ -183,6 +185,22 @@ class Terminal:
 
         text = json.dumps({name: fields}, ensure_ascii=False)
         self.emit(escape_unicode(text) if self.speaks else text)
+
+    def _labelled(self, label: str, style: str, text: str) -> str:
+        """Return a message with its label, under which further lines are indented."""
+        return self._wrapped(f"{self._painted(label, style)} {self._named(text)}", len(label) + 1)
+
+    def _wrapped(self, text: str, indent: int = 0) -> str:
+        """Wrap at spaces to the width of a terminal; elsewhere a message is one line for `grep`."""
+        if not self.speaks:
+            return text
+        from kvctl.render.table_layout import wrapped
+
+        try:
+            width = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(sys.stderr.fileno()).columns
+        except (OSError, ValueError):
+            width = 0
+        return wrapped(text, max(width or 80, _NARROWEST), indent)
 
     def _painted(self, word: str, style: str) -> str:
         return paint(word, style) if self.colored_messages else word

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 100
 """Width of the terminals that tests run on."""
+MESSAGE_COLUMNS = 1000
+"""Width of stderr's terminal, so that a message is one line whatever the length of the paths in it."""
 FORKSERVER = Forkserver()
 
 
@@ -200,7 +202,7 @@ def _run_on_terminals(
     args: tuple[str, ...], command: list[str] | None, stdin: bytes, env: Mapping[str, str], timeout: float
 ) -> Result:
     """A terminal for each stream, so that stdout and stderr can be told apart."""
-    pairs = [open_terminal() for _ in range(3)]
+    pairs = [open_terminal(columns) for columns in (COLUMNS, COLUMNS, MESSAGE_COLUMNS)]
     process = _begin(args, command, env, [slave for _, slave in pairs])
     try:
         for _, slave in pairs:
@@ -215,10 +217,10 @@ def _run_on_terminals(
             os.close(master)
 
 
-def open_terminal() -> tuple[int, int]:
+def open_terminal(columns: int = COLUMNS) -> tuple[int, int]:
     """A terminal's two ends, the master's first."""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     modes = termios.tcgetattr(slave)
     modes[1] &= ~termios.OPOST  # newlines stay as they are written
     modes[3] &= ~termios.ECHO

@@ -63,10 +63,11 @@ class HelpPage:
         return {}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the arguments, `[OPTIONS]`, and the argument for a program to run."""
+        """Return the arguments, the required options, `[OPTIONS]`, and the argument for a program to run."""
         tail = tail_of(self.params)
         own = [argument_usage(param) for param in arguments(self.params) if param is not tail]
-        return [*own, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
+        required = [required_usage(param) for param in own_options(self.params) if param.required]
+        return [*own, *required, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
 
     def _format_shared(self, ctx: Any, page: "_Page") -> None:
         if ctx.parent is None:
@@ -142,7 +143,13 @@ def option_line(option: TyperOption) -> tuple[str, str]:
     """Return spellings and help of an option: `-o, --output FORMAT`, with aligned long names."""
     shown = sorted(spellings(option), key=len)
     indent = "    " if shown[0].startswith("--") else ""
-    return indent + ", ".join(shown) + metavar(option), (option.help or "") + _default(option)
+    note = " (required)" if option.required else _default(option)
+    return indent + ", ".join(shown) + metavar(option), (option.help or "") + note
+
+
+def required_usage(option: TyperOption) -> str:
+    """Return a required option's usage: `--origin BUCKET`, `-m MSG`."""
+    return min(spellings(option), key=len) + metavar(option)
 
 
 def shared_usage(option: SharedOption) -> str:
