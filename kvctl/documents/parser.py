@@ -6,7 +6,7 @@ YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text,
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from kvctl.errors import UsageError
@@ -45,14 +45,22 @@ class Document:
     text: str = field(default="", repr=False)
     """Source text if positions have not been determined yet: JSON."""
 
+    problems: tuple[tuple[Path, str, str], ...] = ()
+    """Errors that were found before its fields are read: path, message and hint."""
+
+    def located(self) -> "Document":
+        """Return the document with the positions of its values."""
+        return replace(self, places=_places_in(self.text, self.source), text="") if self.text else self
+
+    def place(self, *path: str | int) -> Place | None:
+        """Return the position of the value at `path`, or of the nearest one around it."""
+        places = self.located().places
+        return next((places[path[:length]] for length in range(len(path), -1, -1) if path[:length] in places), None)
+
     def where(self, *path: str | int) -> str:
         """Return `topology.yaml:12:5`: line and column of the value at `path`, or of the nearest one around it."""
-        places = self.places or _places_in(self.text, self.source)
-        for length in range(len(path), -1, -1):
-            if path[:length] in places:
-                line, column = places[path[:length]]
-                return f"{self.source}:{line}:{column}"
-        return self.source
+        place = self.place(*path)
+        return self.source if place is None else f"{self.source}:{place[0]}:{place[1]}"
 
 
 def read(path: str) -> Document:
@@ -246,7 +254,7 @@ class _Builder:
         if event.tag is not None:
             self._check_tag(event)
             return event.value
-        return _plain(event.value) if event.implicit[0] else event.value
+        return plain(event.value) if event.implicit[0] else event.value
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None and not (event.tag in _TEXT_TAGS and _kind(event) == "Scalar"):
@@ -269,7 +277,7 @@ def _begin(event: Any) -> Place:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
-def _plain(text: str) -> Any:
+def plain(text: str) -> Any:
     """Convert an unquoted scalar by YAML 1.2's core schema; numbers with a leading zero are text."""
     if text in _WORDS:
         return _WORDS[text]

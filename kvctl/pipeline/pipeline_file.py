@@ -5,13 +5,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any
 
-from kvctl.documents.parser import Document
-from kvctl.pipeline.options import OPTIONS, Option, Purpose, parse
-from kvctl.topology.file.values import Path, Reader
+from kvctl.documents.parser import Document, Path
+from kvctl.documents.reader import Reader, read
+from kvctl.documents.record import (
+    PAIRS,
+    TEXT,
+    TEXTS,
+    Choice,
+    Exclusive,
+    Field,
+    OneAtLeast,
+    Record,
+    Schema,
+    Type,
+    checked,
+    constant,
+    one_of,
+)
+from kvctl.errors import UsageError
+from kvctl.pipeline.options import OPTIONS, Purpose, parse
 
 VERSION = 1
 FORMATS = ("parquet", "json", "csv")
@@ -19,9 +34,6 @@ MODES = ("error", "overwrite", "append")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _QUERY = re.compile(r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|table)\b", re.IGNORECASE | re.DOTALL)
-_ROOT = ("version", "source", "sources", "sql", "select", "where", "sink")
-_FILE = ("path", "format")
-_FILE_SINK = (*_FILE, "mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,168 +78,146 @@ class Declared:
 
 def read_declared(document: Document, folder: FilePath) -> Declared:
     """Read the pipeline in a document; relative paths begin at `folder`. Raises UsageError with line and field."""
-    return _File(Reader(document), folder).read()
+    return read(document, lambda reader: _declared(reader, folder))
 
 
-class _File:
-    def __init__(self, reader: Reader, folder: FilePath) -> None:
-        self._reader = reader
-        self._folder = folder
-
-    def read(self) -> Declared:
-        reader = self._reader
-        root = reader.mapping((), _ROOT, "a pipeline file")
-        if "version" not in root:
-            reader.fail((), "The file has no `version`", hint=f"Add `version: {VERSION}`")
-        if root["version"] is True or root["version"] != VERSION:
-            reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{root['version']}`")
-        sources = self._sources(root)
-        if "sink" not in root:
-            reader.fail((), "The file has no `sink`", hint="Add `sink: {bucket: NAME}` or `sink: {path: FOLDER}`")
-        sink = self._place(("sink",), _WRITE, _FILE_SINK)
-        return self._made(root, sources, sink)
-
-    def _sources(self, root: Mapping[str, Any]) -> dict[str, Bucket | Files]:
-        reader = self._reader
-        if ("source" in root) == ("sources" in root):
-            reader.fail((), "The file needs either `source` or `sources`", hint="Add `source: {bucket: NAME}`")
-        if "source" in root:
-            return {"source": self._place(("source",), _READ, _FILE)}
-        if not isinstance(root["sources"], dict) or not root["sources"]:
-            reader.fail(("sources",), "`sources` must be a mapping of names")
-        for name in root["sources"]:
-            if not _NAME.match(name):
-                reader.fail(
-                    ("sources", name), f"`{name}` is not a valid name in SQL", hint="Use letters, digits and `_`"
-                )
-        return {name: self._place(("sources", name), _READ, _FILE) for name in root["sources"]}
-
-    def _place(self, path: Path, fields: Mapping[str, Option], of_files: tuple[str, ...]) -> Bucket | Files:
-        reader = self._reader
-        found = reader.mapping(path, (*fields, *of_files), f"`{path[0]}`")
-        if ("bucket" in found) == ("path" in found):
-            reader.fail(path, "Give either a `bucket` or a `path`")
-        if "path" in found:
-            for name in found:
-                if name not in of_files:
-                    reader.fail((*path, name), f"`{name}` can be used with `bucket`, not with `path`")
-            return self._files(path, found)
-        for name in found:
-            if name in of_files and name not in fields:
-                reader.fail((*path, name), f"`{name}` can be used with `path`, not with `bucket`")
-        options = {fields[name].name: self._option((*path, name), fields[name]) for name in found}
-        reader.checked(path, lambda: parse(options))
-        return Bucket(options)
-
-    def _option(self, path: Path, option: Option) -> str:
-        """Return the value in the form of a Spark option; a path begins at the file's folder."""
-        value = self._reader.at(path)
-        if option.form in _PATHS:
-            text = self._reader.text(path)
-            return text if "://" in text else os.path.abspath(self._folder / text)
-        if isinstance(value, bool):
-            return str(value).lower()
-        return ",".join(self._reader.texts(path))
-
-    def _files(self, path: Path, found: Mapping[str, Any]) -> Files:
-        reader = self._reader
-        place = self._folder / reader.text((*path, "path"))
-        format = self._one_of((*path, "format"), FORMATS) if "format" in found else place.suffix[1:].lower()
-        if format not in FORMATS:
-            reader.fail(
-                path, f"The format of `{place}` is unknown", hint=f"Set `format` to one of {', '.join(FORMATS)}"
-            )
-        return Files(place, format, self._one_of((*path, "mode"), MODES) if "mode" in found else MODES[0])
-
-    def _one_of(self, path: Path, words: tuple[str, ...]) -> str:
-        text = self._reader.text(path)
-        if text not in words:
-            self._reader.unknown(path, text, f"a {path[-1]}", words)
-        return text
-
-    def _made(self, root: Mapping[str, Any], sources: Mapping[str, Bucket | Files], sink: Bucket | Files) -> Declared:
-        reader = self._reader
-        others = [name for name in ("select", "where") if name in root]
-        if "sql" in root:
-            if others:
-                reader.fail((others[0],), f"`sql` and `{others[0]}` cannot be combined")
-            sql = reader.text(("sql",))
-            if not _QUERY.match(sql):
-                reader.fail(("sql",), "`sql` is not a query", hint="Begin it with SELECT, WITH, FROM, VALUES or TABLE")
-            return Declared(sources, sink, sql)
-        if len(sources) > 1:
-            reader.fail((), "Several sources need a `sql` query that combines them")
-        columns = reader.text_map(("select",)) if "select" in root else None
-        if columns is not None and not all(columns.values()):
-            reader.fail(("select",), "A column needs an expression")
-        return Declared(sources, sink, None, columns, reader.text(("where",)) if "where" in root else None)
+def _declared(reader: Reader, folder: FilePath) -> Declared:
+    version = reader.mapping((), _ROOT.what).get("version", VERSION)
+    if type(version) is not int or version != VERSION:
+        reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{version}`")
+    found = _ROOT.read(reader, ())
+    given = found.get("sources") or {"source": found["source"]}
+    sources = {name: _place(folder, place) for name, place in given.items()}
+    if len(sources) > 1 and "sql" not in found:
+        reader.fail((), "Several sources need a `sql` query that combines them")
+    sink = _place(folder, found["sink"])
+    return Declared(sources, sink, found.get("sql"), found.get("select"), found.get("where"))
 
 
-def _fields(*purposes: Purpose) -> dict[str, Option]:
-    return {option.field: option for option in OPTIONS if option.purpose in purposes and option.field not in _INNER}
+def _place(folder: FilePath, place: Bucket | Files) -> Bucket | Files:
+    """Return a place whose relative paths begin at the folder."""
+    if isinstance(place, Files):
+        return replace(place, path=folder / place.path)
+    forms = {option.name: option.form for option in OPTIONS}
+    return Bucket(
+        {
+            name: os.path.abspath(folder / text) if forms[name] in _PATHS and "://" not in text else text
+            for name, text in place.options.items()
+        }
+    )
+
+
+# -- the fields ------------------------------------------------------------------------------------------
+
+
+def _option(reader: Reader, path: Path) -> str:
+    """Read a value in the form of a Spark option."""
+    value = reader.at(path)
+    return str(value).lower() if isinstance(value, bool) else ",".join(TEXTS.read(reader, path))
+
+
+def _options(name: str, *purposes: Purpose) -> Record:
+    found = {item.field: item for item in OPTIONS if item.purpose in purposes and item.field not in _INNER}
+    fields = {field: Field(_OPTION, f"{item.help} ({item.form})") for field, item in found.items()}
+    return Record(f"`{name}`", {**fields, "bucket": replace(fields["bucket"], required=True)})
+
+
+def _check_query(text: str) -> str:
+    if not _QUERY.match(text):
+        raise UsageError("`sql` is not a query", hint="Begin it with SELECT, WITH, FROM, VALUES or TABLE")
+    return text
+
+
+def _check_columns(columns: Mapping[str, str]) -> Mapping[str, str]:
+    if not all(columns.values()):
+        raise UsageError("A column needs an expression")
+    return columns
+
+
+def _place_type(name: str, purpose: Purpose, files: Record) -> tuple[Type, Schema]:
+    """Return the type of a source or a sink, and its JSON Schema."""
+    options = _options(name, Purpose.CONNECTION, purpose)
+    names = {item.field: item.name for item in OPTIONS}
+    choice = Choice(f"`{name}`", {"bucket": options, "path": files})
+
+    def read_place(reader: Reader, path: Path) -> Bucket | Files:
+        chosen, found = choice.read(reader, path)
+        if chosen == "path":
+            place = FilePath(found["path"])
+            format = found.get("format", place.suffix[1:].lower())
+            if format not in FORMATS:
+                hint = f"Set `format` to one of {', '.join(FORMATS)}"
+                reader.fail(path, f"The format of `{place}` is unknown", hint=hint)
+            return Files(place, format, found.get("mode", MODES[0]))
+        given = {names[field]: value for field, value in found.items()}
+        reader.checked(path, lambda: parse(given))
+        return Bucket(given)
+
+    return Type(read_place, lambda _: {"$ref": f"#/$defs/{name}"}), choice.schema()
+
+
+def _sources(reader: Reader, path: Path) -> dict[str, Bucket | Files]:
+    given = reader.at(path)
+    if not isinstance(given, dict) or not given:
+        reader.fail(path, "`sources` must be a mapping of names")
+
+    def one(name: str) -> tuple[str, Bucket | Files]:
+        if not _NAME.match(name):
+            reader.fail((*path, name), f"`{name}` is not a valid name in SQL", hint="Use letters, digits and `_`")
+        return name, _SOURCE.read(reader, (*path, name))
+
+    return dict(reader.each(given, one))
 
 
 _INNER = ("write_id", "message_ids", "report")
 _PATHS = ("FILE", "PATH")
 """Forms of options that name a file or a folder."""
-_READ = _fields(Purpose.CONNECTION, Purpose.READ)
-_WRITE = _fields(Purpose.CONNECTION, Purpose.WRITE)
+_OPTION = Type(
+    _option, lambda _: {"type": ["string", "number", "boolean", "array"], "items": {"type": ["string", "number"]}}
+)
+_FILE = {
+    "path": Field(TEXT, "File or folder, relative to the folder of this file", {"type": "string"}, required=True),
+    "format": Field(one_of(FORMATS), "Format of the files; default: by extension"),
+}
+_MODE = {"mode": Field(one_of(MODES), "Action if the path already exists")}
+_SOURCE, _SOURCE_SCHEMA = _place_type("source", Purpose.READ, Record("`source`", _FILE))
+_SINK, _SINK_SCHEMA = _place_type("sink", Purpose.WRITE, Record("`sink`", {**_FILE, **_MODE}))
+_SOURCES_SCHEMA: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "propertyNames": {"pattern": "^" + _NAME.pattern.replace(r"\Z", "$")},
+    "additionalProperties": {"$ref": "#/$defs/source"},
+}
+_ROOT = Record(
+    "a pipeline file",
+    {
+        "version": Field(
+            constant(VERSION, ""), "Version of the file format", required=True, missing=f"Add `version: {VERSION}`"
+        ),
+        "source": Field(_SOURCE, "The only source"),
+        "sources": Field(Type(_sources, lambda _: _SOURCES_SCHEMA), "Sources, by the names that `sql` uses"),
+        "sql": Field(checked(TEXT, _check_query), "A query over the sources"),
+        "select": Field(
+            checked(PAIRS, _check_columns), "Columns, each with its SQL expression",
+            {"additionalProperties": {"type": ["string", "number"], "minLength": 1}},
+        ),
+        "where": Field(TEXT, "Condition for rows, as a SQL expression"),
+        "sink": Field(
+            _SINK, "Destination of the rows", required=True,
+            missing="Add `sink: {bucket: NAME}` or `sink: {path: FOLDER}`",
+        ),
+    },
+    [OneAtLeast(("source", "sources")), Exclusive("source", "sources"), Exclusive("sql", "select"),
+     Exclusive("sql", "where")],
+)  # fmt: skip
 
 
-# -- the schema ------------------------------------------------------------------------------------------
-
-
-def json_schema() -> dict[str, Any]:
+def json_schema() -> Schema:
     """Return the schema, in draft 2020-12: everything that is read is valid."""
-    source = {"oneOf": [_bucket(_READ), _files(_FILE)]}
-    sink = {"oneOf": [_bucket(_WRITE), _files(_FILE_SINK)]}
-    text = {"type": ["string", "number"], "minLength": 1}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvctl pipeline",
         "description": "Sources, query and sink of a Spark pipeline over buckets and files, see `kvctl help pipeline`",
-        "type": "object",
-        "properties": {
-            "version": {"const": VERSION, "description": "Version of the file format"},
-            "source": {"$ref": "#/$defs/source"},
-            "sources": {
-                "description": "Sources, by the names that `sql` uses",
-                "type": "object",
-                "minProperties": 1,
-                "propertyNames": {"pattern": "^" + _NAME.pattern.replace(r"\Z", "$")},
-                "additionalProperties": {"$ref": "#/$defs/source"},
-            },
-            "sql": {**text, "description": "A query over the sources"},
-            "select": {
-                "description": "Columns, each with its SQL expression",
-                "type": "object",
-                "additionalProperties": text,
-            },
-            "where": {**text, "description": "Condition for rows, as a SQL expression"},
-            "sink": {"$ref": "#/$defs/sink"},
-        },
-        "required": ["version", "sink"],
-        "additionalProperties": False,
-        "oneOf": [{"required": ["source"]}, {"required": ["sources"]}],
-        "$defs": {"source": source, "sink": sink},
+        **_ROOT.schema(),
+        "$defs": {"source": _SOURCE_SCHEMA, "sink": _SINK_SCHEMA},
     }
-
-
-def _bucket(fields: Mapping[str, Option]) -> dict[str, Any]:
-    value = {"type": ["string", "number", "boolean", "array"], "items": {"type": ["string", "number"]}}
-    properties = {name: {**value, "description": f"{option.help} ({option.form})"} for name, option in fields.items()}
-    return {"type": "object", "properties": properties, "required": ["bucket"], "additionalProperties": False}
-
-
-def _files(names: tuple[str, ...]) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "path": {
-            "type": "string",
-            "minLength": 1,
-            "description": "File or folder, relative to the folder of this file",
-        },
-        "format": {"enum": list(FORMATS), "description": "Format of the files; default: by extension"},
-        "mode": {"enum": list(MODES), "description": "Action if the path already exists"},
-    }
-    properties = {name: known[name] for name in names}
-    return {"type": "object", "properties": properties, "required": ["path"], "additionalProperties": False}

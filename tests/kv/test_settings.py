@@ -50,7 +50,7 @@ def test_edits_can_switch_a_setting_off() -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_setting_of_a_resource_is_a_field_of_a_topology_file(section: str) -> None:
     resource = section.removesuffix("s")
-    assert {row.name for row in SETTINGS.values() if resource in row.of} <= set(SECTIONS[section][1])
+    assert {row.name for row in SETTINGS.values() if resource in row.of} <= set(SECTIONS[section].fields)
 
 
 @pytest.mark.parametrize(

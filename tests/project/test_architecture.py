@@ -22,7 +22,8 @@ MODULES = list(TREES)
 
 LINES = (
     ("errors", "phrases"),
-    ("units", "documents", "tokens", "atomic_file", "suggest"),
+    ("units", "tokens", "atomic_file", "suggest"),
+    ("documents",),
     ("urls",),
     ("contexts",),
     ("connection",),

@@ -45,13 +45,14 @@ async def export(session: Session, names: Names = None) -> None:
     Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
     and comments name them.
     """
+    from kvctl.documents.variables import escaped
     from kvctl.topology.discover import inventory
     from kvctl.topology.file.export import export as exported_from
 
     found = await inventory.survey({"": (await session.client()).api})
     exported = exported_from(found, names or ())
     if session.output in ("json", "ndjson"):
-        session.show(document(exported.document))
+        session.show(document(escaped(exported.document)))
     elif session.output == "name":
         inside = [
             name for section in ("buckets", "mirrors", "aggregates") for name in exported.document.get(section, ())
@@ -85,6 +86,7 @@ def schema(session: Session) -> None:
 
 def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
     """Write the file as YAML, with comments on what it cannot express."""
+    from kvctl.documents.variables import escaped
     from kvctl.render.escapes import escape_unicode, utf8
     from kvctl.render.yaml_text import dump_short
 
@@ -97,7 +99,7 @@ def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
         for name, fields in value.items():
             if remarks := exported.remarks.get(name):
                 text += _comment([f"not expressed: {', '.join(remarks)}"])
-            text += indent(dump_short({name: fields}), "  ", lambda line: line != "\n")
+            text += indent(dump_short(escaped({name: fields})), "  ", lambda line: line != "\n")
     if exported.left_out:
         text += "\n" + _comment((f"left out: {name}, {reason}" for name, reason in exported.left_out.items()), "")
     return utf8(escape_unicode(text) if terminal else text)

@@ -1,10 +1,12 @@
 """Topology files on the command line: the option, reading, and opening their contexts."""
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvctl.cli.app.session import Session
+from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context
@@ -20,10 +22,17 @@ OptionalFile = Annotated[
 
 
 def read_document(session: Session, file: str) -> "Document":
-    """Read the file as plain data with line numbers. Raises UsageError."""
-    from kvctl.documents import parser
+    """Read the file as plain data with line numbers, and variables of the environment replaced. Raises UsageError."""
+    from kvctl.documents import parser, variables
 
-    return parser.parse(session.read_input(file), "standard input" if file == "-" else file)
+    content = session.read_input(file)
+    try:
+        document = parser.parse(content, "standard input" if file == "-" else file)
+    except UsageError as error:
+        if b"${" in content:
+            error.hint = error.hint or 'Quote a variable that stands inside `{...}` or `[...]`: `"${NAME}"`'
+        raise
+    return variables.expanded(document, os.environ)
 
 
 def read_file(session: Session, file: str) -> "Topology":

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvctl.documents.parser import Document
+from kvctl.documents.parser import Document, Path
+from kvctl.documents.reader import Reader, read
+from kvctl.documents.record import TEXT, Field, Record, Schema, Type, checked, constant
+from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.config_edit import edited
-from kvctl.kv.settings import FIELDS, Republish
-from kvctl.topology.file.fields import CONTEXT, SECTIONS, TITLE
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.topology.file.fields import CONTEXT, NAME, SECTIONS
 from kvctl.topology.file.origin_spec import external
-from kvctl.topology.file.values import Path, Reader
 from kvctl.topology.model import Aggregate, Mirror, Origin
 
 VERSION = 1
@@ -41,112 +41,142 @@ class Topology:
         return self.places.get(name, "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One resource as read."""
+
+    model: Any
+    place: str | None
+    fields: frozenset[str]
+
+
 def read_topology(document: Document) -> Topology:
-    """Read the topology in a document. Raises UsageError with the line, the field, and the nearest existing one."""
-    reader = Reader(document)
-    root = reader.mapping((), _ROOT, "a topology file")
-    if "version" not in root:
-        reader.fail((), "The file has no `version`", hint=f"Add `version: {VERSION}`")
-    if root["version"] is True or root["version"] != VERSION:
-        reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{root['version']}`")
-    contexts = {name: _context(reader, name) for name in _names(reader, "contexts")}
-    places: dict[str, str] = {}
-    named: dict[str, frozenset[str]] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for section, make in _MAKERS.items():
-        found[section] = {}
-        for name in _names(reader, section):
-            if name in places or any(name in others for others in found.values()):
-                reader.fail((section, name), f"`{name}` appears twice in the file: names must be unique")
-            found[section][name], place = make(reader, (section, name), name)
-            named[name] = frozenset(root[section][name] or ())
-            if place is not None:
-                if place not in contexts:
-                    reader.unknown((section, name, "in"), place, "a context of this file", contexts)
-                places[name] = place
-    title = _title(reader) if "name" in root else DEFAULT_NAME
-    return Topology(found["buckets"], found["mirrors"], found["aggregates"], contexts, places, title, named)
+    """Read the topology in a document. Raises UsageError with all errors: place, field, and nearest existing word."""
+    return read(document, _topology)
 
 
-_ROOT = ("version", "name", "contexts", "buckets", "mirrors", "aggregates")
+def _topology(reader: Reader) -> Topology:
+    version = reader.mapping((), ROOT.what).get("version", VERSION)
+    if type(version) is not int or version != VERSION:
+        reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{version}`")
+    found = ROOT.read(reader, ())
+    resources: dict[str, dict[str, _Read]] = {section: found.get(section, {}) for section in SECTIONS}
+    everything = {name: made for inside in resources.values() for name, made in inside.items()}
+    buckets, mirrors, aggregates = (
+        {name: made.model for name, made in inside.items()} for inside in resources.values()
+    )
+    return Topology(
+        buckets,
+        mirrors,
+        aggregates,
+        found.get("contexts", {}),
+        {name: made.place for name, made in everything.items() if made.place is not None},
+        found.get("name", DEFAULT_NAME),
+        {name: made.fields for name, made in everything.items()},
+    )
 
 
-def _names(reader: Reader, section: str) -> list[str]:
-    """Return the names in a section, which may be missing."""
-    value = (reader.at(()) or {}).get(section)
-    if value is not None and not isinstance(value, dict):
-        reader.fail((section,), f"`{section}` must be a mapping of names")
-    return list(value or ())
+# -- resources ---------------------------------------------------------------------------------------------
+
+Make = Callable[[Reader, Path, str], Any]
 
 
-def _title(reader: Reader) -> str:
-    text = reader.text(("name",))
-    if not re.fullmatch(TITLE.limits["pattern"], text):
-        reader.fail(("name",), f"`{text}` is not a valid topology name", hint="Use letters, digits, `_`, `-` and `.`")
-    return text
+def _resource(reader: Reader, path: Path, name: str) -> _Read:
+    """Read one bucket, mirror or aggregate."""
+    section = str(path[0])
+    parts: list[Callable[[Reader, Path], Any]] = [_check_unique, _check_place, SECTIONS[section].read]
+    _, _, found = reader.each(parts, lambda part: part(reader, path))
+    given, place = frozenset(found), found.pop("in", None)
+    if "tag" in found:
+        found["tags"] = (*found.get("tags", ()), *found.pop("tag"))
+    if found.pop("republish_headers_only", False):
+        found["republish"] = replace(found["republish"], headers_only=True)
+    return _Read(reader.checked(path, lambda: _MAKERS[section](name, found)), place, given)
 
 
-def _context(reader: Reader, name: str) -> dict[str, str]:
-    """Read the connection of a context: a named one, a URL, or the one in use, possibly in another domain."""
-    path = ("contexts", name)
-    found = reader.fields(path, CONTEXT, "a context")
-    for one, other in (("context", "url"), ("domain", "api_prefix")):
-        if one in found and other in found:
-            reader.fail(path, f"`{one}` and `{other}` cannot be combined")
-    return found
+def _check_unique(reader: Reader, path: Path) -> None:
+    section, name = path
+    root = reader.at(())
+    for other in SECTIONS:
+        if other == section:
+            return
+        if isinstance(root.get(other), dict) and name in root[other]:
+            reader.fail(path, f"`{name}` appears twice in the file: names must be unique")
 
 
-def _bucket(reader: Reader, path: Path, name: str) -> tuple[BucketConfig, str | None]:
-    found, place = _settings(reader, path, "buckets")
-    config = reader.checked(path, lambda: BucketConfig(name, **found))
-    reader.checked(path, config.to_stream)
-    return config, place
+def _check_place(reader: Reader, path: Path) -> None:
+    given, contexts = reader.at(path), reader.at(()).get("contexts") or {}
+    name = given.get("in") if isinstance(given, dict) else None
+    if isinstance(name, str | int) and isinstance(contexts, dict) and str(name) not in contexts:
+        reader.unknown((*path, "in"), str(name), "a context of this file", contexts)
 
 
-def _mirror(reader: Reader, path: Path, name: str) -> tuple[Mirror, str | None]:
-    found, place = _settings(reader, path, "mirrors")
-    if "origin" not in found:
-        reader.fail(path, f"Mirror `{name}` has no `origin`")
+def _bucket(name: str, found: dict[str, Any]) -> BucketConfig:
+    config = BucketConfig(name, **found)
+    config.to_stream()
+    return config
+
+
+def _mirror(name: str, found: dict[str, Any]) -> Mirror:
     way = (found.pop("origin_domain", None), found.pop("origin_api", None), found.pop("deliver", None))
-    bucket, keys = found.pop("origin"), found.pop("keys", ())
-
-    def make() -> Mirror:
-        mirror = Mirror(name, Origin(bucket, keys=keys, external=external(*way)), **found)
-        mirror.to_stream()
-        return mirror
-
-    return reader.checked(path, make), place
+    origin = Origin(found.pop("origin"), keys=found.pop("keys", ()), external=external(*way))
+    mirror = Mirror(name, origin, **found)
+    mirror.to_stream()
+    return mirror
 
 
-def _aggregate(reader: Reader, path: Path, name: str) -> tuple[Aggregate, str | None]:
-    found, place = _settings(reader, path, "aggregates")
-    origins = found.pop("origins", ())
-
-    def make() -> Aggregate:
-        aggregate = Aggregate(name, origins, **found)
-        aggregate.to_stream()
-        return aggregate
-
-    return reader.checked(path, make), place
+def _aggregate(name: str, found: dict[str, Any]) -> Aggregate:
+    aggregate = Aggregate(name, found.pop("origins"), **found)
+    aggregate.to_stream()
+    return aggregate
 
 
-_MAKERS: dict[str, Callable[[Reader, Path, str], tuple[Any, str | None]]] = {
+_MAKERS: Mapping[str, Callable[[str, dict[str, Any]], Any]] = {
     "buckets": _bucket, "mirrors": _mirror, "aggregates": _aggregate,
 }  # fmt: skip
 
 
-def _settings(reader: Reader, path: Path, section: str) -> tuple[dict[str, Any], str | None]:
-    """Read the fields as the model has them, and the context."""
-    what, known = SECTIONS[section]
-    found = reader.fields(path, known, what)
-    if "tag" in found:
-        found["tags"] = (*found.get("tags", ()), *found.pop("tag"))
-    if found.pop("republish_headers_only", False):
-        if "republish" not in found:
-            reader.fail((*path, "republish_headers_only"), "`republish_headers_only` requires `republish`")
-        found["republish"] = Republish(found["republish"].source, found["republish"].destination, headers_only=True)
-    place = found.pop("in", None)
-    for name, value in found.items():
-        if name in FIELDS:
-            reader.checked((*path, name), partial(edited, {}, {name: value}))
-    return found, place
+# -- the file ----------------------------------------------------------------------------------------------
+
+
+def _named(reference: str, make: Make, names: Schema) -> Type:
+    """Return the type of a mapping from names to resources, which may be empty."""
+
+    def read_all(reader: Reader, path: Path) -> dict[str, Any]:
+        given = reader.at(path)
+        if given is not None and not isinstance(given, dict):
+            reader.fail(path, f"`{path[-1]}` must be a mapping of names")
+        return dict(reader.each(given or {}, lambda name: (name, make(reader, (*path, name), name))))
+
+    inside = {"additionalProperties": {"$ref": f"#/$defs/{reference}"}}
+    return Type(read_all, lambda _: {"type": ["object", "null"], "propertyNames": names, **inside})
+
+
+def _check_title(text: str) -> str:
+    if not re.fullmatch(_TITLE["pattern"], text):
+        raise UsageError(f"`{text}` is not a valid topology name", hint="Use letters, digits, `_`, `-` and `.`")
+    return text
+
+
+_TITLE = {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
+_MIRROR_NAME = {**NAME, "not": {"pattern": f"^{STREAM_PREFIX}"}}
+
+ROOT = Record(
+    "a topology file",
+    {
+        "version": Field(
+            constant(VERSION, ""), "Version of the file format", required=True, missing=f"Add `version: {VERSION}`"
+        ),
+        "name": Field(
+            checked(TEXT, _check_title), "Name of the topology, which marks everything created from it", _TITLE
+        ),
+        "contexts": Field(
+            _named("context", lambda reader, path, _: CONTEXT.read(reader, path), {"minLength": 1}),
+            "Connections to other servers, domains or accounts, by name",
+        ),
+        "buckets": Field(_named("buckets", _resource, NAME), "Buckets by name"),
+        "mirrors": Field(_named("mirrors", _resource, _MIRROR_NAME), "Local read replicas of buckets, by name"),
+        "aggregates": Field(_named("aggregates", _resource, NAME), "Buckets merged from other buckets, by name"),
+    },
+)
+"""The fields of the file itself."""

@@ -180,7 +180,7 @@ def _settings(section: str, config: StreamConfig, inherited: StreamConfig, alone
     live, usual, without = (BucketConfig.from_stream(stream).settings() for stream in (config, inherited, alone))
     live["metadata"] = {name: text for name, text in live["metadata"].items() if name}
     said: dict[str, Any] = {}
-    for name in SECTIONS[section][1]:
+    for name in SECTIONS[section].fields:
         if name in FIELDS and not live[name] == usual[name] == without[name] and _allowed(inherited, name, live[name]):
             said |= _words(name, live[name])
     return said

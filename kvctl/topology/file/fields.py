@@ -1,14 +1,34 @@
-"""Fields of a topology file: reader, description and limits of each. [pure]"""
+"""Fields of a topology file: type, description and limits of each. [pure]"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from kvctl.kv.names import BUCKET_PATTERN, FILTER_PATTERN, MAX_BUCKET
-from kvctl.kv.settings import SETTINGS, Form, Resource
+from kvctl.documents.parser import Path
+from kvctl.documents.reader import Reader
+from kvctl.documents.record import (
+    DURATION,
+    FLAG,
+    INTEGER,
+    PAIRS,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Exclusive,
+    Field,
+    OneAtLeast,
+    Record,
+    Requires,
+    Schema,
+    Type,
+    checked,
+    one_or_several,
+)
+from kvctl.kv.names import BUCKET_PATTERN, FILTER_PATTERN, MAX_BUCKET, check_bucket, check_filter
+from kvctl.kv.settings import SETTINGS, Form, Republish, Resource, Setting
 from kvctl.topology.file.origin_spec import external, parse_origin
-from kvctl.topology.file.values import Field, Path, Reader
 from kvctl.topology.model import Origin
 
 NAME = {"pattern": f"^({BUCKET_PATTERN})$", "maxLength": MAX_BUCKET}
@@ -16,91 +36,102 @@ _FILTER = {"pattern": f"^({FILTER_PATTERN})$"}
 _DOMAIN = {"pattern": r"^[^.*>\s]+$"}
 _SUBJECT = {"pattern": r"^[^.*>\s]+(\.[^.*>\s]+)*$"}
 
-TITLE = Field(
-    Reader.text,
-    "Name of the topology, which marks everything created from it",
-    {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"},
-)
+_BUCKET = checked(TEXT, check_bucket)
+_FILTERS = one_or_several(checked(TEXT, check_filter))
 
-CONTEXT: dict[str, Field] = {
-    "context": Field(Reader.text, "Name of a context, see `kvctl context ls`"),
-    "url": Field(Reader.text, "Server URL, or several separated by commas"),
-    "domain": Field(Reader.text, "JetStream domain", _DOMAIN),
-    "api_prefix": Field(Reader.text, "JetStream API prefix", _SUBJECT),
+
+def _route(reader: Reader, path: Path) -> Republish:
+    source, equals, destination = reader.text(path).partition("=")
+    if not equals or not source or not destination:
+        reader.fail(path, f"`{path[-1]}` must be `SRC=DEST`")
+    return Republish(source, destination)
+
+
+_TYPES: Mapping[Form, Type] = {
+    Form.TEXT: TEXT,
+    Form.TEXTS: TEXTS,
+    Form.PAIRS: PAIRS,
+    Form.INTEGER: INTEGER,
+    Form.FLAG: FLAG,
+    Form.DURATION: DURATION,
+    Form.SIZE: SIZE,
+    Form.ROUTE: Type(_route, lambda limits: {"type": "string", **limits}),
 }
 
-_READERS: Mapping[Form, Callable[[Reader, Path], Any]] = {
-    Form.TEXT: Reader.text,
-    Form.TEXTS: Reader.texts,
-    Form.PAIRS: Reader.text_map,
-    Form.INTEGER: Reader.integer,
-    Form.FLAG: Reader.flag,
-    Form.DURATION: Reader.duration,
-    Form.SIZE: Reader.size,
-    Form.ROUTE: Reader.republish,
-}
+
+def _type_of(row: Setting) -> Type:
+    return _TYPES[row.form] if row.part_of else checked(_TYPES[row.form], partial(_checked, row))
+
+
+def _checked(row: Setting, value: Any) -> Any:
+    row.to_stream({}, value)
+    return value
 
 
 def _settings(resource: Resource) -> dict[str, Field]:
     """Return the fields of a resource's settings and its place; an option's other name is an alias."""
     rows = [row for row in SETTINGS.values() if resource in row.of]
-    found = {row.name: Field(_READERS[row.form], row.file_help or row.help, row.limits) for row in rows}
-    found |= {row.option: Field(_READERS[row.form], f"Alias of `{row.name}`", row.limits) for row in rows if row.option}
-    return found | {"in": Field(Reader.text, "Context of this file to create it in; default: the context in use")}
+    found = {row.name: Field(_type_of(row), row.file_help or row.help, row.limits) for row in rows}
+    found |= {row.option: Field(_type_of(row), f"Alias of `{row.name}`", row.limits) for row in rows if row.option}
+    return found | {"in": Field(TEXT, "Context of this file to create it in; default: the context in use")}
 
 
-BUCKET = _settings("bucket")
+_PARTS = [row for row in SETTINGS.values() if row.part_of]
+_DENY_PURGE = Field(FLAG, "Keep history readable here after a purge at the origin")
 
-_DENY_PURGE = Field(Reader.flag, "Keep history readable here after a purge at the origin")
+CONTEXT = Record(
+    "a context",
+    {
+        "context": Field(TEXT, "Name of a context, see `kvctl context ls`"),
+        "url": Field(TEXT, "Server URL, or several separated by commas"),
+        "domain": Field(TEXT, "JetStream domain", _DOMAIN),
+        "api_prefix": Field(TEXT, "JetStream API prefix", _SUBJECT),
+    },
+    [Exclusive("context", "url"), Exclusive("domain", "api_prefix")],
+)
+BUCKET = Record("a bucket", _settings("bucket"), [Requires(row.name, row.part_of) for row in _PARTS])
+MIRROR = Record(
+    "a mirror",
+    {
+        "origin": Field(_BUCKET, "Bucket or mirror to replicate", NAME, required=True),
+        "origin_domain": Field(TEXT, "JetStream domain of the origin", _DOMAIN),
+        "origin_api": Field(TEXT, "Prefix under which this account imports the origin's API", _SUBJECT),
+        "deliver": Field(TEXT, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
+        "keys": Field(_FILTERS, "Replicate only these keys, where that is safe", _FILTER),
+        "deny_purge": _DENY_PURGE,
+        **_settings("mirror"),
+    },
+    [Exclusive("origin_domain", "origin_api"), Requires("deliver", "origin_api")],
+)
+ORIGIN = Record(
+    "an origin",
+    {
+        "bucket": Field(_BUCKET, "Bucket whose keys are replicated", NAME),
+        "stream": Field(_BUCKET, "Mirror of the bucket to replicate from instead", NAME),
+        "keys": Field(_FILTERS, "Replicate only these keys, without the literal head of the filter", _FILTER),
+        "prefix": Field(TEXT, "Prefix of the keys in the aggregate"),
+        "map": Field(
+            PAIRS,
+            "Destination of the keys of each filter, with `$1` for the first wildcard",
+            {"propertyNames": _FILTER, "additionalProperties": {"type": "string", "minLength": 1}},
+        ),
+        "domain": Field(TEXT, "JetStream domain of the origin", _DOMAIN),
+        "api": Field(TEXT, "Prefix under which this account imports the origin's API", _SUBJECT),
+        "deliver": Field(TEXT, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
+    },
+    [OneAtLeast(("bucket", "stream")), Exclusive("domain", "api"), Requires("deliver", "api")],
+)
 
-MIRROR: dict[str, Field] = {
-    "origin": Field(Reader.bucket, "Bucket or mirror to replicate", NAME),
-    "origin_domain": Field(Reader.text, "JetStream domain of the origin", _DOMAIN),
-    "origin_api": Field(Reader.text, "Prefix under which this account imports the origin's API", _SUBJECT),
-    "deliver": Field(Reader.text, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
-    "keys": Field(Reader.filters, "Replicate only these keys, where that is safe", _FILTER),
-    "deny_purge": _DENY_PURGE,
-    **_settings("mirror"),
-}
 
-ORIGIN: dict[str, Field] = {
-    "bucket": Field(Reader.bucket, "Bucket whose keys are replicated", NAME),
-    "stream": Field(Reader.bucket, "Mirror of the bucket to replicate from instead", NAME),
-    "keys": Field(Reader.filters, "Replicate only these keys, without the literal head of the filter", _FILTER),
-    "prefix": Field(Reader.text, "Prefix of the keys in the aggregate"),
-    "map": Field(Reader.text_map, "Destination of the keys of each filter, with `$1` for the first wildcard",
-                 {"propertyNames": _FILTER, "additionalProperties": {"type": "string", "minLength": 1}}),
-    "domain": Field(Reader.text, "JetStream domain of the origin", _DOMAIN),
-    "api": Field(Reader.text, "Prefix under which this account imports the origin's API", _SUBJECT),
-    "deliver": Field(Reader.text, "Prefix of the subjects that the origin's account delivers on", _SUBJECT),
-}  # fmt: skip
-
-
-def read_origins(reader: Reader, path: Path) -> tuple[Origin, ...]:
-    """Read the origins of an aggregate. Raises UsageError."""
-    if not isinstance(reader.at(path), list):
-        reader.fail(path, "`origins` must be a list")
-    return tuple(_origin(reader, (*path, number)) for number in range(len(reader.at(path))))
-
-
-AGGREGATE: dict[str, Field] = {
-    "origins": Field(read_origins, "Origins: names of buckets, or mappings with details"),
-    "writable": Field(Reader.flag, "Allow clients to write to it"),
-    "deny_purge": _DENY_PURGE,
-    **_settings("aggregate"),
-}
-
-SECTIONS: Mapping[str, tuple[str, Mapping[str, Field]]] = {
-    "buckets": ("a bucket", BUCKET),
-    "mirrors": ("a mirror", MIRROR),
-    "aggregates": ("an aggregate", AGGREGATE),
-}
+def _origins(reader: Reader, path: Path) -> tuple[Origin, ...]:
+    return tuple(reader.each(reader.items(path), partial(_origin, reader)))
 
 
 def _origin(reader: Reader, path: Path) -> Origin:
-    if isinstance(reader.at(path), str):
-        return reader.checked(path, lambda: parse_origin(reader.at(path)))
-    found: dict[str, Any] = reader.fields(path, ORIGIN, "an origin")
+    spec = reader.at(path)
+    if isinstance(spec, str):
+        return reader.checked(path, lambda: parse_origin(spec))
+    found = ORIGIN.read(reader, path)
 
     def make() -> Origin:
         return Origin(
@@ -113,3 +144,28 @@ def _origin(reader: Reader, path: Path) -> Origin:
         )
 
     return reader.checked(path, make)
+
+
+def _origins_schema(limits: Schema) -> Schema:
+    spec = {
+        "type": "string",
+        "minLength": 1,
+        "description": "A bucket, or fields in the notation of the command line",
+        "examples": ["ORDERS", "bucket=ORDERS,keys=NEW.>,prefix=orders.new"],
+    }
+    return {"type": "array", "minItems": 1, "items": {"anyOf": [spec, {"$ref": "#/$defs/origin"}]}, **limits}
+
+
+AGGREGATE = Record(
+    "an aggregate",
+    {
+        "origins": Field(
+            Type(_origins, _origins_schema), "Origins: names of buckets, or mappings with details", required=True
+        ),
+        "writable": Field(FLAG, "Allow clients to write to it"),
+        "deny_purge": _DENY_PURGE,
+        **_settings("aggregate"),
+    },
+    BUCKET.rules,
+)
+SECTIONS: Mapping[str, Record] = {"buckets": BUCKET, "mirrors": MIRROR, "aggregates": AGGREGATE}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvctl import atomic_file
-from kvctl.documents import parser
+from kvctl.documents import parser, variables
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
@@ -76,7 +76,7 @@ def load(content: bytes, source: str) -> Saved:
         raise UsageError(f"`{source}` is damaged: its checksum does not match", hint="Create a new plan")
     try:
         return _from_json(found)
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         raise UsageError(f"`{source}` is damaged: fields are missing", hint="Create a new plan") from None
 
 
@@ -88,6 +88,7 @@ def _to_json(saved: Saved) -> dict[str, Any]:
     return {
         "source": saved.source,
         "document": saved.document,
+        "variables": [[list(path), text.source] for path, text in variables.texts(saved.document)],
         "addresses": dict(saved.addresses),
         "prune": saved.prune,
         "forced": list(saved.forced),
@@ -124,6 +125,8 @@ def _from_json(found: Mapping[str, Any]) -> Saved:
     seen = {(item["place"], item["stream"]): item["fingerprint"] for item in found["seen"]}
     plan = Plan([_change_from_json(item) for item in found["changes"]], list(found["warnings"]), [], seen)
     forced = tuple(found["forced"])
+    for path, source in found.get("variables", ()):
+        variables.mark(found["document"], tuple(path), source)
     return Saved(found["document"], found["source"], plan, found["addresses"], prune=found["prune"], forced=forced)
 
 

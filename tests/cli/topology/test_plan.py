@@ -42,6 +42,32 @@ def test_plan_shows_changes_and_applies_none(
     assert (nothing.exit_code, nothing.out, nothing.err) == (0, "", "Nothing to change\n")
 
 
+def test_file_with_variables_is_planned_saved_and_applied(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    title, file, out = unique("t"), tmp_path / "topology.yaml", tmp_path / "topology.plan"
+    file.write_text(
+        f"version: 1\nname: {title}\nbuckets:\n  {title}_${{REGION}}:\n    history: ${{HISTORY:-2}}\n"
+        "    max_bytes: ${LIMIT}\n    compress: ${COMPRESS}\n"
+    )
+    plan = ("topology", "plan", "-f", str(file), "-s", server.url)
+    missing = run(*plan, env={"REGION": "lon", "LIMIT": "topsecret"})
+    assert (missing.exit_code, missing.out) == (2, "")
+    assert "3 errors" not in missing.err
+    assert missing.err.startswith(f"error: {file} has 2 errors:\n  {file}:6:5: ")
+    assert "Variable `COMPRESS` is not set" in missing.err
+    assert "`${LIMIT}` is not a size" in missing.err
+    assert "topsecret" not in missing.err
+    given = {"REGION": "lon", "LIMIT": "1MiB", "COMPRESS": "true"}
+    assert run(*plan, "--out", str(out), env=given).exit_code == 0
+    applied = run("topology", "apply", str(out), "--yes", "-s", server.url)  # a saved plan needs no variables
+    assert applied.exit_code == 0, applied.err
+    config = raw.api(f"STREAM.INFO.KV_{title}_lon")["config"]
+    assert (config["max_msgs_per_subject"], config["max_bytes"], config["compression"]) == (2, 1 << 20, "s2")
+    file.write_text(f"version: 1\nbuckets: {{{title}: {{cluster: ${{REGION}}}}}}")
+    assert 'hint: Quote a variable that stands inside `{...}` or `[...]`: `"${NAME}"`' in run(*plan).err
+
+
 def test_apply_asks_first_and_changes_nothing_the_second_time(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:

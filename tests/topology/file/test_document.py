@@ -48,6 +48,42 @@ def test_document_reads_example_of_the_contract() -> None:
     ]  # fmt: skip
 
 
+def test_document_reports_all_errors_in_their_order() -> None:
+    text = """
+version: 1
+name: a b
+mirors: {}
+buckets:
+  A: {histroy: 5, replicas: 9}
+  B: [1]
+  C: {in: nowhere, republish_headers_only: true}
+mirrors:
+  M: {orign: A, storage: floppy}
+  A: {origin: B}
+"""
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert caught.value.message.splitlines() == [
+        "t.yaml has 10 errors:",
+        "  t.yaml:3:1: name: `a b` is not a valid topology name. Use letters, digits, `_`, `-` and `.`",
+        "  t.yaml:4:1: mirors: `mirors` is not a field of a topology file. Did you mean `mirrors`?",
+        "  t.yaml:6:7: buckets.A.histroy: `histroy` is not a field of a bucket. Did you mean `history`?",
+        "  t.yaml:6:19: buckets.A.replicas: `replicas` must be 1 to 5, not 9",
+        "  t.yaml:7:3: buckets.B: A bucket must be a mapping",
+        "  t.yaml:8:7: buckets.C.in: `nowhere` is not a context of this file. None are defined",
+        "  t.yaml:8:20: buckets.C.republish_headers_only: `republish_headers_only` requires `republish`",
+        "  t.yaml:10:7: mirrors.M.orign: `orign` is not a field of a mirror. Did you mean `origin`?",
+        "  t.yaml:10:17: mirrors.M.storage: `storage` must be `file` or `memory`, not `floppy`",
+        "  t.yaml:11:3: mirrors.A: `A` appears twice in the file: names must be unique",
+    ]
+    assert caught.value.hint is None
+
+
+def test_document_of_another_version_is_not_read_further() -> None:
+    with pytest.raises(UsageError, match=r"t\.yaml:1:1: version: This kvctl reads version 1, not `2`$"):
+        read("version: 2\nbuckets: {B: {colour: red}}")
+
+
 def test_document_reads_every_setting_of_a_bucket() -> None:
     topology = read(
         "version: 1\nbuckets: {B: {description: d, history: 2, ttl: 1h, marker_ttl: 5m, replicas: 3, storage: memory, "
@@ -71,7 +107,7 @@ def test_document_reads_origins_in_command_line_notation() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("buckets: {}", "The file has no `version`", "`version: 1`"),
+        ("buckets: {}", "The topology file has no `version`", "`version: 1`"),
         ("version: 2", "t.yaml:1:1: version: This kvctl reads version 1, not `2`", ""),
         ("version: 1\nbuckets:\n  B:\n    histroy: 5", "t.yaml:4:5: buckets.B.histroy: `histroy` is not", "`history`?"),
         ("version: 1\nbucket: {}", "t.yaml:2:1: bucket: `bucket` is not a field of a topology file", "`buckets`?"),
@@ -84,9 +120,9 @@ def test_document_reads_origins_in_command_line_notation() -> None:
         ("version: 1\nbuckets: {B: {compress: maybe}}", "`compress` must be true or false", ""),
         ("version: 1\nbuckets: {a b: {}}", "buckets.a b: `a b` is not a bucket name", ""),
         ("version: 1\nbuckets: [B]", "buckets: `buckets` must be a mapping of names", ""),
-        ("version: 1\nmirrors: {M: {}}", "mirrors.M: Mirror `M` has no `origin`", ""),
+        ("version: 1\nmirrors: {M: {}}", "mirrors.M: The mirror has no `origin`", ""),
         ("version: 1\nmirrors: {KV_M: {origin: B}}", "mirrors.KV_M: `KV_M` is a bucket stream name", ""),
-        ("version: 1\naggregates: {A: {}}", "aggregates.A: An aggregate needs an origin", ""),
+        ("version: 1\naggregates: {A: {}}", "aggregates.A: The aggregate has no `origins`", ""),
         ("version: 1\naggregates: {A: {origins: B}}", "`origins` must be a list", ""),
         ("version: 1\naggregates:\n  A:\n    origins:\n      - {bucket: B}\n      - {buckt: B}",
          "t.yaml:6:10: aggregates.A.origins.1.buckt: `buckt` is not a field of an origin", "`bucket`?"),
