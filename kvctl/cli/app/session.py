@@ -80,6 +80,10 @@ class Session:
             client.connection.trace = self.terminal.trace
         return client
 
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Call a function when the session is closed, before its connections are."""
+        self._resources.callback(callback)
+
     async def close(self) -> None:
         """Close all connections."""
         await self._resources.aclose()

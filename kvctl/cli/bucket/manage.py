@@ -222,7 +222,7 @@ async def edit(
     from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards, replica_hazards
 
-    _check_changes(settings, clear)
+    check_changes(settings, clear)
     check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
     plan = await bucket_changes.plan_edit((await session.client()).api, bucket, settings, clear or ())
     if dry_run:
@@ -292,7 +292,7 @@ async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Crea
     return made
 
 
-def _check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
+def check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
     """Validate the changes before anything is sent. Raises UsageError."""
     from kvctl.kv.config_edit import edited
 

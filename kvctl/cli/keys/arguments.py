@@ -25,7 +25,21 @@ async def open_bucket(session: Session, name: str, *, write: bool = False) -> "B
     if write:
         check_writable(session, name)
     bucket: Bucket = (await session.client()).bucket(name)
+    if write:
+        note_origin(session, bucket)
     return bucket
+
+
+def note_origin(session: Session, bucket: "Bucket") -> None:
+    """Note at the end of the command, once, if what was written through a mirror's name went to its origin."""
+
+    def note() -> None:
+        binding = bucket.binding
+        if binding.origin is not None and bucket.own.any():
+            origin = binding.source.bucket
+            session.note(f"note: `{bucket.name}` is a mirror; written to its origin `{origin}`", always=True)
+
+    session.at_end(note)
 
 
 def check_writable(session: Session, name: str) -> None:

@@ -14,7 +14,7 @@ from kvctl.cli.app.parameters import (
     bucket_names,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import Given, setting_options
+from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
     DenyPurge,
@@ -217,6 +217,36 @@ async def show(session: Session, name: Name) -> None:
 
     await builders.find_aggregate((await session.client()).api, name)
     await show_bucket(session, name)
+
+
+@command(
+    app,
+    "edit",
+    examples=["kvctl aggregate edit EDGE --max-bytes 1GiB", "kvctl aggregate edit EDGE --clear description --dry-run"],
+    see=["bucket edit", "aggregate show"],
+)
+async def edit(
+    session: Session,
+    name: Name,
+    settings: Annotated[Given, setting_options("aggregate", edit=True)],
+    clear: Annotated[list[str] | None, clear_option("aggregate")] = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Change settings of an aggregate, as `bucket edit` does.
+
+    Changes only the given settings, and shows the differences first. `aggregate add-origin` and
+    `aggregate remove-origin` change its origins.
+
+    An edit that would lose data, or hide or keep other data than the origin, is refused without --force NAME.
+    """
+    from kvctl.cli.bucket.manage import check_changes
+    from kvctl.cli.bucket.manage import edit as edit_bucket
+    from kvctl.topology.apply import builders
+
+    check_changes(settings, clear)
+    await builders.find_aggregate((await session.client()).api, name)
+    await edit_bucket(session, name, settings, clear, dry_run, force)
 
 
 @command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])

@@ -13,7 +13,7 @@ from kvctl.cli.app.parameters import (
     bucket_names,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import Given, setting_options
+from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
     DenyPurge,
@@ -206,6 +206,39 @@ async def _confirm_deletion(
         await session.confirm(f"Mirror `{name}` is deleted after the copy", typed_name=name, confirmed=confirm)
     elif session.interactive:
         await session.confirm(f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?", yes=yes)
+
+
+@command(
+    app,
+    "edit",
+    examples=[
+        "kvctl mirror edit ORDERS_NYC --max-bytes 1GiB",
+        "kvctl mirror edit ORDERS_NYC --clear description --dry-run",
+    ],
+    see=["bucket edit", "mirror show"],
+)
+async def edit(
+    session: Session,
+    name: Name,
+    settings: Annotated[Given, setting_options("mirror", edit=True)],
+    clear: Annotated[list[str] | None, clear_option("mirror")] = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Change settings of a mirror, as `bucket edit` does.
+
+    Changes only the given settings, and shows the differences first. Its origin and its keys cannot
+    change: create another one.
+
+    An edit that would lose data, or hide or keep other data than the origin, is refused without --force NAME.
+    """
+    from kvctl.cli.bucket.manage import check_changes
+    from kvctl.cli.bucket.manage import edit as edit_bucket
+    from kvctl.topology.apply import builders
+
+    check_changes(settings, clear)
+    await builders.find_mirror((await session.client()).api, name)
+    await edit_bucket(session, name, settings, clear, dry_run, force)
 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])

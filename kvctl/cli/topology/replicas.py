@@ -1,5 +1,6 @@
 """Shared parts of `kvctl mirror` and `kvctl aggregate`: options, creation, waiting, listings."""
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from kvctl.render.view import Column, View, age_text, document, duration_text, s
 from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
+    from kvctl.jetstream.stream_info import StreamInfo
     from kvctl.kv.config import BucketStatus
     from kvctl.topology.apply.builders import Plan
 
@@ -46,16 +48,39 @@ async def build(
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
     if not dry_run:
-        api = (await session.client()).api
-        await builders.apply(api, plan, force or ())
+        api, begun, entries = (await session.client()).api, time.monotonic(), 0
+        info = await builders.apply(api, plan, force or ())
         if not no_wait:
             with session.progress(f"Filling {plan.name}", arrival.total(plan.goals)) as progress:
-                await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, progress.advance)
+
+                def advance(count: int) -> None:
+                    nonlocal entries
+                    entries += count
+                    progress.advance(count)
+
+                await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, advance)
     text = f"{what.capitalize()} `{plan.name}` already exists with this configuration"
-    if changes:
-        text = f"Created {what} `{plan.name}`" if new else f"Changed {what} `{plan.name}`"
+    if changes and not dry_run:
+        filled = "" if no_wait else f": {_entries(entries)} in {time.monotonic() - begun:.1f} s"
+        text = f"{'Created' if new else 'Changed'} {what} `{plan.name}`{_built(plan, info)}{filled}"
+        text += f". Watch it with `kvctl topology status {plan.name} --watch`"
     row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_rows(plan.config), "changed": changes}
     tell(session, row, text, always=not changes)
+
+
+def _built(plan: "Plan", info: "StreamInfo") -> str:
+    """Return the origins of a replica, and what a mirror answers."""
+    origins = " and ".join(f"`{name}`" for name in dict.fromkeys(row["name"] for row in origin_rows(plan.config)))
+    if not plan.config.get("mirror"):
+        return f" from {origins}"
+    if not info["config"].get("mirror_direct"):
+        return f" of {origins}"
+    cluster = (info.get("cluster") or {}).get("name")
+    return f" of {origins}, which answers its reads" + (f" near cluster `{cluster}`" if cluster else "")
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
 
 
 def show_config(session: Session, config: dict[str, Any]) -> None:

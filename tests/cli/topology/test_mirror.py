@@ -1,6 +1,7 @@
 """`kvctl mirror` as a process."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -50,10 +51,45 @@ def test_mirror_is_created_listed_shown_and_deleted(
 def test_mirror_create_reports_on_a_terminal_and_in_json(run: Run, server: Server, bucket: str, unique: Names) -> None:
     one, other = unique("M"), unique("M")
     made = run("mirror", "create", one, "--origin", bucket, "-s", server.url, tty=True)
-    assert made.err == f"Created mirror `{one}`\n"
+    built = rf"Created mirror `{one}` of `{bucket}`, which answers its reads: 3 entries in \d+\.\d s\. "
+    watch = rf"Watch it with `kvctl topology status {one} --watch`\n"
+    assert re.fullmatch(built + watch, made.err)
     made = run("mirror", "create", other, "--origin", bucket, "-s", server.url, "-o", "json")
     origins = [{"name": bucket, "stream": f"KV_{bucket}", "domain": None, "api": None}]
     assert json.loads(made.out) == {"name": other, "stream": other, "origins": origins, "changed": True}
+
+
+def test_mirror_and_aggregate_are_edited_by_their_own_commands(
+    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
+) -> None:
+    mirror, aggregate, at = unique("M"), unique("A"), ("-s", server.url)
+    assert run("mirror", "create", mirror, "--origin", bucket, *at).exit_code == 0
+    assert run("aggregate", "create", aggregate, "--origin", bucket, *at).exit_code == 0
+    for kind, name, stream in (("mirror", mirror, mirror), ("aggregate", aggregate, f"KV_{aggregate}")):
+        assert run(kind, "edit", name, "--description", "near", "--dry-run", *at).exit_code == 0
+        assert "description" not in raw.api(f"STREAM.INFO.{stream}")["config"]
+        assert run(kind, "edit", name, "--description", "near", *at).exit_code == 0
+        assert raw.api(f"STREAM.INFO.{stream}")["config"]["description"] == "near"
+        assert run(kind, "edit", name, "--clear", "description", *at).exit_code == 0
+        assert not raw.api(f"STREAM.INFO.{stream}")["config"].get("description")
+        assert run(kind, "edit", name, *at).exit_code == 2
+        assert run(kind, "edit", unique("NONE"), "--description", "x", *at).exit_code == 3
+        other = run(kind, "edit", bucket, "--description", "x", *at)
+        assert (other.exit_code, f"`{bucket}` is a bucket, not" in other.err) == (1, True)
+
+
+def test_write_through_the_name_of_a_mirror_names_its_origin(
+    run: Run, server: Server, bucket: str, unique: Names
+) -> None:
+    name, at = unique("M"), ("-s", server.url)
+    assert run("mirror", "create", name, "--origin", bucket, *at).exit_code == 0
+    note = f"note: `{name}` is a mirror; written to its origin `{bucket}`\n"
+    assert run("put", name, "NEW.9", "v", *at).err == note
+    assert run("put", name, "NEW.9", "v", "-q", *at).err == ""
+    assert run("put", name, "NEW.9", "v", "--if-different", *at).err == ""  # nothing was written
+    assert run("load", name, "-", *at, stdin=b'{"key":"a","value":"1"}\n{"key":"b","value":"2"}\n').err.endswith(note)
+    assert run("delete", name, "a", "b", "NEW.9", *at).err == note
+    assert run("put", bucket, "NEW.9", "v", *at).err == ""
 
 
 def test_mirror_takes_compression_metadata_and_a_limit_of_values(
