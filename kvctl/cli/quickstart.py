@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from datetime import timedelta
-from typing import IO
+from typing import IO, Annotated
+
+from typer import Option
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Interrupted, Session
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import paint
 from kvctl.units import format_duration
 
@@ -23,23 +25,32 @@ _PATIENCE = 20.0
 """Seconds to wait for output or the end of a background command."""
 
 
-@command(app, "quickstart", examples=["kvctl quickstart", "kvctl quickstart --context test"], see=["server run"])
-def quickstart(session: Session) -> None:
+_EXAMPLES = ["kvctl quickstart", "kvctl quickstart --step", "kvctl quickstart --context test"]
+
+
+@command(app, "quickstart", examples=_EXAMPLES, see=["server run", "help topologies"])
+def quickstart(
+    session: Session,
+    step: Annotated[bool, Option("--step", help="Wait for Enter after each part")] = False,
+) -> None:
     """Run a short tour on a temporary server.
 
-    Starts a NATS server on a free port, creates buckets, writes, reads and watches keys, and prints each command before
-    it runs, as you would type it. The server and its data are deleted at the end, after a few seconds.
+    Starts a NATS server on a free port, creates buckets, replicates them, draws and audits the replication, reads,
+    updates and watches keys, and prints each command before it runs, as you would type it. The server and its data are
+    deleted at the end.
 
     With --server or --context the tour uses that server, creates buckets with unique names and deletes them at the end.
     """
+    if step and not sys.stdin.isatty():
+        raise UsageError("`--step` waits for Enter, and standard input is not a terminal")
     options = session.options
     signal.signal(signal.SIGTERM, _interrupted)
     if options.server is not None or options.context is not None:
         _require_server(session)
-        number = os.urandom(3).hex()
-        _walk(Tour(session, _arguments(options.connection_flags())), f"orders-{number}", f"sessions-{number}")
+        tour = Tour(session, _arguments(options.connection_flags()), step=step)
+        _walk(tour, f"-{os.urandom(3).hex()}")
     else:
-        _on_own_server(session)
+        _on_own_server(session, step)
 
 
 def _interrupted(number: int, _frame: object) -> None:
@@ -58,18 +69,22 @@ def _require_server(session: Session) -> None:
     asyncio.run(reach())
 
 
-def _on_own_server(session: Session) -> None:
+def _on_own_server(session: Session, step: bool) -> None:
     from kvctl.server import run_server
 
     with run_server() as server, _environment(NATS_URL=server.url):
-        tour = Tour(session)
+        tour = Tour(session, step=step)
         tour.say("A local server with its data in a temporary directory; start your own with `kvctl server run`")
         tour.show(f"export NATS_URL={server.url}")
+        if not step and session.terminal.is_terminal:
+            tour.say("With `--step` the tour waits for Enter after each part")
         tour.end()
-        _walk(tour, "orders", "sessions")
+        _walk(tour, "")
     tour.say("The server and its data were deleted. Next steps:")
     tour.list(
         ("kvctl server run", "start a server on the default port"),
+        ("kvctl server run --lab supercluster", "start two clusters, and replicate between them"),
+        ("kvctl help topologies", "describe buckets and their replicas in a file, plan and apply it"),
         ("kvctl context add prod --server URL --select", "save your servers under names"),
         ("kvctl --help", "list all commands; `kvctl help` lists the topics"),
         ("kvctl help guarantees", "read what is guaranteed and what is not"),
@@ -77,25 +92,43 @@ def _on_own_server(session: Session) -> None:
     )
 
 
-def _walk(tour: "Tour", orders: str, sessions: str) -> None:
+def _walk(tour: "Tour", suffix: str) -> None:
+    orders, returns, copy, shop = (name + suffix for name in ("orders", "returns", "orders-copy", "shop"))
     try:
-        _use(tour, orders, sessions)
+        _replicate(tour, orders, returns, copy, shop)
+        _use(tour, orders)
+        tour.say("Destructive commands ask for confirmation; `--yes` skips the prompt")
+        tour.run("aggregate", "delete", shop, "--yes")
+        tour.run("mirror", "delete", copy, "--yes")
+        tour.run("bucket", "delete", orders, "--yes")
+        tour.run("bucket", "delete", returns, "--yes")
     except BaseException:
-        for bucket in (orders, sessions):
-            tour.quietly("bucket", "delete", bucket, "--yes")
+        for kind, name in (("aggregate", shop), ("mirror", copy), ("bucket", orders), ("bucket", returns)):
+            tour.quietly(kind, "delete", name, "--yes")
         raise
 
 
-def _use(tour: "Tour", orders: str, sessions: str) -> None:
-    tour.say("Buckets hold keys. The first keeps five values of each key, in the second keys expire after an hour")
+def _replicate(tour: "Tour", orders: str, returns: str, copy: str, shop: str) -> None:
+    tour.say("Buckets hold keys. The first keeps five revisions of each key")
     tour.run("bucket", "add", orders, "--history", "5")
-    tour.run("bucket", "add", sessions, "--ttl", "1h", "--storage", "memory")
-    tour.run("bucket", "ls")
+    tour.run("bucket", "add", returns)
     tour.say("A write prints its revision: a number that increases with every write to the bucket")
     tour.run("put", orders, "NEW.7", "two of these")
     tour.run("put", orders, "NEW.8", "one of those")
-    tour.value("get", orders, "NEW.7")
+    tour.run("put", returns, "8", "broken")
+    tour.say("A mirror is a copy of a bucket near its readers, an aggregate merges buckets into one")
+    tour.run("mirror", "create", copy, "--origin", orders)
+    tour.run("aggregate", "create", shop, "--origin", f"bucket={orders},keys=NEW.>,prefix=new",
+             "--origin", f"bucket={returns},prefix=returned")  # fmt: skip
+    tour.run("get", shop, "new.>")
+    tour.run("topology", "graph", orders, returns)
+    tour.say("A lag of 0 proves nothing, so an audit compares every key with the origins")
+    tour.run("topology", "audit", copy, shop)
+
+
+def _use(tour: "Tour", orders: str) -> None:
     tour.say("Keys are tokens separated by dots; `*` matches one token, `>` matches all that follow")
+    tour.value("get", orders, "NEW.7")
     tour.run("get", orders, "NEW.*")
     tour.say("Earlier values are kept and can be read")
     tour.run("put", orders, "NEW.7", "three of these")
@@ -116,9 +149,6 @@ def _use(tour: "Tour", orders: str, sessions: str) -> None:
     tour.run("revert", orders, "NEW.8", "2")
     tour.say("Scripts get exact bytes and tab-separated lines in a pipe, or JSON")
     tour.run("get", orders, "NEW.8", "-o", "json")
-    tour.say("Destructive commands ask for confirmation; `--yes` skips the prompt")
-    tour.run("bucket", "delete", sessions, "--yes")
-    tour.run("bucket", "delete", orders, "--yes")
 
 
 def _arguments(flags: Mapping[str, object]) -> list[str]:
@@ -133,21 +163,31 @@ def _arguments(flags: Mapping[str, object]) -> list[str]:
 class Tour:
     """Tour that prints commands and runs them; `arguments` are appended to each."""
 
-    def __init__(self, session: Session, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, session: Session, arguments: Sequence[str] = (), *, step: bool = False) -> None:
         self._session = session
+        self._step = step
+        self._parts = 0
         self._arguments = list(arguments)
         self._unseen = ["--color", session.options.color]
 
     def say(self, text: str) -> None:
-        """Print a comment."""
-        if not self._session.options.quiet:
-            self._print(f"# {text}", "dim")
+        """Print a comment, which begins a part of the tour."""
+        self._parts += 1
+        if self._step and self._parts > 1:
+            self._wait()
+        self._comment(text)
 
     def list(self, *lines: tuple[str, str]) -> None:
         """Print commands with their purposes as comments."""
         width = max(len(line) for line, _ in lines)
         for line, purpose in lines:
-            self.say(f"  {line:{width}}  {purpose}")
+            self._comment(f"  {line:{width}}  {purpose}")
+
+    def _wait(self) -> None:
+        """Wait for Enter; the end of input ends the tour as Ctrl-C does."""
+        print("Press Enter to continue", end="", file=sys.stderr, flush=True)
+        if not sys.stdin.readline():
+            raise Interrupted(signal.SIGINT)
 
     def show(self, line: str) -> None:
         """Print a command line as it would be typed."""
@@ -169,7 +209,7 @@ class Tour:
         if found != code:
             raise KvctlError(f"`{self._line(command)}` exited with code {found} instead of {code}")
         if code:
-            self.say(f"exit code {code}")
+            self._comment(f"exit code {code}")
         self.end()
 
     def value(self, *command: str) -> None:
@@ -203,6 +243,10 @@ class Tour:
 
     def _line(self, command: Sequence[str]) -> str:
         return shlex.join(["kvctl", *command, *self._arguments])
+
+    def _comment(self, text: str) -> None:
+        if not self._session.options.quiet:
+            self._print(f"# {text}", "dim")
 
     def _print(self, text: str, style: str = "") -> None:
         colored = style and text and self._session.terminal.colored

@@ -31,6 +31,19 @@ def test_the_tour(run: Run, temporary: Path, tty: bool, snapshot: SnapshotAssert
     assert list(temporary.iterdir()) == []
 
 
+def test_step_waits_for_enter_after_each_part(run: Run, temporary: Path) -> None:
+    result = run("quickstart", "--step", tty=True, stdin=b"\n" * 20, env={"TMPDIR": str(temporary)})
+    assert result.exit_code == 0
+    assert result.err.count("Press Enter to continue") == 12
+    assert "With `--step`" not in result.out
+
+
+def test_step_without_a_terminal_is_a_usage_error(run: Run) -> None:
+    result = run("quickstart", "--step", stdin=b"\n" * 20)
+    assert (result.exit_code, result.out) == (2, "")
+    assert "standard input is not a terminal" in result.err
+
+
 @pytest.mark.slow
 def test_the_commands_work_when_they_are_typed(run: Run, own_server: Server) -> None:
     """Run the printed commands in a shell against another server, and compare their exit codes."""
@@ -52,7 +65,7 @@ def test_on_a_given_server_nothing_is_left(run: Run, own_server: Server) -> None
         raw.create_bucket("orders")
         result = run("quickstart", "-s", own_server.url)
         assert (result.exit_code, result.err) == (0, "")
-        assert f"kvctl bucket ls --server {own_server.url}" in result.out
+        assert f" --server {own_server.url}\n" in result.out
         assert raw.api("STREAM.NAMES")["streams"] == ["KV_orders"]
 
 
