@@ -15,7 +15,6 @@ from kvctl.server import Server, run_server
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 
-
 CHANGING = {
     r"\d{4}-\d\d-\d\dT[\d:.]+Z": "TIME",
     r"in \d+\.\d s": "in SECONDS",
