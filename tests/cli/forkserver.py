@@ -145,7 +145,7 @@ def _import_everything() -> None:
     import kvctl
 
     for module in pkgutil.walk_packages(kvctl.__path__, "kvctl."):
-        if module.name != "kvctl.__main__":
+        if module.name not in ("kvctl.__main__", "kvctl.pytest_plugin"):
             with suppress(Exception):  # the run that needs it says so
                 importlib.import_module(module.name)
     _be_patient()

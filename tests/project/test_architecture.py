@@ -38,8 +38,9 @@ BESIDE: dict[str, set[str]] = {
     "render": {"errors", "phrases", "units"},
     "server": {"errors", "contexts"},
     "topics": set(),
+    "pytest_plugin": {"errors", "kv", "server"},
 }
-"""Parts off the main line, which only `cli` imports, and what they may import."""
+"""Parts off the main line, which only `cli` imports, and what they may import. Only pytest imports its plugin."""
 PART_OF = {"wire": "connection", "labs": "server"}
 """Modules that belong to a part under another name."""
 

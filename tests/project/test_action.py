@@ -1,0 +1,97 @@
+"""The action for CI at the top level: what it declares, and its script on a real server."""
+
+import os
+import re
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvctl.server import Server
+from tests.cli.conftest import run_process
+from tests.support.readme import ROOT
+
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+INSTALL, PLAN = ACTION["runs"]["steps"]
+EXPRESSION = re.compile(r"\$\{\{\s*inputs\.([\w-]+)")
+
+
+@dataclass(frozen=True)
+class Done:
+    """Result of a step."""
+
+    exit_code: int
+    printed: str
+    summary: str
+    outputs: dict[str, str]
+
+
+def run_plan(directory: Path, environment: dict[str, str], **inputs: str) -> Done:
+    """Run the step that plans, as a runner would: inputs in the environment, results in files."""
+    defaults = {name: one.get("default", "") for name, one in ACTION["inputs"].items()}
+    given = defaults | {name.replace("_", "-"): value for name, value in inputs.items()}
+    variables = {name: given[EXPRESSION.findall(text)[0]] for name, text in PLAN["env"].items()}
+    files = {name: directory / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    for file in files.values():
+        file.unlink(missing_ok=True)
+    runner = {"RUNNER_TEMP": str(directory), **{name: str(path) for name, path in files.items()}}
+    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", PLAN["run"]], cwd=directory, timeout=60,
+        env={**os.environ, **runner, **environment, **variables, "PATH": path}, capture_output=True, text=True,
+    )  # fmt: skip
+    outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
+    return Done(done.returncode, done.stdout + done.stderr, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
+
+
+def test_action_declares_what_it_uses() -> None:
+    used = {
+        name for step in ACTION["runs"]["steps"] for text in step["env"].values() for name in EXPRESSION.findall(text)
+    }
+    assert used == set(ACTION["inputs"])
+    assert {one["value"] for one in ACTION["outputs"].values()} == {
+        f"${{{{ steps.{PLAN['id']}.outputs.{name} }}}}" for name in ACTION["outputs"]
+    }
+    assert [name for name, one in ACTION["inputs"].items() if one.get("required")] == ["file"]
+
+
+def test_inputs_reach_scripts_only_through_the_environment() -> None:
+    assert not [step["name"] for step in ACTION["runs"]["steps"] if "${{" in step["run"]]
+    assert {step["shell"] for step in ACTION["runs"]["steps"]} == {"bash"}
+
+
+def test_plan_is_written_to_the_summary_with_outputs(server: Server, tmp_path: Path, bucket_name: str) -> None:
+    (tmp_path / "t.yaml").write_text(f"version: 1\nbuckets:\n  {bucket_name}: {{history: 5}}\n")
+    pending = run_plan(tmp_path, {}, file="t.yaml", url=server.url)
+    assert (pending.exit_code, pending.outputs) == (0, {"exit-code": "8", "changes": "true"})
+    assert f"````diff\n+ bucket `{bucket_name}`\n    history: 5\n\n1 to create" in pending.summary
+    assert f"+ bucket `{bucket_name}`" in pending.printed
+    failing = run_plan(tmp_path, {"NATS_URL": server.url}, file="t.yaml", fail_on_changes="true")
+    assert (failing.exit_code, failing.outputs["changes"]) == (8, "true")
+    run_process("topology", "apply", "-f", str(tmp_path / "t.yaml"), "--yes", "-s", server.url)
+    nothing = run_plan(tmp_path, {}, file="t.yaml", url=server.url, fail_on_changes="true")
+    assert (nothing.exit_code, nothing.outputs) == (0, {"exit-code": "0", "changes": "false"})
+    assert nothing.summary == "### Topology plan\n\nNo changes\n"
+
+
+def test_failed_plan_fails_the_step_with_its_error_in_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "t; touch injected.yaml").write_text("version: 1\nbuckets:\n  ORDERS: {histori: 5}\n")
+    done = run_plan(tmp_path, {}, file="t; touch injected.yaml", url="nats://user:secret@127.0.0.1:1")
+    assert (done.exit_code, done.outputs) == (2, {"exit-code": "2", "changes": ""})
+    assert "````text\nerror: " in done.summary
+    assert "histori" in done.summary
+    assert "secret" not in done.printed + done.summary
+    assert not (tmp_path / "injected.yaml").exists()
+
+
+@pytest.mark.slow
+def test_install_step_puts_kvctl_on_the_path(tmp_path: Path) -> None:
+    github_path = tmp_path / "path"
+    runner = {"RUNNER_TEMP": str(tmp_path), "GITHUB_PATH": str(github_path), "PACKAGE": str(ROOT)}
+    subprocess.run(["bash", "-c", INSTALL["run"]], env={**os.environ, **runner}, check=True, timeout=600)
+    command = Path(github_path.read_text().strip(), "kvctl")
+    assert subprocess.run([command, "version"], capture_output=True, check=True).stdout
