@@ -5,9 +5,9 @@ YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text,
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from kvctl.errors import UsageError
 
@@ -15,6 +15,8 @@ MAX_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 1_000_000
 """Maximum number of values in a document; values repeated by aliases count each time."""
 MAX_DEPTH = 64
+
+T = TypeVar("T")
 
 Path = tuple[str | int, ...]
 """Path to a value: keys and positions, from the root."""
@@ -74,13 +76,7 @@ def read(path: str) -> Document:
 
 def parse(content: bytes, source: str) -> Document:
     """Parse the document in `content`, YAML or JSON. Raises UsageError."""
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"{source} is larger than {MAX_BYTES // 1024**2} MiB")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = content[: error.start].decode("utf-8-sig")
-        _fail(source, _place_of(before, len(before)), "This is not UTF-8")
+    text = decoded(content, source)
     if source.endswith(".json"):
         return _parse_json(text, source)
     if text.lstrip()[:1] in ("{", "["):
@@ -90,6 +86,25 @@ def parse(content: bytes, source: str) -> Document:
         except UsageError:
             pass
     return _parse_yaml(text, source)
+
+
+def parse_all(content: bytes, source: str) -> list[Document]:
+    """Parse all documents in `content`: one of JSON, or several of YAML, separated by `---`. Raises UsageError."""
+    text = decoded(content, source)
+    if source.endswith(".json") or text.lstrip()[:1] in ("{", "["):
+        return [parse(content, source)]
+    return _parsed_yaml(source, text, lambda builder: builder.documents())
+
+
+def decoded(content: bytes, source: str) -> str:
+    """Return the text of a file, which must be UTF-8 of bounded size. Raises UsageError."""
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{source} is larger than {MAX_BYTES // 1024**2} MiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8-sig")
+        _fail(source, _place_of(before, len(before)), "This is not UTF-8")
 
 
 def _parse_json(text: str, source: str) -> Document:
@@ -124,11 +139,15 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_yaml(text: str, source: str) -> Document:
+    return _parsed_yaml(source, text, lambda builder: builder.document())
+
+
+def _parsed_yaml(source: str, text: str, build: "Callable[[_Builder], T]") -> T:
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Builder(source, yaml.parse(text, Loader=loader)).document()
+        return build(_Builder(source, yaml.parse(text, Loader=loader)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else None
@@ -174,11 +193,24 @@ class _Builder:
         event = next(self._events)
         if _kind(event) == "StreamEnd":
             return Document(None, self._source)
-        data = self._value(next(self._events), ())
-        next(self._events)
+        document = self._document()
         event = next(self._events)
         if _kind(event) != "StreamEnd":
             self._refuse(event, "A second document; a file can have only one")
+        return document
+
+    def documents(self) -> list[Document]:
+        """Build all documents of the stream."""
+        found: list[Document] = []
+        next(self._events)
+        while _kind(next(self._events)) != "StreamEnd":
+            self._anchors, self._places = {}, {}
+            found.append(self._document())
+        return found
+
+    def _document(self) -> Document:
+        data = self._value(next(self._events), ())
+        next(self._events)
         return Document(data, self._source, self._places)
 
     def _value(self, event: Any, path: Path) -> Any:
