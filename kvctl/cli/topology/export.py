@@ -45,23 +45,11 @@ async def export(session: Session, names: Names = None) -> None:
     Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
     and comments name them.
     """
-    from kvctl.documents.variables import escaped
     from kvctl.topology.discover import inventory
     from kvctl.topology.file.export import export as exported_from
 
     found = await inventory.survey({"": (await session.client()).api})
-    exported = exported_from(found, names or ())
-    if session.output in ("json", "ndjson"):
-        session.show(document(escaped(exported.document)))
-    elif session.output == "name":
-        inside = [
-            name for section in ("buckets", "mirrors", "aggregates") for name in exported.document.get(section, ())
-        ]
-        session.show(View(columns=[Column("name")], rows=[{"name": name} for name in inside]))
-    else:
-        session.write(as_yaml(exported, terminal=session.terminal.is_terminal))
-    for warning in _warnings(exported, found.places[""].unreachable):
-        session.warn(warning)
+    show_exported(session, exported_from(found, names or ()), found.places[""].unreachable)
 
 
 @command(
@@ -82,6 +70,23 @@ def schema(session: Session) -> None:
     if session.options.output is None:
         session.output = "json"
     session.show(document(json_schema()))
+
+
+def show_exported(session: Session, exported: "Exported", unreachable: Iterable[str] = ()) -> None:
+    """Print a topology file, as YAML unless `--output` is given, and warnings of what it leaves out."""
+    from kvctl.documents.variables import escaped
+
+    if session.output in ("json", "ndjson"):
+        session.show(document(escaped(exported.document)))
+    elif session.output == "name":
+        inside = [
+            name for section in ("buckets", "mirrors", "aggregates") for name in exported.document.get(section, ())
+        ]
+        session.show(View(columns=[Column("name")], rows=[{"name": name} for name in inside]))
+    else:
+        session.write(as_yaml(exported, terminal=session.terminal.is_terminal))
+    for warning in _warnings(exported, unreachable):
+        session.warn(warning)
 
 
 def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:

@@ -1,44 +1,184 @@
 """`kvctl topology render`, and the commands of the group."""
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
 from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import Force, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology import (
     apply,
     audit,
     export,
     graph,
+    import_files,
     plan,
     status,
     trace,
 )
 from kvctl.cli.topology.file import File, read_file
-from kvctl.render.view import Column, View
+from kvctl.errors import KvctlError, UsageError
+from kvctl.phrases import quoted
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.topology.file.document import Topology
+    from kvctl.topology.formats.placed import Placed
 
 app = group("topology", help="Buckets, mirrors and aggregates described in a file")
+
+FORMATS = ("json", "nats", "nack", "terraform")
+_SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)}
+"""Values of `--output` by format."""
 
 
 @command(
     app,
     "render",
-    examples=["kvctl topology render -f topology.yaml", "kvctl topology render -f topology.yaml -o yaml"],
-    see=["help topologies", "mirror create", "aggregate create"],
+    examples=[
+        "kvctl topology render -f topology.yaml",
+        "kvctl topology render -f topology.yaml --format nats --to streams",
+        "kvctl topology render -f topology.yaml --format nack | kubectl apply -f -",
+        "kvctl topology render -f topology.yaml --format terraform > streams.tf",
+    ],
+    see=["help topologies", "topology import", "topology apply"],
 )
-def render(session: Session, file: File) -> None:
+def render(
+    session: Session,
+    file: File,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="json, nats, nack or terraform", autocompletion=one_of(*FORMATS)
+        ),
+    ] = "json",
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Directory for the files of the format `nats`")
+    ] = None,
+    force: Force = None,
+) -> None:
     """Print the stream configurations that a file describes, without a server.
 
     The output is an array in the server's own JSON: exactly what `topology apply` creates on empty servers, origins
     before their replicas. If an origin is not in the file, the history and ttl that its replicas inherit are unknown; a
     warning names each.
+
+    Other formats are for other tools, which create the same streams:
+
+    - nats: one JSON file a stream for `nats stream add --config FILE`. --to writes them and prints their paths in the
+      order in which to create them. Without it the file may describe one stream only.
+    - nack: `Stream` resources of NACK, the JetStream controller for Kubernetes. `-o json` prints a `List`.
+    - terraform: resources of the provider nats-io/jetstream. `-o json` prints Terraform's JSON syntax.
+
+    A setting that a format cannot express is refused by name, unless --force lossy-format is given.
     """
     from kvctl.topology.plan import rendered
 
-    found = rendered.render(read_file(session, file))
-    if session.options.output is None:
-        session.output = "json"
-    session.show(View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")],
-                      rows=found.streams))  # fmt: skip
+    _check(session, format, to, force)
+    topology = read_file(session, file)
+    found = rendered.render(topology)
+    if format == "json":
+        session.output = session.options.output or "json"
+        session.show(View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")],
+                          rows=found.streams))  # fmt: skip
+    else:
+        from kvctl.topology.formats.placed import Placed
+
+        streams = [Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
+        _show(session, topology, streams, format, to, force)
     for warning in found.warnings:
         session.warn(warning)
+
+
+def _check(session: Session, format: str, to: Path | None, force: list[str] | None) -> None:
+    """Raise UsageError for options that cannot be combined."""
+    from kvctl.cli.keys.arguments import check_forced
+    from kvctl.topology.formats.lossy_format import LOSSY_FORMAT
+
+    if format not in FORMATS:
+        raise UsageError(f"`{format}` is not a format of `topology render`", hint=f"Use one of {quoted(FORMATS)}")
+    check_forced(force, LOSSY_FORMAT)
+    output, syntaxes = session.options.output, _SYNTAXES.get(format, ())
+    if output is not None and syntaxes and output not in syntaxes:
+        allowed = " or ".join(f"`-o {name}`" for name in syntaxes)
+        raise UsageError(f"`--format {format}` cannot be combined with `-o {output}`", hint=f"Use {allowed}")
+    if to is not None and format != "nats":
+        raise UsageError("`--to` requires `--format nats`", hint="Redirect the output: `> FILE`")
+
+
+def _show(
+    session: Session, topology: "Topology", streams: "list[Placed]", format: str, to: Path | None,
+    force: list[str] | None,
+) -> None:  # fmt: skip
+    """Print or write the streams in the format of another tool. Raises HazardRefused."""
+    from kvctl.topology.formats import lossy_format, nack, terraform
+    from kvctl.topology.hazards import hazards
+
+    lost = lossy_format.of_format(format, streams, topology.contexts)
+    hazards.refuse(lost, force, f"The format `{format}` cannot express the complete topology")
+    if format == "nats":
+        _show_files(session, streams, to)
+        return
+    tool = nack if format == "nack" else terraform
+    resources: Any = tool.resources(streams, topology.contexts)
+    _write(session, format, resources)
+    for warning in tool.warnings(streams, topology.contexts):
+        session.warn(warning)
+
+
+def _write(session: Session, format: str, resources: Any) -> None:
+    from kvctl.render.escapes import escape_unicode, utf8
+
+    if session.options.output == "json":
+        items = {"apiVersion": "v1", "kind": "List", "items": resources} if format == "nack" else resources
+        session.show(document(items))
+        return
+    if format == "nack":
+        from kvctl.render.yaml_text import dump
+
+        text = "---\n".join(dump(resource) for resource in resources)
+    else:
+        from kvctl.render.hcl_text import dump_resources
+
+        text = dump_resources(resources)
+    session.write(utf8(escape_unicode(text) if session.terminal.is_terminal else text))
+
+
+def _show_files(session: Session, streams: "list[Placed]", to: Path | None) -> None:
+    """Write one file for each stream, or print the only one."""
+    from kvctl.topology.formats.nats_config import file_name
+
+    if to is None:
+        if len(streams) != 1:
+            raise UsageError(
+                f"`nats stream add` takes one file for each stream, and the file describes {len(streams)}",
+                hint="Write them into a directory: `--to DIR`",
+            )
+        session.output = "json"
+        session.show(document(streams[0].config))
+        return
+    paths = [to / file_name(stream) for stream in streams]
+    _write_files(zip(paths, streams, strict=True))
+    session.write("".join(f"{path}\n" for path in paths).encode("utf-8", "surrogateescape"))
+    there = {path for folder in {path.parent for path in paths} for path in folder.glob("*.json")}
+    if others := sorted(there - {*paths}):
+        session.warn(f"Files in `{to}` that are not part of this topology: {quoted(map(str, others))}")
+
+
+def _write_files(files: "Iterable[tuple[Path, Placed]]") -> None:
+    from kvctl import atomic_file
+    from kvctl.render.formats import JsonWriter
+
+    for path, stream in files:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = JsonWriter(document(stream.config)).rows([stream.config])
+            atomic_file.replace(path, text, mode=atomic_file.PUBLIC)
+        except OSError as error:
+            raise KvctlError(f"Cannot write `{path}`: {error.strerror}") from None
 
 
 app.entries.update(
@@ -47,6 +187,7 @@ app.entries.update(
         **apply.app.entries,
         **audit.app.entries,
         **export.app.entries,
+        **import_files.app.entries,
         **graph.app.entries,
         **status.app.entries,
         **trace.app.entries,

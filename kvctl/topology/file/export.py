@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from kvctl.documents.parser import Document
 from kvctl.errors import RefusedError, UsageError
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.config_diff import (
@@ -22,8 +22,8 @@ from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
-from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
-from kvctl.topology.discover.inventory import Inventory, Place, kind_in
+from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, kind_of, started
+from kvctl.topology.discover.inventory import Inventory, kind_in
 from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -55,14 +55,43 @@ def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
     name that a file cannot contain.
     """
     (place,) = inventory.places.values()
-    chosen, exported = _chosen(place, names), Exported({"version": VERSION})
+    kinds = {stream: kind_in(place, info) or Kind.STREAM for stream, info in place.infos.items()}
+    configs = {stream: info["config"] for stream, info in place.infos.items()}
+    origins: dict[str, list[StreamConfig | None]] = {}
+    for link in inventory.links:
+        origins.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
+    return _exported(_Streams(configs, kinds, origins), names)
+
+
+def export_configs(configs: Iterable[StreamConfig]) -> Exported:
+    """Export streams of one account that are known from their configurations alone."""
+    known = {config["name"]: config for config in configs}
+    origins = {
+        name: [None if source.is_external else known.get(source.name) for source in parsed_sources(config)]
+        for name, config in known.items()
+    }
+    kinds = {name: kind_of(config, known) or Kind.STREAM for name, config in known.items()}
+    return _exported(_Streams(known, kinds, origins), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """Streams of one account, by name."""
+
+    configs: Mapping[str, StreamConfig]
+    kinds: Mapping[str, Kind]
+    origins: Mapping[str, list[StreamConfig | None]]
+    """Configurations of the origins by reader, in the order of its sources; None if unreadable."""
+
+
+def _exported(streams: _Streams, names: Collection[str]) -> Exported:
+    chosen, exported = _chosen(streams, names), Exported({"version": VERSION})
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     included = {stream for stream, (_, kind) in chosen.items() if kind in _SECTIONS}
-    origins = _origins(inventory)
     for stream, (name, kind) in sorted(chosen.items(), key=lambda item: item[1]):
         try:
-            _check(place, stream, kind, taken=any(name in section for section in sections.values()))
-            described = _describe(name, place.infos[stream], origins.get(stream, []), included)
+            _check(streams, stream, kind, taken=any(name in section for section in sections.values()))
+            described = _describe(name, streams.configs[stream], streams.origins.get(stream, []), included)
         except UsageError as error:
             exported.left_out[name] = error.message.rpartition(f"{_SECTIONS.get(kind)}.{name}: ")[2]
             continue
@@ -72,7 +101,7 @@ def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
     if names and exported.left_out:
         name, reason = next(iter(exported.left_out.items()))
         raise RefusedError(f"`{name}` cannot be exported to a topology file: {reason}")
-    if mark := _common_mark(place.infos[stream] for stream in included):
+    if mark := _common_mark(streams.configs[stream] for stream in included):
         exported.document["name"] = mark
     exported.document |= {section: inside for section, inside in sections.items() if inside}
     return exported
@@ -81,12 +110,12 @@ def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
 _SECTIONS = {Kind.BUCKET: "buckets", Kind.MIRROR: "mirrors", Kind.AGGREGATE: "aggregates"}
 
 
-def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]:
+def _chosen(streams: _Streams, names: Collection[str]) -> dict[str, tuple[str, Kind]]:
     """Return name and kind of the streams to export; without names those of all, plain streams included."""
-    found = {}
-    for stream, info in place.infos.items():
-        kind = kind_in(place, info) or Kind.STREAM
-        found[stream] = (bucket_name(info["config"], kind), kind)
+    found = {
+        stream: (bucket_name(config, streams.kinds[stream]), streams.kinds[stream])
+        for stream, config in streams.configs.items()
+    }
     if not names:
         return found
     for name in names:
@@ -95,9 +124,9 @@ def _chosen(place: Place, names: Collection[str]) -> dict[str, tuple[str, Kind]]
     return {stream: item for stream, item in found.items() if item[0] in names}
 
 
-def _check(place: Place, stream: str, kind: Kind, *, taken: bool) -> None:
+def _check(streams: _Streams, stream: str, kind: Kind, *, taken: bool) -> None:
     """Raise UsageError with the reason if a file cannot describe a stream."""
-    config = place.infos[stream]["config"]
+    config = streams.configs[stream]
     if owner := (config.get("metadata") or {}).get(KIND):
         raise UsageError(f"part of a {owner}")
     if kind is Kind.INCOMPLETE:
@@ -107,21 +136,13 @@ def _check(place: Place, stream: str, kind: Kind, *, taken: bool) -> None:
     if taken:
         raise UsageError("a bucket has the same name")
     mirrored = (config.get("mirror") or {}).get("name", "")
-    if STREAM_PREFIX + mirrored in place.infos:
+    if STREAM_PREFIX + mirrored in streams.configs:
         raise UsageError(f"its origin, the mirror `{mirrored}`, has the name of a bucket")
 
 
-def _origins(inventory: Inventory) -> dict[str, list[StreamConfig | None]]:
-    """Return the configurations of origins by reader, in the order of its sources; None if unreadable."""
-    found: dict[str, list[StreamConfig | None]] = {}
-    for link in inventory.links:
-        found.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
-    return found
-
-
-def _common_mark(infos: Iterable[StreamInfo]) -> str | None:
+def _common_mark(configs: Iterable[StreamConfig]) -> str | None:
     """Return the topology that all are marked with; None for the default one."""
-    marks = {(info["config"].get("metadata") or {}).get(TOPOLOGY) for info in infos}
+    marks = {(config.get("metadata") or {}).get(TOPOLOGY) for config in configs}
     mark = marks.pop() if len(marks) == 1 else None
     return None if mark == DEFAULT_NAME else mark
 
@@ -135,14 +156,13 @@ class _Described:
 
 
 def _describe(
-    name: str, info: StreamInfo, origins: Sequence[StreamConfig | None], included: Collection[str]
+    name: str, config: StreamConfig, origins: Sequence[StreamConfig | None], included: Collection[str]
 ) -> _Described:
     """Describe a resource, and read that back to find what is missing. Raises UsageError if it cannot be described."""
-    config = info["config"]
     section, first = _beginning(config)
     inherited = _meant(section, name, first, config, origins)
     # Settings inherited from an origin elsewhere may differ where the file is applied.
-    near = all(source.name in included and not source.api for source in parsed_sources(info["config"]))
+    near = all(source.name in included and not source.api for source in parsed_sources(config))
     alone = inherited if near else _meant(section, name, first, config, [None] * len(origins))
     fields = {**first, **_settings(section, config, inherited, alone)}
     left = differences(_meant(section, name, fields, config, origins), started(config))

@@ -17,12 +17,18 @@ class Rendered:
     streams: list[StreamConfig]
     warnings: list[str]
     """Notes on settings that depend on the servers."""
+    places: list[str]
+    """Context of each stream, in the same order."""
 
 
 def render(topology: Topology) -> Rendered:
     """Return every stream of the file as a plan would create it, without reading any server."""
     drafts = DesiredState(topology, unseen(topology)).all()
-    return Rendered([draft.after for draft in drafts], [text for draft in drafts for text in _unknown(topology, draft)])
+    return Rendered(
+        [draft.after for draft in drafts],
+        [text for draft in drafts for text in _unknown(topology, draft)],
+        [draft.place for draft in drafts],
+    )
 
 
 def _unknown(topology: Topology, draft: Draft) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from tests.cli.conftest import Run
@@ -33,3 +34,47 @@ def test_render_of_an_invalid_file_is_a_usage_error_with_its_line(
     assert run("topology", "render", "-f", "-", stdin=wrong.encode()) == snapshot
     assert run("topology", "render", "-f", str(tmp_path / "none.yaml")).exit_code == 2
     assert run("topology", "render").exit_code == 2
+
+
+@pytest.mark.parametrize("format", ["nack", "terraform"])
+def test_render_in_the_formats_of_other_tools(run: Run, snapshot: SnapshotAssertion, format: str) -> None:
+    assert run("topology", "render", "-f", "-", "--format", format, stdin=ADR.encode()) == snapshot
+
+
+LOSSY = """
+version: 1
+contexts: {edge: {url: nats://h:4222, domain: leaf}}
+buckets:
+  A: {ttl: 1500ms, in: edge}
+  B: {republish: "a.>=b.>", republish_headers_only: true, tags: [ssd]}
+mirrors:
+  M: {origin: B, origin_api: HUB.API}
+"""
+
+
+@pytest.mark.parametrize("format", ["nack", "terraform"])
+def test_setting_that_the_format_lacks_is_refused_unless_forced(
+    run: Run, snapshot: SnapshotAssertion, format: str
+) -> None:
+    render = ("topology", "render", "-f", "-", "--format", format)
+    assert run(*render, stdin=LOSSY.encode()) == snapshot
+    assert run(*render, "--force", "lossy-format", "-q", stdin=LOSSY.encode()) == snapshot
+
+
+def test_render_writes_a_file_for_each_stream(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    folder = tmp_path / "streams"
+    render = ("topology", "render", "-f", "-", "--format", "nats")
+    assert run(*render, "--to", str(folder), stdin=LOSSY.encode()) == snapshot
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == [
+        "KV_B.json", "M.json", "edge", "edge/KV_A.json",
+    ]  # fmt: skip
+    one = run(*render, stdin=b"version: 1\nbuckets: {B: {}}")
+    assert run(*render, "--to", str(folder), stdin=b"version: 1\nbuckets: {B: {}}") == snapshot
+    assert (folder / "KV_B.json").read_text() == one.out
+    (tmp_path / "file").touch()
+    assert run(*render, "--to", str(tmp_path / "file"), stdin=ADR.encode()).exit_code == 1
+
+
+def test_render_options_that_cannot_be_combined_are_usage_errors(run: Run, snapshot: SnapshotAssertion) -> None:
+    for options in ("--format toml", "--format nats", "--format nack -o tsv", "--to x", "--force lossy"):
+        assert run("topology", "render", "-f", "-", *options.split(), stdin=ADR.encode()) == snapshot

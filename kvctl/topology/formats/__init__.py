@@ -1,0 +1,1 @@
+"""Stream configurations in the formats of other tools: the `nats` command, Kubernetes, Terraform."""

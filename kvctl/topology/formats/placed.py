@@ -1,0 +1,67 @@
+"""Streams in the contexts of a topology, as formats of other tools contain them. [pure]"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvctl.jetstream.stream_info import StreamConfig
+
+Contexts = Mapping[str, Mapping[str, str]]
+"""Fields of the contexts of a topology file, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One stream and its context, empty for the one in use."""
+
+    config: StreamConfig
+    place: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return str(self.config["name"])
+
+
+@dataclass(slots=True)
+class Found:
+    """Streams that files of another tool describe, and what a topology file has no place for."""
+
+    streams: list[Placed] = field(default_factory=list)
+    contexts: dict[str, dict[str, str]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Resources that are not streams, or cannot be read, with the reason."""
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+    """What is not expressed of a stream, by the stream's name."""
+
+    def add(self, stream: Placed, remarks: Collection[str] = ()) -> None:
+        """Add a stream; a second one of its name in the same context is left out."""
+        if any((other.name, other.place) == (stream.name, stream.place) for other in self.streams):
+            self.left_out[f"stream {stream.name}"] = "it is described twice, and the first description is used"
+            return
+        self.streams.append(stream)
+        if remarks:
+            self.remarks[stream.name] = [*remarks]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """Content of one file of another tool."""
+
+    name: str
+    """Name for messages."""
+    data: Any
+    """Plain data."""
+    place: str = ""
+    """Context that the file's folder names."""
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """Return the name, or with the first number that makes it unique: `orders-2`."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    return found
