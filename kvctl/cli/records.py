@@ -75,10 +75,12 @@ PROMOTION = record("name stream entries mirror_deleted changed")
 ORIGIN_REMOVAL = record("name stream origins removed kept changed")
 
 # Topologies
-PLANNED_CHANGE = record("action kind name place (stream) (differences) (hazards) (drops) (leaving) (readers) (confirm)")
+PLANNED_CHANGE = record(
+    "action kind name place (stream) (differences) (hazards) (drops) (leaving) (readers) (confirm) (config)"
+)
 PLAN = record("(changes) (summary) (hazards) (warnings) (unlisted)")
 APPLIED_CHANGE = record(
-    "action kind name place (stream) (differences) (hazards) (drops) (leaving) (readers) (confirm) outcome"
+    "action kind name place (stream) (differences) (hazards) (drops) (leaving) (readers) (confirm) (config) outcome"
 )
 NAME = record("name")
 GRAPH = record("(nodes) (edges)")

@@ -128,6 +128,15 @@ def own_metadata(stream: StreamConfig) -> dict[str, str]:
     return {name: value for name, value in metadata.items() if not reserved(name)}
 
 
+def without_server_metadata(stream: StreamConfig) -> StreamConfig:
+    """Return the configuration without the metadata that servers add."""
+    metadata = stream.get("metadata") or {}
+    return {
+        **stream,
+        "metadata": {name: text for name, text in metadata.items() if not name.startswith(SERVER_METADATA)},
+    }
+
+
 def reserved(name: str) -> bool:
     """Return True if metadata of this name is reserved."""
     return name.startswith((SERVER_METADATA, OWN_METADATA))

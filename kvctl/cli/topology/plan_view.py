@@ -45,6 +45,7 @@ def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
 
 def change_row(change: "Change") -> dict[str, Any]:
     """Return one change as a JSON object."""
+    from kvctl.kv.stream_kind import without_server_metadata
     from kvctl.topology.plan import description
 
     drops = change.drops
@@ -63,6 +64,7 @@ def change_row(change: "Change") -> dict[str, Any]:
         "leaving": [{"name": source["name"].removeprefix("KV_")} for source in change.leaving],
         "readers": [{"name": reader} for reader in change.readers],
         "confirm": change.asks_name,
+        "config": change.after and without_server_metadata(change.after),
     }  # fmt: skip
 
 

@@ -154,3 +154,11 @@ def test_dry_runs_print_what_is_created(world: World, unique: Callable[..., str]
         world.streams.append(twin["name"])
         answer = world.raw.api(f"STREAM.CREATE.{twin['name']}", twin)
         assert {**answer["config"], "name": "", "subjects": []} == {**stored, "name": "", "subjects": []}
+
+
+def test_plan_prints_the_configuration_that_apply_creates(world: World) -> None:
+    plan = json.loads(world.kvctl("topology", "plan", "-f", str(world.file), "-o", "json", *FORCED))
+    shown = [change["config"] for change in plan["changes"]]
+    dry = json.loads(world.kvctl("topology", "apply", "-f", str(world.file), "--dry-run", "-o", "json", *FORCED))
+    assert [change["config"] for change in dry["changes"]] == shown
+    assert world.created(shown) == world.applied()

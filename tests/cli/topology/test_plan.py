@@ -18,13 +18,15 @@ def test_plan_shows_changes_and_applies_none(
     raw.create_bucket(old, max_msgs_per_subject=5)
     raw.put(old, "k", b"v")
     file = tmp_path / "topology.yaml"
+    title = unique("topology")
     text = (
-        f"version: 1\nname: {unique('t')}\nbuckets:\n  {old}: {{storage: memory, history: 5, description: x}}\n"
+        f"version: 1\nname: {title}\nbuckets:\n  {old}: {{storage: memory, history: 5, description: x}}\n"
         f"  {new}: {{ttl: 90s}}\n"
         f"mirrors:\n  {mirror}: {{origin: {old}, cluster: nyc}}\n"
     )
     file.write_text(text)
-    masks = {old: "OLD", new: "NEW", mirror: "MIRROR", r"\(\d+ B\)": "(SIZE)", r'"bytes": \d+': '"bytes": SIZE'}
+    masks = {old: "OLD", new: "NEW", mirror: "MIRROR", title: "TITLE"}
+    masks |= {r"\(\d+ B\)": "(SIZE)", r'"bytes": \d+': '"bytes": SIZE'}
     plan = ("topology", "plan", "-f", str(file), "-s", server.url)
     assert run(*plan, tty=True).masked(masks) == snapshot
     assert run(*plan, "--exit-code").masked(masks) == snapshot
@@ -73,10 +75,9 @@ def test_apply_asks_first_and_changes_nothing_the_second_time(
 ) -> None:
     bucket, mirror = unique("ORDERS"), unique("MIRROR")
     file = tmp_path / "topology.yaml"
-    file.write_text(
-        f"version: 1\nname: {unique('t')}\nbuckets:\n  {bucket}:\nmirrors:\n  {mirror}: {{origin: {bucket}}}\n"
-    )
-    masks = {"MIRROR": mirror, "ORDERS": bucket}
+    title = unique("topology")
+    file.write_text(f"version: 1\nname: {title}\nbuckets:\n  {bucket}:\nmirrors:\n  {mirror}: {{origin: {bucket}}}\n")
+    masks = {"MIRROR": mirror, "ORDERS": bucket, "TITLE": title}
     apply = ("topology", "apply", "-f", str(file), "-s", server.url)
     assert run(*apply).masked(**masks) == snapshot
     assert run(*apply, stdin=b"n\n", tty=True).exit_code == 1
