@@ -38,6 +38,7 @@ ENTRY_AT_REF = record(
 WATCH_EVENT = record("(event)")
 KEY = record("key (revision) (created) (operation?)")
 KEY_AT_REF = record("key (revision?) (identity)")
+KEY_COUNT = record("(bucket) (ref?) count")
 WRITE = record("(bucket) (key) revision")
 WRITE_AT_REF = record("(bucket) (ref) (key) revision (identity)")
 REMOVAL_PLAN = record("(bucket) key")
@@ -208,11 +209,12 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "history": (ENTRY, ENTRY_AT_REF),
     "watch": (ENTRY, ENTRY_META, WATCH_EVENT),
     "wait": (ENTRY,),
-    "keys": (KEY, KEY_AT_REF),
+    "keys": (KEY, KEY_AT_REF, KEY_COUNT),
     "put": (WRITE, WRITE_AT_REF),
     "create": (WRITE, WRITE_AT_REF),
     "update": (WRITE, WRITE_AT_REF),
     "revert": (WRITE,),
+    "touch": (WRITE,),
     "edit": (WRITE,),
     "delete": (WRITE, WRITE_AT_REF, REMOVAL_PLAN, REMOVAL_PLAN_AT_REF),
     "purge": (WRITE, REMOVAL_PLAN),

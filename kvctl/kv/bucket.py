@@ -135,39 +135,58 @@ class Bucket(Handle):
             async for batch in batches:
                 yield batch
 
-    async def history(self, *filters: str) -> AsyncGenerator[Entry, None]:
-        """Yield every stored entry of the matching keys, oldest first."""
-        async with aclosing(self.history_batches(*filters)) as batches:
+    async def history(self, *filters: str, since: Moment | datetime | str | None = None) -> AsyncGenerator[Entry, None]:
+        """Yield every stored entry of the matching keys, oldest first, or those written at the time `since` or later.
+
+        A time is a zoned datetime, or text: RFC 3339, or `-15m`, which counts back from the server's time.
+        """
+        async with aclosing(self.history_batches(*filters, since=since)) as batches:
             async for batch in batches:
                 for entry in batch:
                     yield entry
 
-    async def history_batches(self, *filters: str, literal: bool = False) -> AsyncGenerator[list[Entry], None]:
+    async def history_batches(
+        self, *filters: str, since: Moment | datetime | str | None = None, literal: bool = False
+    ) -> AsyncGenerator[list[Entry], None]:
         """Yield `history` in batches; with `literal`, the arguments are non-conforming keys instead of filters."""
         from kvctl.kv.read import listing
 
         binding = await self.readable()
-        async with aclosing(listing.history_batches(binding, filters, literal=literal)) as batches:
+        start = None
+        if since is not None:
+            from kvctl.kv.read.since import first_revision
+
+            start = await first_revision(binding, since)
+        async with aclosing(listing.history_batches(binding, filters, start=start, literal=literal)) as batches:
             async for batch in batches:
                 yield batch
 
     async def watch(
         self, *filters: str, history: bool = False, updates_only: bool = False, ignore_deletes: bool = False,
-        meta_only: bool = False, from_revision: int | None = None, follow: bool = True, patient: bool | None = None,
+        meta_only: bool = False, from_revision: int | None = None, since: Moment | datetime | str | None = None,
+        follow: bool = True, patient: bool | None = None,
     ) -> Watcher:  # fmt: skip
         """Return a watcher of matching keys, of all keys without a filter. Watches on a mirror read its origin.
 
         `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
         While following it waits for an unreachable server without limit, with `patient=False` as long as other reads.
         Entering it raises RevisionNotFound for a `from_revision` that is more than one above the last revision.
+        `since` is a time as in `history`: the watch begins with every entry written then or later.
         """
         from kvctl.kv.read.watch import Watcher, WatchOptions
 
+        source = (await self.readable()).source
+        if since is not None:
+            if from_revision is not None:
+                raise UsageError("`from_revision` and `since` cannot be combined")
+            from kvctl.kv.read.since import first_revision
+
+            from_revision = await first_revision(source, since)
         options = WatchOptions(
             history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
             meta_only=meta_only, from_revision=from_revision,
         )  # fmt: skip
-        return Watcher((await self.readable()).source, filters, options, follow=follow, patient=patient)
+        return Watcher(source, filters, options, follow=follow, patient=patient)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -222,6 +241,17 @@ class Bucket(Handle):
         return await self._conditional(
             key, value, revision, conditional_write.write_headers(expected=revision, ttl=ttl)
         )
+
+    async def touch(self, key: str, ttl: timedelta) -> int:
+        """Write the key's value again with its headers and a new ttl, and return the revision.
+
+        A concurrent write is not overwritten: the newer value is written again instead. In a bucket with history, the
+        previous entry comes back when `ttl` ends. Raises KeyNotFound, ServerError for a bucket that does not allow
+        per-key TTLs, and as `put`.
+        """
+        from kvctl.kv.write import touch
+
+        return await touch.touch(self, key, ttl)
 
     async def delete(self, key: str, *, revision: int | None = None) -> int:
         """Mark the key deleted, keep its history, and return the marker's revision.

@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "copy": ("keys.copy", "Copy a key"),
         "rename": ("keys.copy", "Rename a key"),
         "revert": ("keys.put", "Restore an earlier value"),
+        "touch": ("keys.touch", "Renew the ttl of a key"),
         "history": ("keys.history", "Show earlier values of keys"),
         "keys": ("keys.keys", "List keys"),
         "watch": ("keys.watch", "Watch keys for changes"),

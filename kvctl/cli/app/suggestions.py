@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": "bucket show", "kv": "bucket", "login": "context add", "mv": "rename", "pub": "put",
     "replicate": "mirror create", "report": "topology status", "rtt": "context test", "s": "stream", "scan": "keys",
     "str": "stream", "sub": "watch", "subscribe": "watch", "sync": "topology apply", "tail": "watch",
+    "expire": "touch", "renew": "touch",
     "use": "context select", "validate": "topology plan",
     "aggregate add-source": "aggregate add-origin", "aggregate edit": "bucket edit",
     "aggregate remove-source": "aggregate remove-origin",

@@ -113,6 +113,13 @@ def parse_revision(text: str) -> int:
     return int(text)
 
 
+def parse_since(text: str) -> Moment:
+    """Parse an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
+    if text.isdecimal():
+        raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
+    return parse_moment(text)
+
+
 def parse_count(text: str) -> int:
     """Parse a count of at least 1. Raises UsageError."""
     if not text.isdecimal() or int(text[:19]) < 1:
@@ -159,6 +166,12 @@ AsOf = Annotated[
         parser=parse_moment,
         metavar="REVISION|TIME",
         help="Read the state after a revision or at a time",
+    ),
+]
+Since = Annotated[
+    Moment | None,
+    typer.Option(
+        "--since", parser=parse_since, metavar="TIME", help="Start with the entries written at this time or later"
     ),
 ]
 Headers = Annotated[bool, typer.Option("--headers", help="Include message headers")]

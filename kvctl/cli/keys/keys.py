@@ -12,8 +12,9 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters, number
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
-from kvctl.render.view import Row
+from kvctl.render.view import Column, Row, View
 
 app = group()
 
@@ -24,7 +25,12 @@ T = TypeVar("T", bytes, Fact)
 @command(
     app,
     "keys",
-    examples=["kvctl keys orders", "kvctl keys orders 'NEW.>' --sort --limit 10", "kvctl keys orders -o ndjson"],
+    examples=[
+        "kvctl keys orders",
+        "kvctl keys orders 'NEW.>' --sort --limit 10",
+        "kvctl keys orders -o ndjson",
+        "kvctl keys orders 'NEW.>' --count",
+    ],
     see=["get", "history", "bucket show"],
 )
 async def keys(
@@ -34,6 +40,7 @@ async def keys(
     deleted: Annotated[bool, typer.Option("--deleted", help="Include keys whose last entry is a deletion")] = False,
     limit: Annotated[int | None, number("--limit", help="Maximum number of keys")] = None,
     sort: Annotated[bool, typer.Option("--sort", help="Sort by name instead of by last write")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of matching keys")] = False,
     as_of: AsOf = None,
 ) -> None:
     """List keys.
@@ -43,13 +50,18 @@ async def keys(
 
     In a pipe the output is one name per line, in JSON objects with key, revision and created, and with --deleted the
     operation. --sort keeps all names in memory before it prints the first. --as-of lists the keys of an earlier state,
-    as in `kvctl get --as-of`. At a ref of a repository (NAME@REF) keys are always sorted.
+    as in `kvctl get --as-of`. --count prints only the number of keys. At a ref of a repository (NAME@REF) keys are
+    always sorted.
     """
+    if count and limit is not None:
+        raise UsageError("`--count` and `--limit` cannot be combined")
     target = parse_target(bucket)
     target.refuse(deleted=deleted, as_of=as_of)
     wanted = check_filters(filters)
     reader = await target.reader(session, Reading(as_of=as_of))
-    if session.output == "name" or (session.output == "tsv" and not session.options.columns):
+    if count:
+        session.show(_count_view(reader, await _counted(reader.names(wanted, deleted=deleted))))
+    elif session.output == "name" or (session.output == "tsv" and not session.options.columns):
         names = _limited(reader.names(wanted, deleted=deleted), limit, sort)
         await session.stream_bytes(_lines(session, names))
     else:
@@ -57,6 +69,16 @@ async def keys(
         await session.stream(reader.facts_view(deleted=deleted), _rows(reader, facts, deleted))
     if reader.caveat:
         session.warn(reader.caveat)
+
+
+def _count_view(reader: Reader, number: int) -> View:
+    columns = [*(Column(name, tsv=False, table=False) for name in reader.fields), Column("count", "Keys")]
+    return View(columns=columns, rows=[{**reader.fields, "count": number}], single=True, name="count")
+
+
+async def _counted(names: AsyncGenerator[list[bytes], None]) -> int:
+    async with aclosing(names):
+        return sum([len(batch) async for batch in names])
 
 
 async def _lines(session: Session, names: AsyncGenerator[list[bytes], None]) -> AsyncIterator[bytes]:

@@ -68,7 +68,7 @@ async def put(
     app,
     "create",
     examples=["kvctl create orders NEW.7 'two of these'", 'kvctl create locks deploy "$HOSTNAME" --ttl 15m'],
-    see=["put", "update"],
+    see=["put", "update", "touch"],
 )
 async def create(
     session: Session,
@@ -103,7 +103,7 @@ async def create(
         "kvctl update orders NEW.7 'three of these' 12",
         "kvctl update orders NEW.7 --file order.json --if-revision 12",
     ],
-    see=["get", "put", "edit"],
+    see=["get", "put", "edit", "touch"],
 )
 async def update(
     session: Session,

@@ -12,6 +12,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import (
     Encoding,
     Headers,
+    Since,
     check_filters,
     number,
     open_bucket,
@@ -36,6 +37,7 @@ app = group()
         "kvctl watch orders 'NEW.*'",
         "kvctl watch orders -o ndjson --from-revision 120",
         "kvctl watch config app.yaml --updates-only --exec 'systemctl reload app'",
+        "kvctl watch orders --since -15m",
         "kvctl watch orders --until-current -o ndjson > orders.ndjson",
     ],
     see=["wait", "history", "keys"],
@@ -51,6 +53,7 @@ async def watch(
     ignore_deletes: Annotated[bool, typer.Option("--ignore-deletes", help="Skip deletions")] = False,
     meta_only: Annotated[bool, typer.Option("--meta-only", help="Show sizes instead of values")] = False,
     from_revision: Annotated[int | None, revision("--from-revision", help="Start at this revision")] = None,
+    since: Since = None,
     until_current: Annotated[bool, typer.Option("--until-current", help="Stop after the current entries")] = False,
     count: Annotated[int | None, number("--count", help="Stop after this number of entries")] = None,
     run: Annotated[
@@ -65,6 +68,9 @@ async def watch(
     across server restarts and lost connections. The end of the initial entries is marked by a note on a terminal, and
     by the line {"event": "current"} in ndjson (json is the same here).
 
+    --since starts with every stored entry that was written at TIME or later (RFC 3339, or `-15m` for 15 minutes ago by
+    the server's clock), and --from-revision with those from a revision on.
+
     --exec splits CMD into words as a shell does, but runs it without a shell. The value is its standard input. The
     entry is in KVCTL_BUCKET, KVCTL_KEY, KVCTL_REVISION, KVCTL_CREATED, KVCTL_OPERATION (PUT, DEL or PURGE),
     KVCTL_REASON, KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries are processed one after the other. A failed run is
@@ -74,8 +80,10 @@ async def watch(
     130 on Ctrl-C.
     """
     wanted = check_filters(filters)
-    if updates_only and (history or from_revision is not None):
-        raise UsageError(f"`--updates-only` and `{'--history' if history else '--from-revision'}` cannot be combined")
+    starts = {"--updates-only": updates_only, "--history": history, "--since": since, "--from-revision": from_revision}
+    given = [option for option, value in starts.items() if value is not None and value is not False]
+    if len(given) > 1 and given != ["--history", "--from-revision"]:
+        raise UsageError(f"`{given[0]}` and `{given[1]}` cannot be combined")
     execution = _execution(session, run)
     source = await open_bucket(session, bucket)
     watcher = await source.watch(
@@ -85,6 +93,7 @@ async def watch(
         ignore_deletes=ignore_deletes,
         meta_only=meta_only,
         from_revision=from_revision,
+        since=since,
         follow=not until_current,
     )
     if execution is not None:

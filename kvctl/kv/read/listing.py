@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
@@ -82,14 +83,17 @@ async def entry_batches(
 
 
 async def history_batches(
-    binding: Binding, filters: Sequence[str], *, headers_only: bool = False, literal: bool = False
-) -> AsyncGenerator[list[Entry], None]:
-    """Yield every stored entry, oldest first, deletions included."""
+    binding: Binding, filters: Sequence[str], *, start: int | None = None, headers_only: bool = False,
+    literal: bool = False,
+) -> AsyncGenerator[list[Entry], None]:  # fmt: skip
+    """Yield every stored entry from the revision `start` on, oldest first, deletions included."""
     subjects, rest = subjects_of(binding, filters, literal=literal)
     only = set(filters) if literal else None
     cut = len(binding.prefix.encode())
     last = 0
     selection = Selection(subjects=subjects, deliver="all", headers_only=headers_only)
+    if start is not None:
+        selection = replace(selection, deliver="by_start_sequence", start=start)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         async for batch in consumer.batches():
             found = []

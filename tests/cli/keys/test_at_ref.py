@@ -57,6 +57,7 @@ class TestReading:
         assert repo.text("keys", "@main@").split() == ["app.host", "app.port"]
         assert repo.text("keys", "@v1", "app.*", "--limit", "1") == "app.host"
         assert repo.run("keys", "@main", "-o", "json") == snapshot(name="json")
+        assert repo.json("keys", "@v1", "--count") == {"bucket": repo.name, "ref": "v1", "count": 2}
         assert repo.run("keys", "@main", "a..b").exit_code == 2
 
     def test_history(self, repo: Repo, snapshot: Any) -> None:
@@ -71,6 +72,9 @@ class TestReading:
         ]  # fmt: skip
         assert [isinstance(row.get("revision"), int) for row in rows] == [False, False, True]
         assert len(repo.json("history", "@main@", "--limit", "2")) == 2
+        since = repo.text("history", "@main", "-o", "ndjson", "--since", rows[1]["created"]).splitlines()
+        assert [json.loads(line)["value"] for line in since] == ["81", ""]
+        assert [row["operation"] for row in repo.json("history", "@main", "--since", "2100-01-01T00:00:00Z")] == ["DEL"]
 
     def test_options_that_mean_nothing_there_are_refused(self, repo: Repo, snapshot: Any) -> None:
         for number, line in enumerate((

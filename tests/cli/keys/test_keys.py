@@ -47,6 +47,27 @@ def test_keys_sorted_and_limited(filled: Keyed) -> None:
     assert filled.consumers_left() == 0
 
 
+def test_count_is_the_number_of_keys_alone(filled: Keyed) -> None:
+    assert filled("keys", "B", "--count").out == "3\n"
+    assert filled("keys", "B", "--count", "--deleted").out == "4\n"
+    assert filled("keys", "B", "nothing.>", "--count").out == "0\n"
+    assert filled("keys", "B", "*.1", "z.*", "--count", tty=True).out == "Keys  1\n"
+    assert json.loads(filled("keys", "B", "--count", "-o", "json").out) == {"bucket": filled.name, "count": 3}
+    assert filled("keys", "B", "--count", "--as-of", "1").out == "1\n"
+    assert filled("keys", "B", "--count", "--limit", "1").exit_code == 2
+
+
+def test_history_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
+    entries = [json.loads(line) for line in filled("history", "B", "-o", "ndjson").out.splitlines()]
+    third = entries[2]["created"]
+    assert filled("history", "B", "--since", third, "-o", "name").out.split() == ["gone", "m.3", "z.1", "gone"]
+    assert filled("history", "B", "z.*", "--since", third, "--limit", "1", "-o", "name").out.split() == ["z.1"]
+    assert filled("history", "B", "--since", "-1h", "-o", "name").out.split() == [entry["key"] for entry in entries]
+    assert filled("history", "B", "--since", "2100-01-01T00:00:00Z").out == ""
+    wrong = filled("history", "B", "--since", "3")
+    assert (wrong.exit_code, wrong.err.splitlines()[0]) == (2, "error: `3` is not a time")
+
+
 def test_overlapping_filters_list_each_key_once(filled: Keyed) -> None:
     filled.put("a.b")
     assert sorted(filled("keys", "B", "a.*", "*.b", "a.>").out.split()) == ["a.2", "a.b"]

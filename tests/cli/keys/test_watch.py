@@ -52,6 +52,19 @@ def test_options_choose_what_is_shown(filled: Keyed, snapshot: SnapshotAssertion
 
 
 @pytest.mark.guarantee("reading-18")
+def test_watch_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
+    def keys(*options: str) -> list[str]:
+        return filled("watch", "B", "--until-current", "-o", "name", *options).out.split()
+
+    entries = [json.loads(line) for line in filled("history", "B", "-o", "ndjson").out.splitlines()]
+    assert keys("--since", entries[1]["created"]) == [entry["key"] for entry in entries[1:]]
+    assert keys("--since", "-1h", "b.*") == ["b.1"]
+    assert keys("--since", "2100-01-01T00:00:00Z") == []
+    for other in ("--history", "--updates-only", "--from-revision=1"):
+        refused = filled("watch", "B", "--since", "-1h", other)
+        assert (refused.exit_code, "cannot be combined" in refused.err) == (2, True)
+
+
 def test_the_marker_comes_always(filled: Keyed) -> None:
     for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "6")):
         assert filled("watch", "B", "--until-current", "-o", "ndjson", *options).out == f"{CURRENT}\n"

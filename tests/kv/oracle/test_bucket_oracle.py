@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from kvctl.kv.load.loader import Loader
 from kvctl.kv.load.rows import BadRow
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.read.watch import CURRENT
 from kvctl.kv.write.copy_key import copy, rename
 from kvctl.server import Server, run_server
 from tests.kv.oracle.bucket_model import FILTERS, KEYS, Model, Operation, matching
@@ -34,6 +36,7 @@ from tests.kv.oracle.more_operations import MoreOperations, beside
 from tests.support.differences import differences
 
 pytestmark = pytest.mark.oracle
+HOUR = timedelta(hours=1)
 
 
 class World(MoreOperations):
@@ -47,6 +50,8 @@ class World(MoreOperations):
         self.settings |= {"history": history, "atomic": chance.random() < 0.5}
         if chance.random() < 0.3:
             self.settings["max_bytes"] = 20_000
+        if chance.random() < 0.5:
+            self.settings["marker_ttl"] = HOUR
         self.model = Model(history)
         self.times: dict[int, int] = {}
 
@@ -61,6 +66,7 @@ class World(MoreOperations):
             self.put: 30, self.create: 12, self.update: 12, self.delete: 12, self.purge: 6, self.revert: 4,
             self.move: 6, self.compact: 3, self.load: 3, self.copy: 2, self.dump: 3, self.back_up: 1, self.restart: 1,
             self.transact: 10, self.beside: 8, self.refused: 6, self.create_again: 2, self.edit: 3,
+            self.touch: 6,
         }  # fmt: skip
         [kind] = self.chance.choices([*kinds], [*kinds.values()])
         await kind()
@@ -130,6 +136,20 @@ class World(MoreOperations):
         old = self.chance.choice(values)
         self.told("revert", old.key, old.revision)
         await self._stored(old.key, "PUT", old.value, self.bucket.revert(old.key, old.revision))
+
+    async def touch(self) -> None:
+        """Write a value again with a ttl, which ends after the test."""
+        key, living = self.chance.choice(KEYS), self.model.living()
+        self.told("touch", key)
+        work = self.bucket.touch(key, HOUR)
+        if key not in living:
+            with pytest.raises(KeyNotFound):
+                await work
+        elif "marker_ttl" not in self.settings:
+            with pytest.raises(ServerError, match="TTL"):
+                await work
+        elif await self._stored(key, "PUT", living[key], work):
+            assert (await self.bucket.get(key)).ttl == HOUR
 
     async def move(self) -> None:
         """Copy or rename a key."""
@@ -247,9 +267,21 @@ class World(MoreOperations):
             many = await bucket.get_many(KEYS, leader=leader)
             assert [entry and entry.value for entry in many] == [living.get(key) for key in KEYS]
         await self.compare_watch(self.chance.randint(1, model.last + 3))
+        await self._compare_since()
         await self.compare_beside(self.chance.choice(KEYS))
         for _ in range(2 if model.last else 0):
             await self._compare_past(self.chance.randint(1, model.last))
+
+    async def _compare_since(self) -> None:
+        """Read from the time of an entry on, held or not: every entry of that time or later."""
+        if not self.times:
+            return
+        since = self.times[self.chance.choice([*self.times])] + self.chance.choice([0, 0, 1])
+        wanted = [one.revision for one in self.model.held() if self.times[one.revision] >= since]
+        moment = Moment(time_ns=since)
+        assert [entry.revision async for entry in self.bucket.history(since=moment)] == wanted
+        async with await self.bucket.watch(since=moment, follow=False) as watcher:
+            assert [item.revision async for item in watcher if item is not CURRENT] == wanted
 
     async def _compare_past(self, revision: int) -> None:
         moment = Moment(revision=revision)

@@ -33,7 +33,7 @@ async def bucket(own_server: Server) -> AsyncIterator[Bucket]:
     """A bucket of a server of the test's own, over a connection that waits for half a minute."""
     context = Context(url=own_server.url, timeout=timedelta(seconds=30))
     async with kvctl.connect(context) as client:
-        yield await client.create_bucket("B", history=5)
+        yield await client.create_bucket("B", history=5, marker_ttl=timedelta(minutes=1))
 
 
 def waiting(bucket: Bucket, seconds: float) -> Bucket:
@@ -124,6 +124,16 @@ class TestLostAnswers:
         lose(error, stored=stored, times=1)
         assert await bucket.delete("k", revision=revision) == 2
         assert [entry.operation async for entry in bucket.history()] == [Operation.PUT, Operation.DEL]
+
+    @pytest.mark.parametrize("stored", [True, False])
+    async def test_touch_after_lost_acknowledgement_writes_once(
+        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
+    ) -> None:
+        await bucket.create("k", b"1", ttl=timedelta(minutes=1))
+        lose(error, stored=stored)
+        assert await bucket.touch("k", timedelta(hours=1)) == 2
+        assert (await bucket.status()).last_revision == 2
+        assert (await bucket.get("k")).ttl == timedelta(hours=1)
 
     async def test_a_condition_that_no_longer_holds_is_a_conflict_when_nothing_was_stored_first(
         self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError

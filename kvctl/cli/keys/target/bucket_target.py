@@ -86,6 +86,7 @@ class CurrentReader(Reader):
 
     def __init__(self, bucket: "Bucket", reading: Reading) -> None:
         self.place = f"bucket `{bucket.name}`"
+        self.fields = {"bucket": bucket.name}
         self.listing: str | None = f"List the keys with `kvctl keys {bucket.name}`"
         self._bucket = bucket
         self._reading = reading
@@ -127,7 +128,7 @@ class CurrentReader(Reader):
         return View(columns=[*columns, Column("key")], name="key", empty="No keys")
 
     def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["Entry"], None]:
-        return self._bucket.history_batches(*filters, literal=self._reading.literal and bool(filters))
+        return self._bucket.history_batches(*filters, since=since, literal=self._reading.literal and bool(filters))
 
     async def show(self, session: Session, batches: AsyncGenerator[list["Entry"], None], *, empty: str) -> None:
         await show_entries(session, self._reading.shape, batches, empty=empty)

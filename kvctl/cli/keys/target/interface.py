@@ -39,6 +39,8 @@ class Reader(ABC):
 
     place: str
     """Name in messages: ``bucket `orders` ``, ``bucket `orders` as of revision 12``, `` `config@main` ``."""
+    fields: dict[str, str]
+    """Fields that name the target in JSON."""
     listing: str | None = None
     """Hint for missing keys."""
     caveat: str | None = None
@@ -74,7 +76,7 @@ class Reader(ABC):
 
     @abstractmethod
     def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list[Any], None]:
-        """Yield every change of matching keys, oldest first, in batches."""
+        """Yield every change of matching keys, at a time or later, oldest first, in batches."""
 
     @abstractmethod
     async def show(self, session: Session, batches: AsyncGenerator[list[Any], None], *, empty: str) -> None:

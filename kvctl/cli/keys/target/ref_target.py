@@ -15,6 +15,7 @@ from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
     from kvctl.cli.keys.removal import Choice
+    from kvctl.jetstream.api import Api
     from kvctl.kv.dump.dumper import Dumped
     from kvctl.kv.load.bulk_load import LoadOptions
     from kvctl.kv.load.bulk_writer import RowCounts
@@ -46,7 +47,8 @@ class RefTarget(Target):
     async def reader(self, session: Session, reading: Reading | None = None) -> Reader:
         at = parse_at(self.text)
         encoding = None if reading is None else reading.shape.encoding
-        return RefReader(await open_repository(session, at.repository), at, encoding)
+        repository = await open_repository(session, at.repository)
+        return RefReader(repository, at, encoding, (await session.client()).api)
 
     async def writer(self, session: Session) -> Writer:
         at = parse_branch(self.text)
@@ -85,12 +87,14 @@ class RefTarget(Target):
 class RefReader(Reader):
     """State at a ref; listings are in byte order."""
 
-    def __init__(self, repository: "Repository", at: At, encoding: str | None) -> None:
+    def __init__(self, repository: "Repository", at: At, encoding: str | None, api: "Api") -> None:
         self.place = f"`{at}`"
+        self.fields = {"bucket": at.repository, "ref": at.ref}
         self.listing = f"List the keys with `kvctl keys {at}`"
         self._repository = repository
         self._at = at
         self._encoding = encoding
+        self._api = api
 
     async def one(self, key: str) -> "VersionedEntry":
         (entry,) = await self._repository.get(self._at.ref, key)
@@ -130,8 +134,9 @@ class RefReader(Reader):
     async def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["KeyVersion"], None]:
         from kvctl.versions.key_history import key_history
 
+        first_ns = 0 if since is None else await self._time_of(since)
         async for versions in key_history(self._repository, self._at.ref, filters):
-            yield list(versions)
+            yield [one for one in versions if one.commit is None or one.commit.created_ns >= first_ns]
 
     async def show(
         self, session: Session, batches: AsyncGenerator[list["VersionedEntry"], None], *, empty: str
@@ -159,6 +164,13 @@ class RefReader(Reader):
             session.value(f"{row['value']}\n".encode())
         else:
             session.value(entry.value)
+
+    async def _time_of(self, since: "Moment") -> int:
+        from kvctl.jetstream.server_clock import ServerClock
+
+        moment = since.at((await ServerClock.of_connection(self._api)).now_ns())
+        assert moment.time_ns is not None
+        return moment.time_ns
 
     async def _rows(self, entries: Sequence["VersionedEntry"], encoding: str | None) -> list[dict[str, Any]]:
         from kvctl.versions.branch import staged_revisions
