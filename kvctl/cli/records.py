@@ -29,6 +29,8 @@ def record(text: str) -> Record:
 ANY = Record((), (), frozenset())
 """Document whose fields are defined elsewhere: a stream's configuration, a topology file, a JSON Schema."""
 
+CHANGE = record("name changed")
+
 # Keys
 ENTRY = record("bucket key revision created operation value encoding (reason?) (delta?) (stream?) (ttl?) (headers?)")
 ENTRY_META = record("bucket key revision created operation size (reason?) (delta?) (stream?) (ttl?) (headers?)")
@@ -113,7 +115,6 @@ STREAM = record(
     "first_sequence (first_time) (last_time) (subject_count) (deleted_messages) (cluster) (origins) (alternates) "
     "(config)"
 )
-STREAM_CHANGE = record("name changed")
 STREAM_EDIT = record("name changed differences")
 STREAM_DELETION = record("name messages consumers dependents changed?")
 STREAM_PURGE = record("name messages dependents?")
@@ -143,7 +144,6 @@ TABLE = record(
     "(metadata) (partition_details)"
 )
 TABLE_CREATION = record("name stream partitions changed")
-TABLE_CHANGE = record("name changed")
 TABLE_SEAL = record("name sealed changed")
 TABLE_COMPACTION = record("name markers changed")
 TABLE_DELETION_PLAN = record("name streams")
@@ -227,7 +227,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "bucket ls": (BUCKET_ROW,),
     "bucket show": (BUCKET,),
     "bucket edit": (BUCKET_EDIT, DIFFERENCE),
-    "bucket delete": (BUCKET_DELETION,),
+    "bucket delete": (BUCKET_DELETION, CHANGE),
     "bucket copy": (BUCKET_COPY, ANY),
     "bucket diff": (KEY_DIFFERENCE,),
     "bucket compact": (COMPACTION, DELETED_KEY),
@@ -238,14 +238,14 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "mirror show": (BUCKET,),
     "mirror edit": (BUCKET_EDIT, DIFFERENCE),
     "mirror promote": (PROMOTION, ANY),
-    "mirror delete": (BUCKET_DELETION,),
+    "mirror delete": (BUCKET_DELETION, CHANGE),
     "aggregate create": (REPLICA_CHANGE, ANY),
     "aggregate add-origin": (REPLICA_CHANGE, ANY),
     "aggregate remove-origin": (ORIGIN_REMOVAL, ANY),
     "aggregate ls": (REPLICA_ROW,),
     "aggregate show": (BUCKET,),
     "aggregate edit": (BUCKET_EDIT, DIFFERENCE),
-    "aggregate delete": (BUCKET_DELETION,),
+    "aggregate delete": (BUCKET_DELETION, CHANGE),
     "topology plan": (PLANNED_CHANGE, PLAN),
     "topology apply": (APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     "topology render": (ANY,),
@@ -259,9 +259,9 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "doctor": (FINDING,),
     "stream ls": (STREAM_ROW,),
     "stream show": (STREAM,),
-    "stream create": (STREAM_CHANGE, ANY),
+    "stream create": (CHANGE, ANY),
     "stream edit": (STREAM_EDIT, DIFFERENCE),
-    "stream delete": (STREAM_DELETION,),
+    "stream delete": (STREAM_DELETION, CHANGE),
     "stream purge": (STREAM_PURGE,),
     "stream subjects": (SUBJECT,),
     "stream get": (STORED_MESSAGE,),
@@ -270,7 +270,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "consumer show": (CONSUMER,),
     "consumer add": (CONSUMER_CHANGE, ANY),
     "consumer edit": (CONSUMER_EDIT, DIFFERENCE),
-    "consumer delete": (CONSUMER_CHANGE, CONSUMER_DELETION_PLAN),
+    "consumer delete": (CONSUMER_CHANGE, CONSUMER_DELETION_PLAN, CHANGE),
     "consumer pause": (CONSUMER_PAUSE,),
     "consumer resume": (CONSUMER_PAUSE,),
     "consumer next": (DELIVERED_MESSAGE,),
@@ -279,10 +279,10 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "table create": (TABLE_CREATION,),
     "table ls": (TABLE_ROW,),
     "table show": (TABLE,),
-    "table edit": (TABLE_CHANGE, DIFFERENCE),
+    "table edit": (CHANGE, DIFFERENCE),
     "table seal": (TABLE_SEAL,),
     "table compact": (TABLE_COMPACTION,),
-    "table delete": (TABLE_CHANGE, TABLE_DELETION_PLAN),
+    "table delete": (CHANGE, TABLE_DELETION_PLAN),
     "table put": (TABLE_WRITE,),
     "table put-if-absent": (TABLE_WRITE,),
     "table get": (TABLE_ENTRY,),
@@ -295,7 +295,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "repo init": (REPOSITORY_CHANGE, ANY),
     "repo ls": (REPOSITORY_ROW,),
     "repo show": (REPOSITORY, COMMIT),
-    "repo delete": (REPOSITORY_DELETION,),
+    "repo delete": (REPOSITORY_DELETION, CHANGE),
     "repo status": (STAGED_KEY, BRANCH_STATUS),
     "repo commit": (NEW_COMMIT,),
     "repo log": (COMMIT,),
@@ -311,10 +311,10 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "branch ls": (REF,),
     "branch show": (BRANCH,),
     "branch create": (REF_CHANGE,),
-    "branch delete": (BRANCH_DELETION,),
+    "branch delete": (BRANCH_DELETION, CHANGE),
     "tag ls": (REF,),
     "tag create": (REF_CHANGE,),
-    "tag delete": (REF_CHANGE,),
+    "tag delete": (REF_CHANGE, CHANGE),
     "pipeline audit": (AUDIT, AUDIT_DIFFERENCE),
     "pipeline capture": (CAPTURED,),
     "pipeline compact": (COMPACTED,),
@@ -329,6 +329,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "context ls": (CONTEXT_ROW,),
     "context show": (CONTEXT,),
     "context add": (CONTEXT,),
+    "context delete": (CHANGE,),
     "context edit": (DIFFERENCE,),
     "context test": (CONTEXT_TEST,),
     "server run": (SERVER, LAB_CONTEXT, LAB),

@@ -52,7 +52,7 @@ async def acquire(
         raise LeaseHeld(
             f"`{key}` is held by `{name}`, at revision {holder.revision}",
             owner=name,
-            hint="Wait for it with `--wait`",
+            hint="Wait for it with `--wait-for`",
         )
     waiting(owner_of(holder))
     await _Turn(lease, holder, clock() + wait.total_seconds()).come()
@@ -152,7 +152,7 @@ class _Turn:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         key = self._lease.key
-        raise WaitExpired(f"`{key}` is still held by `{owner_of(self._holder)}`", hint="Try a longer `--wait`")
+        raise WaitExpired(f"`{key}` is still held by `{owner_of(self._holder)}`", hint="Try a longer `--wait-for`")
 
     async def _try(self) -> bool:
         expired = self._holder.revision if clock() >= self._expires else 0

@@ -12,7 +12,7 @@ from tests.cli.keyed import Keyed
 
 NOWHERE = ("-s", "nats://127.0.0.1:1")
 SILENT = {
-    "completion", "context delete", "context select", "env", "help", "lock", "quickstart",
+    "completion", "context select", "env", "help", "lock", "quickstart",
 }  # fmt: skip
 """Commands that print no records: text for people, the output of a program, or nothing."""
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import Parameter
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
 
 from kvctl.cli.app.help_page import TAIL
+from kvctl.errors import ContextNotFound, NotFoundError
+from kvctl.render.view import document
 from kvctl.units import parse_duration, parse_instant, parse_size
 
 
@@ -96,4 +99,36 @@ Force = Annotated[
 Confirm = Annotated[
     str | None, typer.Option("--confirm", metavar="NAME", help="Confirm the deletion of replicated data by its name")
 ]
+Unasked = Annotated[bool, typer.Option("--yes", "-y", hidden=True)]
+"""`--yes` of a command that never asks, so that scripts can give it to every deletion."""
+IgnoreMissing = Annotated[bool, typer.Option("--ignore-missing", help="Succeed if it does not exist")]
 Program = Annotated[list[str], typer.Argument(metavar=TAIL, help="Program to run, and its arguments")]
+
+
+def deletes(named: str, missing: type[NotFoundError] = NotFoundError) -> Callable[[Any], Any]:
+    """Add `--ignore-missing` to a command that deletes what its parameter `named` names.
+
+    With it, a `missing` error is a note, and the result has `"changed": false`. A context of the connection that does
+    not exist remains an error.
+    """
+
+    def add(function: Any) -> Any:
+        @wraps(function)
+        async def run(session: Any, *values: Any, ignore_missing: bool = False, **arguments: Any) -> Any:
+            try:
+                return await function(session, *values, **arguments)
+            except missing as error:
+                elsewhere = isinstance(error, ContextNotFound) and missing is not ContextNotFound
+                if not ignore_missing or elsewhere:
+                    raise
+                if session.options.output:
+                    session.show(document({"name": arguments[named].rpartition("@")[2], "changed": False}))
+                else:
+                    session.note(error.message)
+
+        own = signature(function)
+        option = Parameter("ignore_missing", Parameter.KEYWORD_ONLY, default=False, annotation=IgnoreMissing)
+        run.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
+        return run
+
+    return add

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    BucketName,
-    Confirm,
-    DryRun,
-    Force,
-    Yes,
-    one_of,
-)
+from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import data
 from kvctl.cli.bucket.data import report
@@ -237,6 +230,7 @@ async def edit(
     examples=["kvctl bucket delete orders", "kvctl bucket delete orders --yes"],
     see=["delete", "bucket ls"],
 )
+@deletes("bucket")
 async def delete(
     session: Session,
     bucket: BucketName,

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    DryRun,
-    Yes,
-    duration,
-    moment,
-    one_of,
-)
+from kvctl.cli.app.parameters import DryRun, Unasked, deletes, duration, moment, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer import messages
 from kvctl.cli.keys.arguments import number
@@ -232,12 +226,13 @@ async def edit(
 
 
 @command(app, "delete", examples=["kvctl consumer delete ORDERS worker"], see=["consumer ls", "consumer pause"])
+@deletes("consumer")
 async def delete(
-    session: Session, stream: StreamName, consumer: ConsumerName, yes: Yes = False, dry_run: DryRun = False
+    session: Session, stream: StreamName, consumer: ConsumerName, yes: Unasked = False, dry_run: DryRun = False
 ) -> None:
     """Delete a consumer with its position.
 
-    The command does not prompt. The stream keeps its messages, except with retention `interest`.
+    The stream keeps its messages, except with retention `interest`.
     """
     from kvctl.jetstream.config import ensure
 

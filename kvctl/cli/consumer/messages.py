@@ -36,7 +36,9 @@ HEARTBEAT = timedelta(seconds=5)
 """Interval of server heartbeats while consuming; silence of twice this is an error."""
 
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge printed messages, or let them be redelivered")]
-Expires = Annotated[timedelta | None, duration("--expires", help="Longest wait of a pull (default 30s)")]
+Expires = Annotated[
+    timedelta | None, duration("--wait-for", "--expires", help="Maximum time to wait for a message (default 30s)")
+]
 LongExpires = Annotated[
     timedelta | None, duration("--expires", help="Longest wait of a pull, at least 1s (default 30s)")
 ]
@@ -123,7 +125,7 @@ async def next_(
     "fetch",
     examples=[
         "kvctl consumer fetch ORDERS worker --max-messages 100",
-        "kvctl consumer fetch ORDERS worker --max-bytes 1MB --expires 5s -o ndjson",
+        "kvctl consumer fetch ORDERS worker --max-bytes 1MB --wait-for 5s -o ndjson",
         "kvctl consumer fetch ORDERS worker --max-messages 10 --no-wait --exec ./handle",
     ],
     see=["consumer next", "consumer consume"],
@@ -146,7 +148,7 @@ async def fetch(
     """Read several messages with one pull.
 
     The command ends when it has the messages or the time is up. Messages are acknowledged as they are printed. Reading
-    no message is a success. With --expires over 30s the server sends heartbeats; two missed ones are an error.
+    no message is a success. With --wait-for over 30s the server sends heartbeats; two missed ones are an error.
     """
     from kvctl.jetstream.consumers.fetch import Fetch
     from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Yes
+from kvctl.cli.app.parameters import Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.context.views import (
     FIELDS,
@@ -17,8 +17,8 @@ from kvctl.cli.context.views import (
     facts_of,
     summary,
 )
-from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.render.view import Column, View
+from kvctl.errors import ConflictError, ContextNotFound, KvctlError, UsageError
+from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context, ContextStore
@@ -173,6 +173,7 @@ def edit(
 
 
 @command(app, "delete", examples=["kvctl context delete old", "kvctl context delete old --yes"])
+@deletes("name", ContextNotFound)
 async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     """Delete a context.
 
@@ -182,7 +183,10 @@ async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     if name in store.names():
         await session.confirm(f"Delete context `{name}`?", yes=yes)
     store.delete(name)
-    session.note(f"Deleted `{name}`")
+    if session.options.output:
+        session.show(document({"name": name, "changed": True}))
+    else:
+        session.note(f"Deleted `{name}`")
 
 
 @command(

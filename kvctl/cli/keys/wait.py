@@ -36,7 +36,7 @@ PATIENCE = timedelta(minutes=1)
     app,
     "wait",
     examples=[
-        "kvctl wait orders NEW.7 --for 5m",
+        "kvctl wait orders NEW.7 --wait-for 5m",
         "kvctl wait jobs import.state --value done",
         "kvctl wait locks deploy --missing && ./deploy",
     ],
@@ -57,7 +57,7 @@ async def wait(
         int | None, revision("--revision-above", help="Wait until the key is written after revision N")
     ] = None,
     patience: Annotated[
-        timedelta | None, duration("--for", help="Maximum time to wait; 0 checks once [default: 1m]")
+        timedelta | None, duration("--wait-for", "--for", help="Maximum time to wait; 0 checks once [default: 1m]")
     ] = None,
     headers: Headers = False,
     encoding: Encoding = None,
@@ -114,7 +114,7 @@ class Condition(NamedTuple):
         else:
             what = "does not exist"
         waited = f" (waited {format_duration(limit)})" if limit else ""
-        return WaitExpired(f"`{key}` {what}{waited}", hint="Wait longer with `--for`")
+        return WaitExpired(f"`{key}` {what}{waited}", hint="Wait longer with `--wait-for`")
 
 
 async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: timedelta) -> "Entry | None":

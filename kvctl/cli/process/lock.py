@@ -34,7 +34,7 @@ GIVE_UP_FRACTION = 0.9
     "lock",
     examples=[
         "kvctl lock locks deploy -- ./deploy.sh",
-        "kvctl lock locks import --ttl 1m --wait 10m -- python import.py",
+        "kvctl lock locks import --ttl 1m --wait-for 10m -- python import.py",
         "kvctl lock locks db.migrate --owner \"$CI_JOB_URL\" -- sh -c 'migrate && notify'",
     ],
     see=["create", "wait", "txn", "help guarantees"],
@@ -47,7 +47,9 @@ async def lock(
     ttl: Annotated[
         timedelta | None, duration("--ttl", help="Time until others can take over if this holder dies [default: 30s]")
     ] = None,
-    wait: Annotated[timedelta | None, duration("--wait", help="Maximum time to wait while the lock is held")] = None,
+    wait: Annotated[
+        timedelta | None, duration("--wait-for", "--wait", help="Maximum time to wait while the lock is held")
+    ] = None,
     owner: Annotated[
         str | None, typer.Option("--owner", metavar="TEXT", help="Owner shown to others [default: HOST:PID]")
     ] = None,
@@ -56,7 +58,7 @@ async def lock(
 
     Creates the key with a ttl, runs COMMAND, renews the key every third of the ttl, and deletes it when COMMAND has
     ended. The exit code is that of COMMAND, or 128 plus the number of a signal. SIGINT and SIGTERM are passed on to
-    COMMAND. If the key is held, the exit code is 4 and the error names the owner; with --wait it is 9 if the key is
+    COMMAND. If the key is held, the exit code is 4 and the error names the owner; with --wait-for it is 9 if the key is
     still held after that time. As in a shell, it is 127 if COMMAND is not found and 126 if it cannot be run.
 
     If the lease is lost, COMMAND is ended with SIGTERM, then with SIGKILL after a sixth of the ttl (at most 5 seconds),
@@ -71,7 +73,7 @@ async def lock(
 
     The bucket must allow per-key TTLs: `kvctl bucket edit BUCKET --marker-ttl 1s`. In a bucket with history, servers
     keep the key of a dead holder for at least the marker ttl. A waiting `lock` still takes over after the ttl of the
-    lease; one without --wait is refused until the key has expired.
+    lease; one without --wait-for is refused until the key has expired.
     """
     from kvctl.cli.process.programs import find_program
     from kvctl.cli.process.supervisor import Supervised

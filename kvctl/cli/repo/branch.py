@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, Yes
+from kvctl.cli.app.parameters import DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.repo.options import (
     AtBranch,
@@ -106,6 +106,7 @@ async def create(
     examples=["kvctl branch delete config@try", "kvctl branch delete config@try --yes"],
     see=["branch ls", "repo reset"],
 )
+@deletes("at")
 async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a branch, with its staged changes.
 

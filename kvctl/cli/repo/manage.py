@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import Entry, command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Yes
+from kvctl.cli.app.parameters import Confirm, DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag
@@ -143,6 +143,7 @@ async def show(session: Session, name: Place) -> None:
     examples=["kvctl repo delete config", "kvctl repo delete config --yes"],
     see=["branch delete", "repo ls"],
 )
+@deletes("name")
 async def delete(
     session: Session, name: Name, yes: Yes = False, confirm: Confirm = None, dry_run: DryRun = False
 ) -> None:

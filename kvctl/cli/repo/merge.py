@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, one_of
+from kvctl.cli.app.parameters import DryRun, Unasked, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.repo.options import (
@@ -213,6 +213,7 @@ async def reset(
         str | None, typer.Option("--prefix", metavar="P", help="Reset only keys with this prefix")
     ] = None,
     hard: Annotated[str | None, ref_option("--hard", help="Move the branch to this commit instead")] = None,
+    yes: Unasked = False,
     dry_run: DryRun = False,
 ) -> None:
     """Drop staged changes, or move a branch to another commit.

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.parameters import DryRun, Unasked, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.repo.options import (
     AtTag,
@@ -75,7 +75,8 @@ async def create(
 
 
 @command(app, "delete", examples=["kvctl tag delete config@v1"], see=["tag ls"])
-async def delete(session: Session, at: AtTag, dry_run: DryRun = False) -> None:
+@deletes("at")
+async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: DryRun = False) -> None:
     """Delete a tag.
 
     Its commit is kept while a branch or another tag reaches it.

@@ -5,13 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    Confirm,
-    DryRun,
-    Force,
-    Yes,
-    one_of,
-)
+from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.details import dependent_row
 from kvctl.cli.keys.arguments import check_forced, number
@@ -208,6 +202,7 @@ async def edit(
 @command(
     app, "delete", examples=["kvctl stream delete ORDERS", "kvctl stream delete ORDERS --yes"], see=["stream purge"]
 )
+@deletes("stream")
 async def delete(
     session: Session,
     stream: StreamName,

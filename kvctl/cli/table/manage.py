@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    DryRun,
-    Force,
-    Yes,
-    duration,
-)
+from kvctl.cli.app.parameters import DryRun, Force, Yes, deletes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced, number
@@ -200,6 +195,7 @@ async def compact(
 
 
 @command(app, "delete", examples=["kvctl table delete users"], see=["table remove", "table ls"])
+@deletes("table")
 async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a table with all its entries.
 

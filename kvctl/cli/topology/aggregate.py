@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    Confirm,
-    DryRun,
-    Force,
-    Yes,
-    bucket_names,
-)
+from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
@@ -250,6 +244,7 @@ async def edit(
 
 
 @command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])
+@deletes("name")
 async def delete(
     session: Session,
     name: Name,

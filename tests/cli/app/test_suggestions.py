@@ -46,7 +46,7 @@ OPTIONS = {
         ("topology diff", "kvctl topology plan"),
         ("topology validate", "kvctl topology plan"),
         ("topology ls", "kvctl topology status"),
-        ("mirror edit", "kvctl bucket edit"),
+        ("mirror backup", "kvctl bucket backup"),
         ("bucket put", "kvctl put"),
         ("repo blame", "kvctl repo annotate"),
         ("branch merge", "kvctl repo merge"),
