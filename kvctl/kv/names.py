@@ -18,11 +18,11 @@ TAKE_REFS = ("get", "keys", "history", "put", "create", "update", "delete", "loa
 
 BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
 FILTER_PATTERN = r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?|>"
-_KEY_PATTERN = r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*"
+KEY_PATTERN = r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*"
 
 _BUCKET = re.compile(rf"{BUCKET_PATTERN}\Z")
-_KEY = re.compile(rf"{_KEY_PATTERN}\Z")
-_KEYS = re.compile(rf"(?:{_KEY_PATTERN}\n)*{_KEY_PATTERN}\Z")
+_KEY = re.compile(rf"{KEY_PATTERN}\Z")
+_KEYS = re.compile(rf"(?:{KEY_PATTERN}\n)*{KEY_PATTERN}\Z")
 _FILTER = re.compile(rf"(?:{FILTER_PATTERN})\Z")
 _LONE = re.compile("[\ud800-\udfff]")
 _KEY_HINT = "Use letters, digits and `-/_=`, in parts joined by single dots"

@@ -226,7 +226,8 @@ async def _execute(
         left = unfilled(saved.topology(), await survey(apis))
         await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
     with session.progress("Applying", len(applier.writes(saved.plan.changes))) as progress:
-        report = await applier.apply(apis, saved.plan, journal, filling, progress.advance)
+        entries = saved.topology().entries
+        report = await applier.apply(apis, saved.plan, journal, filling, progress.advance, entries=entries)
     if report.error is not None:
         return report
     with session.progress("Filling replicas", filling.total) as progress:

@@ -65,6 +65,7 @@ def change_row(change: "Change") -> dict[str, Any]:
         "readers": [{"name": reader} for reader in change.readers],
         "confirm": change.asks_name,
         "config": change.after and without_server_metadata(change.after),
+        "entries": [{"key": key} for key in change.entries],
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.config_diff import differences
 from kvctl.kv.stream_kind import LEAVING
-from kvctl.topology.apply import origin_removal
+from kvctl.topology.apply import origin_removal, seeds
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
 from kvctl.topology.discover.inventory import Inventory
@@ -39,6 +39,7 @@ from kvctl.topology.plan.plan import (
 )
 
 Apis = Mapping[str, Api]
+Entries = Mapping[str, Mapping[str, str]]
 
 
 class Verb(StrEnum):
@@ -47,6 +48,7 @@ class Verb(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
+    SEED = "create entries of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Write:
     @property
     def ends(self) -> bool:
         """Whether this request completes the change."""
+        if self.change.entries:
+            return self.verb is Verb.SEED
         return self.verb is not Verb.DELETE or self.change.action is Action.DELETE
 
     def __str__(self) -> str:
@@ -103,7 +107,10 @@ def writes(changes: Sequence[Change]) -> list[Write]:
             readers = [item for item in _with_readers(change, recreated) if item.action is Action.RECREATE]
             found += [Write(item, Verb.DELETE) for item in readers if item.where not in deleted]
             deleted |= {item.where for item in readers}
-        found.append(Write(change, verbs.get(change.action, Verb.CREATE)))
+        if change.action is not Action.CHANGE or change.differences or not change.entries:
+            found.append(Write(change, verbs.get(change.action, Verb.CREATE)))
+        if change.entries:
+            found.append(Write(change, Verb.SEED))
     return found
 
 
@@ -129,12 +136,12 @@ def require_fresh(plan: Plan, inventory: Inventory) -> None:
 
 
 def remaining(plan: Plan, inventory: Inventory) -> Plan:
-    """Return the plan with the remaining changes. Raises ConflictError if it is stale."""
+    """Return the plan with the remaining changes, and those with entries. Raises ConflictError if it is stale."""
     require_fresh(plan, inventory)
     left = [
         change
         for change in plan.changes
-        if not _is_done(change, plan.seen[change.where], _live(inventory, change.where))
+        if change.entries or not is_done(change, plan.seen[change.where], _live(inventory, change.where))
     ]
     return replace(plan, changes=left)
 
@@ -145,15 +152,17 @@ async def apply(
     journal: Journal,
     filling: Filling,
     advance: Callable[[int], None] = lambda _: None,
+    *,
+    entries: Entries | None = None,
 ) -> Report:
-    """Apply the changes in order, up to the first that fails."""
+    """Apply the changes in order, up to the first that fails. `entries` are those of the file, by bucket and key."""
     report, todo = Report(), writes(plan.changes)
     if todo:
         journal.begin(len(todo), list(filling.goals))
     for number, write in enumerate(todo):
         try:
             journal.note(number, "begun", str(write), write.change.where)
-            if await _make(apis[write.change.place], plan, write, filling):
+            if await _make(apis[write.change.place], plan, write, filling, entries or {}):
                 report.written += 1
             journal.note(number, "done", str(write), write.change.where)
         except KvctlError as error:
@@ -192,9 +201,12 @@ async def verify(topology: Topology, apis: Apis, *, prune: bool, patience: float
 # -- one write ---------------------------------------------------------------------------------------------
 
 
-async def _make(api: Api, plan: Plan, write: Write, filling: Filling) -> bool:
+async def _make(api: Api, plan: Plan, write: Write, filling: Filling, entries: Entries) -> bool:
     """Make a write unless it was made before, and return whether it was. Raises ConflictError if the plan is stale."""
     change = write.change
+    if write.verb is Verb.SEED:
+        values = entries[change.name]
+        return await seeds.create(api, change.name, {key: values[key] for key in change.entries}) > 0
     if write.verb is not Verb.DELETE:
         await filling.wait_for(change.origins)
     live = await streams.find(api, change.stream)
@@ -252,8 +264,8 @@ def _is_marked(live: StreamInfo | None) -> bool:
     return live is not None and LEAVING in (live["config"].get("metadata") or {})
 
 
-def _is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
-    """Return whether a change was applied before."""
+def is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
+    """Return whether the configuration of a change was applied before; its entries may still be absent."""
     if live is None or fingerprint(live) == seen:
         return live is None and change.action is Action.DELETE
     return _begun(change, live) and not _is_marked(live)

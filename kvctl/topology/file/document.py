@@ -35,6 +35,8 @@ class Topology:
     """Name of the topology: the mark of everything created from it."""
     named: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Fields that the file sets for each bucket, mirror and aggregate: it owns no others."""
+    entries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Entries to create in buckets where their keys are absent: values by key."""
 
     def place_of(self, name: str) -> str:
         """Return the context of a resource; empty for the one in use."""
@@ -48,6 +50,7 @@ class _Read:
     model: Any
     place: str | None
     fields: frozenset[str]
+    entries: Mapping[str, str]
 
 
 def read_topology(document: Document) -> Topology:
@@ -73,6 +76,7 @@ def _topology(reader: Reader) -> Topology:
         {name: made.place for name, made in everything.items() if made.place is not None},
         found.get("name", DEFAULT_NAME),
         {name: made.fields for name, made in everything.items()},
+        {name: made.entries for name, made in everything.items() if made.entries},
     )
 
 
@@ -86,12 +90,12 @@ def _resource(reader: Reader, path: Path, name: str) -> _Read:
     section = str(path[0])
     parts: list[Callable[[Reader, Path], Any]] = [_check_unique, _check_place, SECTIONS[section].read]
     _, _, found = reader.each(parts, lambda part: part(reader, path))
-    given, place = frozenset(found), found.pop("in", None)
+    given, place, entries = frozenset(found), found.pop("in", None), found.pop("entries", {})
     if "tag" in found:
         found["tags"] = (*found.get("tags", ()), *found.pop("tag"))
     if found.pop("republish_headers_only", False):
         found["republish"] = replace(found["republish"], headers_only=True)
-    return _Read(reader.checked(path, lambda: _MAKERS[section](name, found)), place, given)
+    return _Read(reader.checked(path, lambda: _MAKERS[section](name, found)), place, given, entries)
 
 
 def _check_unique(reader: Reader, path: Path) -> None:

@@ -10,6 +10,7 @@ from kvctl.documents.parser import Path
 from kvctl.documents.reader import Reader
 from kvctl.documents.record import (
     DURATION,
+    EXACT_TEXT,
     FLAG,
     INTEGER,
     PAIRS,
@@ -26,7 +27,16 @@ from kvctl.documents.record import (
     checked,
     one_or_several,
 )
-from kvctl.kv.names import BUCKET_PATTERN, FILTER_PATTERN, MAX_BUCKET, check_bucket, check_filter
+from kvctl.errors import UsageError
+from kvctl.kv.names import (
+    BUCKET_PATTERN,
+    FILTER_PATTERN,
+    KEY_PATTERN,
+    MAX_BUCKET,
+    check_bucket,
+    check_filter,
+    check_key,
+)
 from kvctl.kv.settings import SETTINGS, Form, Republish, Resource, Setting
 from kvctl.topology.file.origin_spec import external, parse_origin
 from kvctl.topology.model import Origin
@@ -76,9 +86,31 @@ def _settings(resource: Resource) -> dict[str, Field]:
     return found | {"in": Field(TEXT, "Context of this file to create it in; default: the context in use")}
 
 
-_PARTS = [row for row in SETTINGS.values() if row.part_of]
 _DENY_PURGE = Field(FLAG, "Keep history readable here after a purge at the origin")
 
+
+def _entries(reader: Reader, path: Path) -> dict[str, str]:
+    def one(key: str) -> tuple[str, str]:
+        reader.checked((*path, key), lambda: check_key(key))
+        return key, _VALUE.read(reader, (*path, key))
+
+    return dict(reader.each(reader.mapping(path, "`entries`"), one))
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("The value is not valid Unicode") from None
+    return text
+
+
+_VALUE = checked(EXACT_TEXT, _encodable)
+_ENTRIES = Field(
+    Type(_entries, lambda limits: {"type": ["object", "null"], **limits}),
+    "Entries to create if their keys are absent: values by key",
+    {"propertyNames": {"pattern": f"^({KEY_PATTERN})$"}, "additionalProperties": {"type": "string"}},
+)
 CONTEXT = Record(
     "a context",
     {
@@ -89,7 +121,11 @@ CONTEXT = Record(
     },
     [Exclusive("context", "url"), Exclusive("domain", "api_prefix")],
 )
-BUCKET = Record("a bucket", _settings("bucket"), [Requires(row.name, row.part_of) for row in _PARTS])
+BUCKET = Record(
+    "a bucket",
+    {**_settings("bucket"), "entries": _ENTRIES},
+    [Requires(row.name, row.part_of) for row in SETTINGS.values() if row.part_of],
+)
 MIRROR = Record(
     "a mirror",
     {

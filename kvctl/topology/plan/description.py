@@ -24,6 +24,9 @@ _PLUMBING = (
 )  # fmt: skip
 """Settings that every bucket, mirror or aggregate is created with."""
 
+_NAMED_MAX = 10
+"""Largest number of keys that are named."""
+
 
 def title(change: Change) -> str:
     """Return kind, name and context: ``mirror `ORDERS_NYC` in `hub` ``."""
@@ -40,6 +43,8 @@ def differences(change: Change) -> list[Difference]:
 def remarks(change: Change) -> list[str]:
     """Return reasons for the change that its differences do not show, and its effect on the data."""
     found = []
+    if change.entries:
+        found.append(f"creates {counted(len(change.entries), 'entry')}: {quoted(change.entries, _NAMED_MAX)}")
     if change.cascades:
         found.append("because its origin is recreated, whose old entries it would keep serving")
     if change.leaving:

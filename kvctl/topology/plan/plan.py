@@ -53,6 +53,8 @@ class Change:
     """Locations of its current origins."""
     leaving: Sequence[dict[str, Any]] = ()
     """The sources of an aggregate whose keys are removed from it."""
+    entries: Sequence[str] = ()
+    """Keys of the entries that are created in a bucket."""
     readers: Sequence[str] = ()
     """Names of its readers that remain when it is deleted: the confirmation then requires its name."""
     hazards: Sequence[Hazard] = ()
@@ -142,15 +144,28 @@ class Comparison:
     unlisted: list[Change]
 
 
-def compare(drafts: DesiredState, inventory: Inventory, *, prune: bool = False) -> Comparison:
+def compare(
+    drafts: DesiredState,
+    inventory: Inventory,
+    *,
+    prune: bool = False,
+    absent: Mapping[str, Sequence[str]] | None = None,
+) -> Comparison:
     """Return the changes that lead from the found state to the file, unordered, and without hazards.
 
+    `absent` are the keys of the file's entries that existing buckets do not have, by bucket.
     Raises BucketExists if a name has another meaning, UnreachableError if a stream does not answer.
     """
     made = drafts.all()
     unlisted = _unlisted(drafts, inventory)
     _refuse_conflicts(made, inventory, {change.where for change in unlisted} if prune else set())
-    changes = [change for draft in made if (change := _change(draft)) is not None]
+    entries = {
+        draft.name: list(drafts.topology.entries.get(draft.name, ()))
+        if draft.live is None or draft.recreated
+        else (absent or {}).get(draft.name, ())
+        for draft in made
+    }
+    changes = [change for draft in made if (change := _change(draft, entries[draft.name])) is not None]
     deleted = [_with_readers(change, inventory, made, unlisted) for change in unlisted]
     return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
 
@@ -158,12 +173,12 @@ def compare(drafts: DesiredState, inventory: Inventory, *, prune: bool = False) 
 # -- changes -----------------------------------------------------------------------------------------------
 
 
-def _change(draft: Draft) -> Change | None:
+def _change(draft: Draft, entries: Sequence[str]) -> Change | None:
     if draft.live is None:
         action = Action.CREATE
     elif draft.recreated:
         action = Action.RECREATE
-    elif draft.differences:
+    elif draft.differences or entries:
         action = Action.CHANGE
     else:
         return None
@@ -179,6 +194,7 @@ def _change(draft: Draft) -> Change | None:
         origins=tuple(item.where for item in draft.origins if item.where is not None),
         reads=tuple(where for where in draft.reads if where is not None),
         leaving=() if draft.recreated else draft.leaving,
+        entries=entries,
         follows=draft.follows,
         cascades=draft.cascades,
     )

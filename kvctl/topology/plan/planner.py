@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from kvctl.jetstream.api import Api
 from kvctl.kv.stream_kind import Kind
+from kvctl.topology.apply import seeds
 from kvctl.topology.discover import links, origin_lookup
 from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.file.document import Topology
@@ -48,6 +49,8 @@ async def plan_and_inventory(
     if looked := await _looked_up(compared, topology, apis):
         drafts = DesiredState(topology, Locator(topology, inventory.places, looked))
         compared = compare(drafts, inventory, prune=prune)
+    if absent := await _absent(compared, topology, apis):
+        compared = compare(drafts, inventory, prune=prune, absent=absent)
     found = plan_hazards.found(compared.changes, drafts, inventory)
     await _measured(compared, apis, found)
     changes = [replace(change, hazards=tuple(found.hazards.get(change.name, ()))) for change in compared.changes]
@@ -70,6 +73,19 @@ async def _looked_up(compared: Comparison, topology: Topology, apis: Mapping[str
     )
     found = await asyncio.gather(*(origin_lookup.look(apis[place], origin) for place, origin in wanted))
     return dict(zip(wanted, found, strict=True))
+
+
+async def _absent(compared: Comparison, topology: Topology, apis: Mapping[str, Api]) -> dict[str, list[str]]:
+    """Return the keys of entries that existing buckets do not have."""
+    wanted = {
+        draft.name: list(topology.entries[draft.name])
+        for draft in compared.drafts
+        if draft.name in topology.entries and draft.live is not None and not draft.recreated
+    }
+    found = await asyncio.gather(
+        *(seeds.absent(apis[topology.place_of(name)], name, keys) for name, keys in wanted.items())
+    )
+    return {name: keys for name, keys in zip(wanted, found, strict=True) if keys}
 
 
 def _origins(topology: Topology, name: str) -> Sequence[Origin]:

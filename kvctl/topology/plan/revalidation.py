@@ -26,7 +26,12 @@ async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, pr
         return left
     now, inventory = await planner.plan_and_inventory(topology, apis, prune=prune)
     fresh = {change.where: change for change in now.changes}
-    changes = [_renewed(change, fresh.get(change.where), inventory) for change in left.changes]
+    changes = [
+        renewed
+        for change in left.changes
+        if (renewed := _renewed(change, fresh.get(change.where), inventory)).entries
+        or not applier.is_done(change, plan.seen[change.where], renewed.live)
+    ]
     return replace(left, changes=changes, warnings=now.warnings)
 
 
@@ -42,8 +47,8 @@ def require_as_shown(shown: Plan, now: Plan) -> None:
 def _renewed(change: Change, fresh: Change | None, inventory: Inventory) -> Change:
     live = inventory.places[change.place].infos.get(change.stream)
     if fresh is None:
-        return replace(change, live=live)
-    return replace(change, live=live, hazards=fresh.hazards, readers=fresh.readers)
+        return replace(change, live=live, entries=())
+    return replace(change, live=live, hazards=fresh.hazards, readers=fresh.readers, entries=fresh.entries)
 
 
 def _worse(shown: Change, now: Change) -> list[str]:

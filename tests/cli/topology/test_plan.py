@@ -70,6 +70,52 @@ def test_file_with_variables_is_planned_saved_and_applied(
     assert 'hint: Quote a variable that stands inside `{...}` or `[...]`: `"${NAME}"`' in run(*plan).err
 
 
+def test_entries_are_created_where_absent_and_never_overwritten(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    bucket, mirror, file = unique("B"), unique("M"), tmp_path / "topology.yaml"
+    file.write_text(
+        f"version: 1\nname: {unique('t')}\nbuckets:\n  {bucket}:\n    entries:\n      app.mode: prod\n"
+        "      app.port: '8080'\n      app.secret: ${SECRET}\n      empty: ''\n"
+        f"mirrors:\n  {mirror}: {{origin: {bucket}}}\n"
+    )
+    env, masks = {"SECRET": "hunter2"}, {bucket: "BUCKET", mirror: "MIRROR"}
+    plan = ("topology", "plan", "-f", str(file), "-s", server.url)
+    apply = ("topology", "apply", "-f", str(file), "--yes", "-s", server.url)
+    assert run(*plan, tty=True, env=env).masked(masks) == snapshot
+    assert run(*apply, env=env).exit_code == 0
+    values = run("get", bucket, "app.*", "--columns", "key,value", "-s", server.url).out
+    assert values == "app.mode\tprod\napp.port\t8080\napp.secret\thunter2\n"
+    assert raw.api(f"STREAM.INFO.{mirror}")["state"]["messages"] == 4  # the mirror waits for entries, too
+    assert run(*plan, "--exit-code", env={"SECRET": "other"}).exit_code == 0
+    raw.put(bucket, "app.mode", b"dev")
+    run("delete", bucket, "app.port", "-s", server.url)
+    changed = run(*plan, "-o", "json", env=env)
+    (change,) = json.loads(changed.out)["changes"]
+    assert (change["action"], change["entries"], change["differences"]) == ("change", [{"key": "app.port"}], [])
+    assert "hunter2" not in changed.out + changed.err
+    assert run(*plan, tty=True, env=env).masked(masks) == snapshot
+    assert run(*apply, env=env).exit_code == 0
+    assert run("get", bucket, "app.mode", "app.port", "--columns", "value", "-s", server.url).out == "dev\n8080\n"
+    assert run(*apply, tty=True, env=env).err == "Nothing to change\n"
+
+
+def test_saved_plan_creates_entries_after_it_was_interrupted(
+    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    bucket, file, out = unique("B"), tmp_path / "topology.yaml", tmp_path / "topology.plan"
+    text = f"version: 1\nname: {unique('t')}\nbuckets:\n  {bucket}:\n    history: 2\n"
+    file.write_text(f"{text}    entries:\n      a: '1'\n      b: '2'\n")
+    assert run("topology", "plan", "-f", str(file), "--out", str(out), "-s", server.url).exit_code == 0
+    file.write_text(text)
+    run("topology", "apply", "-f", str(file), "--yes", "-s", server.url)  # as if killed before the entries
+    raw.put(bucket, "a", b"mine")
+    apply = ("topology", "apply", str(out), "--yes", "-s", server.url)
+    assert run(*apply).exit_code == 0
+    assert run("get", bucket, "a", "b", "--columns", "value", "-s", server.url).out == "mine\n2\n"
+    assert run(*apply, tty=True).err == "Nothing to change\n"
+
+
 def test_apply_asks_first_and_changes_nothing_the_second_time(
     run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:

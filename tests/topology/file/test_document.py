@@ -97,6 +97,12 @@ def test_document_reads_every_setting_of_a_bucket() -> None:
     assert topology.buckets["C"].history == 1
 
 
+def test_document_reads_entries_of_a_bucket() -> None:
+    topology = read("version: 1\nbuckets: {B: {entries: {a.b: x, c: '', d: '1e3'}}, C: {entries: }}")
+    assert topology.entries == {"B": {"a.b": "x", "c": "", "d": "1e3"}}
+    assert "1e3" not in repr(topology)
+
+
 def test_document_reads_origins_in_command_line_notation() -> None:
     topology = read("version: 1\naggregates: {A: {origins: ['bucket=B,keys=NEW.>,prefix=p', C], writable: true}}")
     (stream,) = render(topology).streams
@@ -130,6 +136,10 @@ def test_document_reads_origins_in_command_line_notation() -> None:
         ("version: 1\ncontexts: {hub: {}}\nbuckets: {B: {in: hbu}}", "`hbu` is not a context of this file", "`hub`?"),
         ("version: 1\nbuckets: {B: {in: hub}}", "`hub` is not a context of this file", "None are defined"),
         ("- a", "A topology file must be a mapping", ""),
+        ("version: 1\nbuckets: {B: {entries: {a: 5}}}", "entries.a: `a` must be text, not a number", 'it: `"5"`'),
+        ("version: 1\nbuckets: {B: {entries: {'a b': x}}}", "t.yaml:2:25: buckets.B.entries.a b: `a b` is not", ""),
+        ("version: 1\nbuckets: {B: {entries: [a]}}", "buckets.B.entries: `entries` must be a mapping", ""),
+        ("version: 1\naggregates: {A: {origins: [B], entries: {}}}", "`entries` is not a field of an aggregate", ""),
     ],
 )  # fmt: skip
 def test_document_error_names_place_and_suggestion(text: str, message: str, hint: str) -> None:

@@ -20,6 +20,7 @@ RIGHT = [
     "version: 1",
     "version: 1\nname: eu.orders\nbuckets:\nmirrors: {}",
     "version: 1\nbuckets: {B: , C: {}}",
+    "version: 1\nbuckets: {B: {entries: {a.b: x, c: ''}}, C: {entries: }}",
     "version: 1\nbuckets: {B: {history: 64, ttl: 0, marker_ttl: 1h30m, max_bytes: 1024, max_value_size: 1.5MiB}}",
     "version: 1\nbuckets: {B: {tags: a, tag: [b, 5], description: 12, metadata: {a: b, c: 1, d: ''}}}",
     "version: 1\nbuckets: {B: {republish: 'a.>=b.>', republish_headers_only: true, compress: true, atomic: false}}",
@@ -32,7 +33,8 @@ RIGHT = [
 WRONG = [
     "", "[]", "version: 2", "version: true", "version: '1'", "buckets: {}", "version: 1\nbucket: {}",
     "version: 1\nname: a b", "version: 1\nbuckets: [B]", "version: 1\nbuckets: {a b: {}}",
-    "version: 1\nbuckets: {B: 5}",
+    "version: 1\nbuckets: {B: 5}", "version: 1\nbuckets: {B: {entries: {a: 5}}}",
+    "version: 1\nbuckets: {B: {entries: {a b: x}}}", "version: 1\nbuckets: {B: {entries: [a]}}",
     "version: 1\nbuckets: {B: {histroy: 5}}", "version: 1\nbuckets: {B: {history: 65}}",
     "version: 1\nbuckets: {B: {history: 0}}", "version: 1\nbuckets: {B: {history: many}}",
     "version: 1\nbuckets: {B: {history: true}}", "version: 1\nbuckets: {B: {replicas: 6}}",
