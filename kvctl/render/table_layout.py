@@ -123,6 +123,11 @@ def cell_width(text: str) -> int:
     return sum(map(_character_width, text))
 
 
+def plain_width(text: str) -> int:
+    """Return the terminal columns of a text that has escape sequences for colour."""
+    return cell_width(_COLOR.sub("", text))
+
+
 def shortened(column: Column, text: str, width: int) -> str:
     """Truncate a cell: free text at the end, names in the middle, as both of their ends tell them apart."""
     if column.right or column.wrap or cell_width(text) <= width:
@@ -156,7 +161,7 @@ def _wrapped_line(line: str, width: int, indent: int) -> str:
     margin = " " * (indent + len(line) - len(line.lstrip(" ")))
     done, current = [], ""
     for space, word in _WORDS.findall(line):
-        if current.strip(" ") and cell_width(_COLOR.sub("", current + space + word)) > width:
+        if current.strip(" ") and plain_width(current + space + word) > width:
             done.append(current)
             current = margin + word
         else:

@@ -101,6 +101,15 @@ class Terminal:
         except ValueError:
             raise KvctlError("Standard output is closed") from None
 
+    def page(self, text: str) -> None:
+        """Print a text, through a pager if it is longer than the terminal. Raises as `write`."""
+        if self.is_terminal:
+            from kvctl.render.pager import paged
+
+            if paged(text, shutil.get_terminal_size()):
+                return
+        self.write(text.encode())
+
     def note(self, text: str, *, always: bool = False) -> None:
         """Print a note on a terminal's stderr, with `always` in pipes too; never with `-q`, nor among documents."""
         if (self.speaks or (always and not self.documents)) and not self.quiet:

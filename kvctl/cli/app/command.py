@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -178,8 +178,12 @@ class Group(HelpPage, TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as Typer does, but raise NoCommand with the help for a group without a command."""
         if not args and not ctx.resilient_parsing:
-            raise NoCommand(self.help_text(ctx, sys.stderr), ctx.command_path)
+            raise NoCommand(self.overview(ctx, sys.stderr), ctx.command_path)
         return super().parse_args(ctx, args)
+
+    def overview(self, ctx: Any, stream: TextIO | None) -> str:
+        """Return the help for a call without a command."""
+        return self.help_text(ctx, stream)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return `COMMAND [OPTIONS]`."""

@@ -7,6 +7,7 @@ import typer
 
 from kvctl import __version__, topics
 from kvctl.cli.app.command import Group, command, group
+from kvctl.cli.app.help_page import built_page, shared_list
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
 from kvctl.render.view import document
@@ -21,7 +22,7 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
 
     words = ctx.params.get("names") or []
     commands = [name for name, _ in complete(root(), words, incomplete)]
-    return [*commands, *([] if words else topics.titles())]
+    return [*commands, *([] if words else ["options", *topics.titles()])]
 
 
 @command(app, "help", examples=["kvctl help", "kvctl help exit-codes", "kvctl help bucket add"])
@@ -34,13 +35,14 @@ def help_on(
 ) -> None:
     """Show help on a command or topic.
 
-    Without an argument, lists all commands and topics.
+    Without an argument, lists all commands and topics. `kvctl help options` explains the options of every command. On a
+    terminal, long texts are shown in a pager (`kvctl help environment`).
     """
     if names and len(names) == 1 and names[0] in topics.titles():
         text = topics.page(names[0])
-        session.write(_for_people(text, session).encode())
+        session.page(_for_people(text, session))
     else:
-        session.write(f"{_command_help(session, names or [])}\n".encode())
+        session.page(f"{_command_help(session, names or [])}\n")
 
 
 @command(app, "version", examples=["kvctl version", "kvctl version -o json"])
@@ -61,6 +63,10 @@ def _command_help(session: Session, names: list[str]) -> str:
 
     command: Any = root()
     ctx = command.make_context("kvctl", [], obj=session.options, resilient_parsing=True)
+    if not names:
+        return str(command.overview(ctx, sys.stdout))
+    if names == ["options"]:
+        return built_page(ctx, sys.stdout, shared_list)
     for name in names:
         canonical = command.canonical(name) if isinstance(command, Group) else None
         if canonical is None:

@@ -45,9 +45,7 @@ class HelpPage:
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page; called by Typer."""
-        # The formatter assumes at least 50 columns.
-        formatter.width = min(formatter.width, max(shutil.get_terminal_size().columns - 2, NARROWEST))
-        page = _Page(formatter, bool(ctx.color))
+        page = Page(formatter, bool(ctx.color))
         summary, _, details = inspect.cleandoc(self.help or "").partition("\n")
         page.text(summary)
         page.line("Usage", usage(ctx))
@@ -58,7 +56,7 @@ class HelpPage:
         page.list("Arguments", [argument_line(param) for param in arguments(self.params)])
         page.list("Options", [option_line(param) for param in own_options(self.params)])
         for title, names in record_lists(ctx.command_path):
-            page.block(title, _wrapped(names, page.width - 2))
+            page.block(title, wrapped_words(names, page.width - 2))
         self._format_shared(ctx, page)
         self._format_references(ctx, page)
 
@@ -73,14 +71,14 @@ class HelpPage:
         required = [required_usage(param) for param in own_options(self.params) if param.required]
         return [*own, *required, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
 
-    def _format_shared(self, ctx: Any, page: "_Page") -> None:
+    def _format_shared(self, ctx: Any, page: "Page") -> None:
         if ctx.parent is None:
-            page.list("Shared options of every command", [option_line(option) for option in shared_options()])
+            shared_list(page)
         else:
             shared = [shared_usage(param) for param in self.params if isinstance(param, SharedOption)]
-            page.block("Shared options, explained by `kvctl --help`", _wrapped(shared, page.width - 2))
+            page.block("Shared options, explained by `kvctl help options`", wrapped_words(shared, page.width - 2))
 
-    def _format_references(self, ctx: Any, page: "_Page") -> None:
+    def _format_references(self, ctx: Any, page: "Page") -> None:
         aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
         page.line("Aliases", ", ".join(aliases))
         page.line("See also", ", ".join(f"kvctl {name}" for name in getattr(self.callback, "see", ())))
@@ -95,6 +93,18 @@ def record_lists(path: str) -> list[tuple[str, list[str]]]:
     more = dict.fromkeys(name for record in records for name in record.fields if name not in columns)
     found = [("Columns", columns), ("Further columns for --columns", list(more))]
     return [(title, names) for title, names in found if names]
+
+
+def built_page(ctx: Any, stream: TextIO | None, write: "Callable[[Page], None]") -> str:
+    """Return the text of a page that `write` fills, coloured if the stream supports it."""
+    formatter = ctx.make_formatter()
+    write(Page(formatter, wants_color(stream, ctx.obj.color, os.environ)))
+    return str(formatter.getvalue()).strip("\n")
+
+
+def shared_list(page: "Page") -> None:
+    """Write the options of every command."""
+    page.list("Shared options of every command", [option_line(option) for option in shared_options()])
 
 
 def help_option() -> TyperOption:
@@ -179,32 +189,38 @@ def metavar(option: TyperOption) -> str:
     return f" {name}{'...' if option.multiple else ''}"
 
 
-class _Page:
+class Page:
     """Page of sections with headings, separated by blank lines, without empty ones."""
 
     def __init__(self, formatter: Any, color: bool) -> None:
+        # The formatter assumes at least 50 columns.
+        formatter.width = min(formatter.width, max(shutil.get_terminal_size().columns - 2, NARROWEST))
         self.width: int = formatter.width
         self._formatter = formatter
         self._color = color
 
     def text(self, text: str) -> None:
+        """Write paragraphs; those with code or a list keep their lines."""
         for block in filter(None, re.split(r"\n{2,}", text)):
             self._formatter.write_paragraph()
-            if re.search(r"^(?: |- )", block, re.MULTILINE):  # keep the lines of code and lists
+            if re.search(r"^(?: |- )", block, re.MULTILINE):
                 self._formatter.write(f"{block}\n")
             else:
                 self._formatter.write_text(block)
 
     def line(self, title: str, text: str) -> None:
+        """Write a heading with a text behind it."""
         if text:
             self._formatter.write(f"\n{self._heading(title)} {text}\n")
 
     def block(self, title: str, lines: Sequence[str]) -> None:
+        """Write lines under a heading."""
         if lines:
             self._formatter.write(f"\n{self._heading(title)}\n")
             self._formatter.write("".join(f"  {line}\n" for line in lines))
 
     def list(self, title: str, rows: Rows) -> None:
+        """Write names and explanations in two columns under a heading."""
         if rows:
             self._formatter.write(f"\n{self._heading(title)}\n")
             with self._formatter.indentation():
@@ -235,7 +251,8 @@ def _default(param: Any) -> str:
     return f" [default: {param.default}]"
 
 
-def _wrapped(words: Sequence[str], width: int) -> list[str]:
+def wrapped_words(words: Sequence[str], width: int) -> list[str]:
+    """Return words as lines, two spaces apart."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 2 + len(word) <= width:

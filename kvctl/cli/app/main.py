@@ -5,8 +5,9 @@ import sys
 from collections.abc import Awaitable
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
+from kvctl import topics
 from kvctl.cli.app.command import (
     Call,
     Command,
@@ -17,7 +18,7 @@ from kvctl.cli.app.command import (
 )
 from kvctl.cli.app.error_report import direct, report
 from kvctl.cli.app.global_options import Shared, output_of
-from kvctl.cli.app.help_page import TextRequested, version_option
+from kvctl.cli.app.help_page import Page, TextRequested, built_page, usage, version_option, wrapped_words
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import require_supported
 from kvctl.errors import KvctlError, RefusedError, UsageError
@@ -25,6 +26,13 @@ from kvctl.render.terminal import Terminal
 from kvctl.render.view import DOCUMENTS
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Buckets and topologies": {
+        "bucket": ("bucket.manage", "Create, inspect, change and move buckets"),
+        "mirror": ("topology.mirror", "Local read replicas of buckets"),
+        "aggregate": ("topology.aggregate", "Buckets merged from other buckets"),
+        "topology": ("topology.render", "Buckets, mirrors and aggregates described in a file"),
+        "doctor": ("doctor", "Check for problems and suggest fixes"),
+    },
     "Keys": {
         "get": ("keys.get", "Read keys"),
         "put": ("keys.put", "Write a key"),
@@ -46,13 +54,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "env": ("process.env", "Run a command with keys as environment variables"),
         "load": ("keys.load", "Load rows or a dump into a bucket"),
         "dump": ("keys.dump", "Dump a bucket to a file for `load`"),
-    },
-    "Buckets and topologies": {
-        "bucket": ("bucket.manage", "Create, inspect, change and move buckets"),
-        "mirror": ("topology.mirror", "Local read replicas of buckets"),
-        "aggregate": ("topology.aggregate", "Buckets merged from other buckets"),
-        "topology": ("topology.render", "Buckets, mirrors and aggregates described in a file"),
-        "doctor": ("doctor", "Check for problems and suggest fixes"),
     },
     "Streams": {
         "stream": ("stream.manage", "JetStream streams, including those of buckets"),
@@ -80,6 +81,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Section of the help -> command -> (module in cli/, imported on first use; summary)."""
 
+BRIEF = ("Keys", "Setup")
+"""Sections of commands whose names need no summary in the overview."""
+
 HELP = "NATS key-value buckets and the topologies that replicate them"
 
 
@@ -105,9 +109,23 @@ def root() -> Group:
 class Root(Group):
     """Root group, whose help also lists the topics."""
 
-    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
-        from kvctl import topics
+    def overview(self, ctx: Any, stream: TextIO | None) -> str:
+        """Return commands and topics on one screen: without options, and without summaries of everyday commands."""
 
+        def write(page: Page) -> None:
+            page.text(HELP)
+            page.line("Usage", usage(ctx))
+            for section, rows in super(Root, self).command_sections().items():
+                if section in BRIEF:
+                    page.block(section, wrapped_words([name.strip() for name, _ in rows], page.width - 2))
+                else:
+                    page.list(section, rows)
+            page.block("Help topics (kvctl help TOPIC)", wrapped_words(["options", *topics.titles()], page.width - 2))
+            page.text("`kvctl COMMAND --help` explains a command, `kvctl help options` the options of every command.")
+
+        return built_page(ctx, stream, write)
+
+    def command_sections(self) -> dict[str, list[tuple[str, str]]]:
         listed = list(topics.titles().items())
         return {**super().command_sections(), **({"Help topics (kvctl help TOPIC)": listed} if listed else {})}
 
@@ -130,7 +148,7 @@ def _run(tree: Group, argv: list[str], shared: Shared) -> int:
         call: Call = tree.invoke(tree.make_context("kvctl", list(argv), obj=shared))
         return _called(call, Session(shared, _terminal(shared)))
     except TextRequested as request:
-        _terminal(shared).write(f"{request}\n".encode())
+        _terminal(shared).page(f"{request}\n")
         return 0
     except NoCommand as request:
         if output_of(argv) in DOCUMENTS:

@@ -132,6 +132,11 @@ class Session:
         with self.terminal.blocking():
             self.terminal.write(data)
 
+    def page(self, text: str) -> None:
+        """Print a long text for people, on a terminal through a pager."""
+        with self.terminal.blocking():
+            self.terminal.page(text)
+
     def value(self, data: bytes) -> None:
         """Print a value: its exact bytes in a pipe, escaped and with a newline on a terminal."""
         if self.terminal.is_terminal:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kvctl import topics
 from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.main import root
 from tests.cli.conftest import COLUMNS, Run, open_terminal, run_process
@@ -60,7 +61,16 @@ class TestHelp:
     def test_without_a_command_it_goes_to_stderr_with_exit_2(self, run: Run) -> None:
         result = run()
         assert (result.exit_code, result.out) == (2, "")
-        assert result.err == run("--help").out
+        assert result.err == run("help").out
+
+    def test_without_a_command_it_fits_a_screen_and_names_all_commands_and_topics(self, run: Run) -> None:
+        lines = run(env={"COLUMNS": "80"}).err.splitlines()
+        assert len(lines) <= 45
+        assert max(map(len, lines)) <= 80
+        assert {*root().list_commands(None), *topics.titles(), "options"} <= set(" ".join(lines).split())
+
+    def test_of_shared_options(self, run: Run) -> None:
+        assert run("help", "options").out.strip() in run("--help").out
 
     def test_group_without_a_command_too(self, demo: Run) -> None:
         result = demo("thing")

@@ -125,8 +125,8 @@ class TestTopics:
         assert out.startswith("\x1b[1mExit codes\x1b[0m\n")
 
     def test_are_listed(self, run: Any) -> None:
-        out = run("help").out
-        assert out == run("--help").out
+        assert set(topics.titles()) <= set(run("help").out.split())
+        out = run("--help").out
         assert all(re.search(rf"^  {topic} +\S", out, re.MULTILINE) for topic in topics.titles())
 
     def test_help_on_commands(self, run: Any) -> None:

@@ -1,0 +1,81 @@
+"""Long texts on a terminal: which pager shows them, and that none of them is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kvctl import topics
+from tests.cli.conftest import Run, open_terminal
+
+TOPIC = topics.page("topologies")
+COUNT = f"{len(TOPIC.splitlines())} lines"
+
+
+def shown(run: Run, *args: str, tty: bool = True, **env: str) -> str:
+    """What `kvctl ARGS` prints with these variables."""
+    result = run(*(args or ("help", "topologies")), tty=tty, env=env)
+    assert result.exit_code == 0, result.err
+    return result.out.replace("\r", "")
+
+
+def test_long_topics_are_paged_on_a_terminal(run: Run) -> None:
+    assert shown(run, KVCTL_PAGER="wc -l | sed 's/$/ lines/'").strip() == COUNT
+
+
+def test_long_help_is_paged(run: Run) -> None:
+    assert shown(run, "bucket", "add", "--help", KVCTL_PAGER="echo paged; cat >/dev/null") == "paged\n"
+    assert shown(run, "help", "bucket", "add", KVCTL_PAGER="echo paged; cat >/dev/null") == "paged\n"
+
+
+@pytest.mark.parametrize("args", [("--version",), ("help", "version")], ids=" ".join)
+def test_short_texts_are_not(run: Run, args: tuple[str, ...]) -> None:
+    assert "paged" not in shown(run, *args, KVCTL_PAGER="echo paged")
+
+
+def test_pipes_have_none(run: Run) -> None:
+    assert shown(run, tty=False, KVCTL_PAGER="echo paged") == TOPIC
+
+
+@pytest.mark.parametrize("name", ["", "cat"])
+def test_it_can_be_switched_off(run: Run, name: str) -> None:
+    assert shown(run, KVCTL_PAGER=name, PAGER="echo paged") == TOPIC
+
+
+def test_dumb_terminals_have_none(run: Run) -> None:
+    assert shown(run, KVCTL_PAGER="echo paged", TERM="dumb") == TOPIC
+
+
+@pytest.mark.parametrize("name", ["false", "no-such-pager", "no-such-pager -R", "exit 3"])
+def test_failing_pager_loses_nothing(run: Run, name: str) -> None:
+    assert shown(run, KVCTL_PAGER=name).endswith(TOPIC)
+
+
+def test_pager_that_stops_reading_ends_quietly(run: Run) -> None:
+    assert shown(run, KVCTL_PAGER="head -1") == TOPIC.splitlines()[0] + "\n"
+
+
+def test_settings_of_less_are_those_of_git_unless_set(run: Run) -> None:
+    assert shown(run, KVCTL_PAGER="echo $LESS; cat >/dev/null") == "FRX\n"
+    assert shown(run, KVCTL_PAGER="echo $LESS; cat >/dev/null", LESS="S") == "S\n"
+
+
+def test_ctrl_c_is_for_the_pager() -> None:
+    master, terminal = open_terminal()
+    env = {**os.environ, "TERM": "xterm", "KVCTL_PAGER": "trap '' INT; cat >/dev/null; echo shown; read -r line <&2"}
+    line = [sys.executable, "-m", "kvctl", "help", "topologies"]
+    process = subprocess.Popen(line, stdin=terminal, stdout=terminal, stderr=terminal, env=env)
+    os.close(terminal)
+    try:
+        heard = b""
+        while b"shown" not in heard:
+            heard += os.read(master, 4096)
+        process.send_signal(signal.SIGINT)
+        os.write(master, b"\n")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(60)
+        os.close(master)
