@@ -130,3 +130,8 @@ def test_a_bucket_replicated_into_another_account() -> None:
         assert kvctl.keys("ORDERS_COPY", count=2) == ["NEW.7", "OLD.1"]
         assert kvctl.keys("INBOX", count=1) == ["orders.7"]
         kvctl.check()
+
+
+def test_picture_in_the_readme_is_the_graph_of_its_example() -> None:
+    drawn = run_process("topology", "graph", "-f", str(EXAMPLES / "merged-regions.yaml"), "--format", "svg")
+    assert drawn.stdout == (ROOT / "docs" / "merged-regions.svg").read_bytes()

@@ -1,4 +1,4 @@
-"""README's examples, run as they stand: a section at a time, on a server of its own, what is shown compared."""
+"""README's examples, run as they stand, from top to bottom on one server: their output is compared."""
 
 import codecs
 import fcntl
@@ -34,6 +34,7 @@ CHANGING = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
     r"\b(just now|\d+[smhdy] ago)": "AGE",
+    r"\bin \d+\.\d s\b": "in SECONDS",
     r"`/\S*/\.config/": "`HOME/.config/",
     r"\b[0-9a-f]{12}\b": "COMMIT",
     r"\S+@\S+(?=, AGE)": "AUTHOR",
@@ -49,16 +50,20 @@ class Machine:
         self.directory = directory
         self.environment = {
             "PATH": os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"]),
-            "HOME": os.environ["HOME"],
+            "HOME": str(directory),
             "TERM": "xterm-256color",
             "NO_COLOR": "1",
             "KVCTL_SPARK_ARCHIVE": "off",  # nothing that goes on in the background
         }
         self._server: subprocess.Popen[bytes] | None = None
+        self._started = ""
+        """Output of the server's start."""
         self._screens: list[int] = []
 
     def run(self, block: Block) -> str:
         """Run an example; what it printed, for a session with the commands between."""
+        if block.text.startswith("$ kvctl server run"):
+            return self._started
         if block.language == "console":
             return "".join(f"$ {command}\n{self._typed(command)}" for command in commands_of(block))
         program = ["/bin/sh", "-eu"] if block.language == "sh" else [sys.executable, "-"]
@@ -66,6 +71,11 @@ class Machine:
                               capture_output=True, timeout=900)  # fmt: skip
         assert done.returncode == 0, f"README.md:{block.line}: {done.stderr}"
         return done.stdout
+
+    def start(self, block: Block) -> None:
+        """Start the server of all sections, as README does in one of them."""
+        (command,) = commands_of(block)
+        self._started = f"$ {command}\n{self._typed(command)}"
 
     def close(self) -> None:
         """End the server, as Ctrl-C does."""
@@ -100,10 +110,11 @@ class Machine:
         return text
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A stranger's machine."""
-    machine = Machine(tmp_path)
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A stranger's machine, with a server."""
+    machine = Machine(tmp_path_factory.mktemp("readme"))
+    machine.start(next(block for block in blocks() if block.text.startswith("$ kvctl server run")))
     yield machine
     machine.close()
 
@@ -115,8 +126,6 @@ RUN = [pytest.param(heading, marks=pytest.mark.slow) if heading == "Spark" else 
 @pytest.mark.parametrize("heading", RUN)
 def test_examples_do_what_they_show(heading: str, machine: Machine) -> None:
     section = [block for block in blocks() if block.heading == heading]
-    if not any("kvctl server run" in block.text for block in section):
-        machine.run(Block(heading, "console", "$ kvctl server run\n", 0))
     printed = ""
     for block in section:
         if block.language == "text":

@@ -46,7 +46,7 @@ def replicas(graph: Graph, node: Node, subject: str) -> list[Stop]:
     for edge in graph.edges:
         if edge.origin == node.id:
             found.setdefault(edge.replica, []).append(_landed(nodes[edge.replica], edge, subject))
-    return [stop for stops in found.values() for stop in _taken(stops)]
+    return [stop for name in sorted(found, key=lambda id: nodes[id].name) for stop in _taken(found[name])]
 
 
 def origins(graph: Graph, node: Node, subject: str) -> list[Stop]:
