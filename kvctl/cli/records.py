@@ -54,11 +54,12 @@ DUMPED = record("bucket file entries cut exact")
 
 # Buckets, mirrors, aggregates
 BUCKET_ROW = record(
-    "name stream kind values bytes history ttl replicas last_revision created origins description last_write"
+    "name stream kind values bytes history ttl replicas last_revision created origins description last_write cluster "
+    "state"
 )
 BUCKET = record(
     "name stream kind description backing_store compressed values history bytes ttl last_revision created replicas "
-    "(cluster) (origins) (alternates) (answered_by) (dependents) (config)"
+    "(cluster) (origins) (alternates) (answered_by) (dependents) (config) state"
 )
 BUCKET_CHANGE = record("name stream changed")
 BUCKET_EDIT = record("name stream changed differences")
@@ -71,7 +72,8 @@ COMPACTION = record("name deleted messages kept")
 MANIFEST = record("name stream created server messages bytes keys first_revision last_revision files")
 RESTORED = record("name stream changed entries last_revision")
 REPLICA_ROW = record(
-    "name stream origins values bytes history ttl replicas lag state active error last_revision created description"
+    "name stream origins values bytes history ttl replicas lag state last_seen error last_revision created description "
+    "cluster"
 )
 REPLICA_CHANGE = record("name stream origins changed")
 PROMOTION = record("name stream entries mirror_deleted changed")
@@ -89,7 +91,7 @@ NAME = record("name")
 GRAPH = record("(nodes) (edges)")
 STATUS = record(
     "replica stream kind context domain cluster origin origin_stream origin_context origin_domain origin_api "
-    "origin_cluster keys state lag active error revision origin_revision created origin_created evidence "
+    "origin_cluster keys state lag last_seen error revision origin_revision created origin_created evidence "
     "prefix map transforms"
 )
 TRACE = record(
@@ -102,18 +104,20 @@ TRACE_TREE = record(
 )
 AUDIT = record(
     "origin replica kind origin_at context keys missing extra stale differing collisions local expiring consistent "
-    "causes error (samples)"
+    "causes error (samples) state"
 )
 AUDIT_DIFFERENCE = record("origin replica key difference origin_key origin_revision revision cause")
 REPAIR = record("replica kind action refill overwrite purge")
 FINDING = record("severity check subject evidence remedy")
 
 # Streams and consumers
-STREAM_ROW = record("name kind subjects messages bytes consumers last_sequence replicas storage created description")
+STREAM_ROW = record(
+    "name kind subjects messages bytes consumers last_sequence replicas storage created description state"
+)
 STREAM = record(
     "name kind subjects messages bytes consumers last_sequence replicas storage created description retention "
     "first_sequence (first_time) (last_time) (subject_count) (deleted_messages) (cluster) (origins) (alternates) "
-    "(config)"
+    "(config) state"
 )
 STREAM_EDIT = record("name changed differences")
 STREAM_DELETION = record("name messages consumers dependents changed?")

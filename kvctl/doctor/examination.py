@@ -29,14 +29,18 @@ async def _streams(api: Api) -> list[Finding]:
     except KvctlError as error:
         return [Finding(ERROR, "unseen", "account", f"Could not list the streams: {error.message}", error.hint or "")]
     place = inventory.places[""]
-    found = [*storage.examine(place.infos, _servers(api)), *_unreachable(place)]
+    found = [*storage.examine(place.infos, *_servers(api)), *_offline(place)]
     found += tables.examine(place.infos, place.unreachable)
     found += [*await repositories.examine(api, place.infos), *await imports.examine(api, place.infos)]
     return [*found, *await replication.examine(inventory)]
 
 
-def _unreachable(place: Place) -> list[Finding]:
-    return [storage.unreachable(stream, place.offline.get(stream)) for stream in place.unreachable]
+def _offline(place: Place) -> list[Finding]:
+    origins = {stream: clue.origin for stream, clue in place.clues.items()}
+    return [
+        storage.offline(stream, place.offline.get(stream), place.cluster_of(stream), origins.get(stream))
+        for stream in place.unreachable
+    ]
 
 
 async def _guarded(part: Awaitable[Iterable[Finding]]) -> list[Finding]:
@@ -47,6 +51,7 @@ async def _guarded(part: Awaitable[Iterable[Finding]]) -> list[Finding]:
         return [Finding(ERROR, "unseen", "connection", error.message, error.hint or "")]
 
 
-def _servers(api: Api) -> int:
-    """Return the number of servers in this server's cluster, as far as it reports them."""
-    return len(set(api.connection.server_info.get("connect_urls") or ())) or 1
+def _servers(api: Api) -> tuple[int, str]:
+    """Return the number of servers in this server's cluster, as far as it reports them, and the cluster's name."""
+    found = api.connection.server_info
+    return len(set(found.get("connect_urls") or ())) or 1, found.get("cluster") or ""

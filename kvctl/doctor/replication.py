@@ -41,7 +41,8 @@ _STATES: dict[Health, tuple[Severity, str]] = {
     Health.MISSING_ORIGIN: (ERROR, MISSING_ORIGIN),
     Health.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN),
     Health.MISSING_ENTRIES: (ERROR, "missing-entries"),
-    Health.UNREACHABLE: (ERROR, "origin-unreachable"),
+    Health.OFFLINE_ORIGIN: (ERROR, "offline-origin"),
+    Health.OFFLINE: (ERROR, "offline"),
     Health.UNCONFIRMED: (NOTE, "unconfirmed"),
 }
 """Findings for states of replicas; one that is behind but catching up is healthy."""
@@ -59,12 +60,13 @@ async def examine(inventory: Inventory) -> list[Finding]:
 def of_standing(standing: ReplicaHealth) -> Iterator[Finding]:
     """Yield the finding on one replica and one of its origins."""
     if standing.link.silent:
-        return  # reported as an unreachable stream
+        return  # reported as an offline stream
     if standing.state not in _STATES or (standing.state is Health.NEVER_CONNECTED and is_new(standing.link.info)):
         return
     severity, check = _STATES[standing.state]
     origin = name_of(standing.link.source)
-    evidence = standing.evidence if standing.evidence.startswith("`") else f"`{origin}`: {standing.evidence}"
+    evidence = standing.evidence
+    evidence = f"{evidence[:1].upper()}{evidence[1:]}" if f"`{origin}`" in evidence else f"`{origin}`: {evidence}"
     if standing.state is Health.NEVER_CONNECTED:
         evidence = (
             f"`{standing.name}` never connected to `{origin}`: nothing arrives, although its lag is reported as 0"
@@ -162,7 +164,8 @@ _REMEDIES = {
     Health.MISSING_ORIGIN: "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
     Health.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
     Health.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
-    Health.UNREACHABLE: "Start the origin's servers",
+    Health.OFFLINE_ORIGIN: "Start the origin's servers",
+    Health.OFFLINE: "Start the servers of `{name}`",
     Health.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
 }
 

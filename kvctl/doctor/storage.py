@@ -9,6 +9,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
 from kvctl.phrases import quoted
+from kvctl.topology.discover.offline import lost_majority, servers, silence
 from kvctl.units import format_size
 
 NEAR, FULL = 0.8, 1.0
@@ -17,9 +18,10 @@ MAX_LAG_OPERATIONS = 1000
 """Operations by which a server may be behind its leader."""
 
 
-def examine(infos: Mapping[str, StreamInfo], servers: int) -> Iterator[Finding]:
-    """Check all streams in view that belong to buckets; `servers` is the number that the cluster reports."""
-    servers = max(servers, len(_named(infos)))
+def examine(infos: Mapping[str, StreamInfo], servers: int, cluster: str = "") -> Iterator[Finding]:
+    """Check all streams in view that belong to buckets; `servers` is the number that the connected cluster reports."""
+    counts = {name: len(found) for name, found in _servers_by_cluster(infos).items()}
+    counts[cluster] = max(servers, counts.get(cluster, 0))
     known = {name: info["config"] for name, info in infos.items()}
     for info in infos.values():
         config = info["config"]
@@ -42,55 +44,51 @@ def examine(infos: Mapping[str, StreamInfo], servers: int) -> Iterator[Finding]:
             yield from _limits(name, info)
             yield from _settings(name, config, kind)
             yield from _starts(name, info)
-            yield from _alone(name, info, kind, servers)
+            yield from _alone(name, info, kind, counts.get((info.get("cluster") or {}).get("name") or "", 0))
 
 
-def _named(infos: Mapping[str, StreamInfo]) -> set[str]:
-    """Return the servers that hold any stream."""
-    clusters = [info.get("cluster") or {} for info in infos.values()]
-    return {peer["name"] for cluster in clusters for peer in cluster.get("replicas") or ()}
+def _servers_by_cluster(infos: Mapping[str, StreamInfo]) -> dict[str, set[str]]:
+    """Return the servers that hold any stream, by cluster."""
+    found: dict[str, set[str]] = {}
+    for cluster in (info.get("cluster") or {} for info in infos.values()):
+        names = {peer["name"] for peer in cluster.get("replicas") or ()} | {cluster.get("leader") or ""}
+        found.setdefault(cluster.get("name") or "", set()).update(names - {""})
+    return found
 
 
-def unreachable(stream: str, info: StreamInfo | None = None) -> Finding:
-    """Return the finding on an unreachable stream; `info` is what the cluster still reports of it."""
+def offline(stream: str, info: StreamInfo | None, cluster: str | None, origin: str | None = None) -> Finding:
+    """Return the finding on a stream whose servers do not answer.
+
+    `info` is what the cluster still reports of it; without it, `origin` is the stream that it mirrors, if known.
+    """
     name = stream.removeprefix("KV_")
-    cluster = (info.get("cluster") if info else None) or {}
-    peers = [peer["name"] for peer in cluster.get("replicas") or ()]
-    if not peers:
-        text = f"No server of the stream `{stream}` answers; it may be a mirror or an aggregate"
-        return Finding(ERROR, "unreachable", name, text, "Start its servers")
-    config = info["config"] if info else {}
-    held = f"its only server {quoted(peers)} does" if len(peers) == 1 else f"its servers {quoted(peers)} do"
-    sources = sources_of(config)
-    origins = quoted(dict.fromkeys(source["name"].removeprefix("KV_") for source in sources))
-    also = f", and nothing arrives from {origins}" if origins else ""
-    return Finding(
-        ERROR, "unreachable", name, f"`{name}` is offline: {held} not answer{also}", f"Start {quoted(peers)}"
-    )
+    where = f" in cluster `{cluster}`" if cluster else ""
+    names = servers(info) if info else []
+    start = f"Start {quoted(names)}" if names else f"Start its servers{where}"
+    if info is None:
+        what = f", a mirror of `{origin.removeprefix('KV_')}`{where}," if origin else where
+        also = "" if origin else "; it may be a mirror or an aggregate"
+        return Finding(ERROR, "offline", name, f"`{name}`{what} is offline: {silence(())}{also}", start)
+    origins = dict.fromkeys(source["name"].removeprefix("KV_") for source in sources_of(info["config"]))
+    also = f", and nothing arrives from {quoted(origins)}" if origins else ""
+    return Finding(ERROR, "offline", name, f"`{name}`{where} is offline: {silence(names)}{also}", start)
 
 
 def _servers(name: str, info: StreamInfo) -> Iterator[Finding]:
     cluster = info.get("cluster") or {}
     if not cluster:
         return
-    peers = cluster.get("replicas") or []
-    if not cluster.get("leader"):
-        yield Finding(
-            ERROR,
-            "no-leader",
-            name,
-            "`{name}` has no leader: writes and listings fail",
-            "Start the servers of its group",
-        )
+    peers, led = cluster.get("replicas") or [], bool(cluster.get("leader"))
+    if not led or lost_majority(info):
+        text = f"{lost_majority(info)}: without a leader, " if lost_majority(info) else "It has no leader: "
+        yield Finding(ERROR, "no-leader", name, f"{text}writes and listings fail", "Start the servers that hold it")
+        return
     away = [peer["name"] for peer in peers if peer.get("offline") or not peer.get("current", True)]
     if away:
-        led = bool(cluster.get("leader"))
-        last = led and len(away) * 2 >= len(peers)  # if one more fails, writes stop
-        count = len(peers) + led
-        among = f"of {count} servers" if count > 1 else "(its only server)"
-        text = f"{quoted(away)} {among} {'is' if len(away) == 1 else 'are'} offline or far behind"
-        more = ": if one more fails, writes stop" if last else ""
-        yield Finding(WARNING, "server-away", name, text + more, "Start or replace the server: `nats stream cluster`")
+        count = len(peers) + 1
+        text = f"{quoted(away)} of {count} servers {'is' if len(away) == 1 else 'are'} offline or far behind"
+        more = ": if one more fails, writes stop" if len(away) * 2 >= len(peers) else ""
+        yield Finding(WARNING, "server-away", name, text + more, f"Start {quoted(away)}, or replace it")
     for peer in peers:
         if peer["name"] not in away and peer.get("lag", 0) > MAX_LAG_OPERATIONS:
             text = f"`{peer['name']}` is {peer['lag']} operations behind the leader"
@@ -155,11 +153,11 @@ def _starts(name: str, info: StreamInfo) -> Iterator[Finding]:
             yield Finding(WARNING, "no-first-entry", name, text, remedy)
 
 
-def _alone(name: str, info: StreamInfo, kind: Kind, servers: int) -> Iterator[Finding]:
+def _alone(name: str, info: StreamInfo, kind: Kind, count: int) -> Iterator[Finding]:
     """Yield a bucket with a single stream replica in a cluster."""
     config = info["config"]
-    if kind is not Kind.BUCKET or config.get("num_replicas", 1) > 1 or servers < 3:
+    if kind is not Kind.BUCKET or config.get("num_replicas", 1) > 1 or count < 3:
         return
     kept = "in memory" if config.get("storage") == "memory" else "on its disk"
-    text = f"Only one of {servers} servers holds `{name}`, {kept}: without that server, reads and writes fail"
+    text = f"Only one of {count} servers holds `{name}`, {kept}: without that server, reads and writes fail"
     yield Finding(WARNING, "one-replica", name, text, f"`kvctl bucket edit {name} --replicas 3`")

@@ -170,7 +170,7 @@ async def _pages(
         found.update((name, item) for name, item in batch.items() if name not in missing)
         silent.update((name, batch.get(name)) for name in missing)
         totals.add(page.get("total", 0))
-        offset += len(batch) or page.get("limit", 256)
+        offset += len(batch.keys() | missing) or page.get("limit", 256)  # a page counts those that do not answer
         if offset >= page.get("total", 0):
             return found, silent, totals
 

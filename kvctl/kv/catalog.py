@@ -126,7 +126,7 @@ async def find(api: Api, name: str) -> StreamInfo:
     try:
         info = (await resolve.locate(api, check_bucket(name))).info
     except RequestTimeout as error:
-        error.hint = "Its servers may be down; see unreachable buckets with `kvctl bucket ls`"
+        error.hint = "Its servers may be down; see which buckets are offline with `kvctl bucket ls`"
         raise
     assert info is not None
     return info

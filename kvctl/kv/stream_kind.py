@@ -45,8 +45,8 @@ class Kind(StrEnum):
     """Leftovers of an interrupted restore or copy."""
     TABLE = "table"
     REPOSITORY = "repository"
-    UNREACHABLE = "unreachable"
-    """The servers that have it do not answer."""
+    UNKNOWN = "unknown"
+    """Only its name is known, because its servers do not answer."""
 
 
 _NAMED = {Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR, Kind.TABLE, Kind.REPOSITORY}

@@ -30,7 +30,7 @@ def standing(state: Health, evidence: str = "", age: int = 60) -> ReplicaHealth:
         (Health.MISSING_ORIGIN, "error", "missing-origin"),
         (Health.RECREATED_ORIGIN, "error", "recreated-origin"),
         (Health.MISSING_ENTRIES, "error", "missing-entries"),
-        (Health.UNREACHABLE, "error", "origin-unreachable"),
+        (Health.OFFLINE_ORIGIN, "error", "offline-origin"),
         (Health.UNCONFIRMED, "note", "unconfirmed"),
     ],
 )

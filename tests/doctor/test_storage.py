@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, ordered
-from kvctl.doctor.storage import examine
+from kvctl.doctor.storage import examine, offline
 from kvctl.kv.config import BucketConfig
 
 MIRROR = {"name": "KV_M", "mirror": {"name": "KV_B"}, "max_msgs_per_subject": 1, "allow_direct": True}
@@ -51,7 +51,7 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
          [("note", "no-first-entry")]),
         (info(num_replicas=3, cluster=peers()), []),
         (info(num_replicas=3, cluster=peers("n2")), [("warning", "server-away")]),
-        (info(cluster=peers("n2", "n3", leader="")), [("error", "no-leader"), ("warning", "server-away")]),
+        (info(cluster=peers("n2", "n3", leader="")), [("error", "no-leader")]),
     ],
 )  # fmt: skip
 def test_findings_of_a_bucket(stream: dict[str, Any], expected: list[tuple[str, str]]) -> None:
@@ -69,10 +69,44 @@ def test_loss_of_quorum_is_announced() -> None:
     assert finding.evidence == "`n2` of 3 servers is offline or far behind: if one more fails, writes stop"
 
 
-def test_servers_are_counted_without_a_leader_that_is_away() -> None:
-    alone = info(cluster={"name": "c", "replicas": [{"name": "n1", "current": False, "offline": True}]})
-    texts = [finding.evidence for finding in examine({"KV_B": alone}, 3) if finding.check == "server-away"]
-    assert texts == ["`n1` (its only server) is offline or far behind"]
+@pytest.mark.parametrize(
+    ("leader", "away", "text"),
+    [
+        ("", ["n2", "n3"], "`n2`, `n3` of 3 servers are offline: without a leader, writes and listings fail"),
+        ("n1", ["n2", "n3"], "`n2`, `n3` of 3 servers are offline: without a leader, writes and listings fail"),
+        ("", [], "It has no leader: writes and listings fail"),
+    ],
+)
+def test_servers_without_a_majority_are_one_finding(leader: str, away: list[str], text: str) -> None:
+    names = ("n2", "n3") if leader else ("n1", "n2", "n3")
+    others = [{"name": name, "current": name not in away, "offline": name in away} for name in names]
+    (finding,) = examine({"KV_B": info(num_replicas=3, cluster={"name": "c", "leader": leader, "replicas": others})}, 3)
+    assert (finding.severity, finding.check, finding.evidence) == (ERROR, "no-leader", text)
+
+
+def test_servers_are_counted_in_the_cluster_of_the_bucket() -> None:
+    here, there = peers(), {"name": "far", "leader": "far1"}
+    infos = {"KV_A": info(num_replicas=3, cluster=here), "KV_B": info(cluster=there)}
+    assert list(examine(infos, 3, "c")) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "cluster", "origin", "evidence", "remedy"),
+    [
+        (True, "nyc", None, "`M` in cluster `nyc` is offline: its only server `n9` does not answer, and nothing arrives"
+         " from `B`", "Start `n9`"),
+        (False, "nyc", "KV_B", "`M`, a mirror of `B` in cluster `nyc`, is offline: its servers do not answer",
+         "Start its servers in cluster `nyc`"),
+        (False, None, None, "`M` is offline: its servers do not answer; it may be a mirror or an aggregate",
+         "Start its servers"),
+    ],
+)  # fmt: skip
+def test_offline_stream_has_its_cluster_and_remedy(
+    known: bool, cluster: str | None, origin: str | None, evidence: str, remedy: str
+) -> None:
+    away = {"name": "other", "replicas": [{"name": "n9", "offline": True}]}
+    finding = offline("M", {**info(cluster=away), "config": MIRROR} if known else None, cluster, origin)
+    assert (finding.check, finding.subject, finding.evidence, finding.remedy) == ("offline", "M", evidence, remedy)
 
 
 def test_findings_are_ordered_and_unique() -> None:

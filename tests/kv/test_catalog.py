@@ -286,7 +286,7 @@ async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Serve
 
 
 @pytest.mark.guarantee("buckets-10")
-async def test_buckets_of_a_dead_server_are_listed_as_unreachable(own_cluster: Lab) -> None:
+async def test_buckets_of_a_dead_server_are_listed_as_offline(own_cluster: Lab) -> None:
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         for name, replicas in (("ONE", 1), ("THREE", 3)):
             await client.create_bucket(name, replicas=replicas)

@@ -200,7 +200,7 @@ def test_name_is_free_when_its_stream_is_deleted_in_the_same_plan() -> None:
 
 
 def test_stream_whose_servers_are_silent_is_not_planned() -> None:
-    with pytest.raises(UnreachableError, match="`B` is unreachable"):
+    with pytest.raises(UnreachableError, match="`B` is offline"):
         compared(TEXT, inventory(C, unreachable=["KV_B"]))
     assert changes("buckets: {C: {}}", inventory(C, unreachable=["KV_B"])) == {}
 

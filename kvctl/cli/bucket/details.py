@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kvctl.cli.bucket.views import KIND_STYLES, history_text
-from kvctl.jetstream.stream_info import Cluster, StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.views import KIND_STYLES, health_style, history_text, last_seen_text
+from kvctl.jetstream.stream_info import Cluster
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
 from kvctl.units import (
     duration_from_ns,
@@ -17,9 +18,32 @@ from kvctl.units import (
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
-    from kvctl.topology.discover.links import Dependent, Upstream
+    from kvctl.topology.apply.bucket_changes import Description as Described
+    from kvctl.topology.discover.health import ReplicaHealth
+    from kvctl.topology.discover.links import Dependent
     from kvctl.topology.discover.mirror_origin import Lineage
     from kvctl.topology.discover.overview import Overview
+
+
+def show(session: Session, found: "Overview") -> None:
+    """Print all that is known of a bucket, with warnings."""
+    session.show(bucket_view(found))
+    if found.description is not None:
+        remark(session, found.description)
+    for text in remarks(found):
+        session.warn(text)
+    if found.alternates is None and found.lineages:
+        session.note("This server reports no alternates (only clusters do): any reachable mirror may answer reads")
+
+
+def remark(session: Session, described: "Described") -> None:
+    """Warn about a stream that is not a complete bucket."""
+    kind = str(described.status.kind)
+    stream = described.status.stream
+    if kind == "incomplete":
+        session.warn(f"`{stream}` is incomplete: its restore or copy was interrupted, run that again to replace it")
+    elif kind == "stream":
+        session.warn(f"`{stream}` is named like a bucket but does not have the configuration of one")
 
 
 def bucket_view(found: "Overview") -> View:
@@ -38,20 +62,23 @@ def bucket_view(found: "Overview") -> View:
 
 
 def servers_view(cluster: dict[str, Any]) -> View:
-    """Return a view of the servers that hold a stream, leader first; `cluster` is the JSON object of `_cluster`."""
+    """Return a view of the servers that hold a stream, leader first; `cluster` is the JSON object of `cluster_row`."""
     leader = {"name": cluster.get("leader"), "role": "leader", "current": True, "offline": False, "lag": None,
-              "active": None}  # fmt: skip
-    followers = [{"role": "follower", **peer} for peer in cluster.get("replicas", [])]
-    return View(columns=_PEERS, rows=[*([leader] if followers and cluster.get("leader") else []), *followers])
+              "last_seen": None}  # fmt: skip
+    led = bool(cluster.get("leader"))
+    followers = [{"role": "follower" if led else None, **peer} for peer in cluster.get("replicas", [])]
+    return View(columns=_PEERS, rows=[*([leader] if followers and led else []), *followers])
 
 
 def remarks(found: "Overview") -> Iterator[str]:
     """Yield warnings about the bucket, as far as they can be determined."""
     from kvctl.kv.stream_kind import renaming
+    from kvctl.topology.discover.offline import servers, silence
 
     described = found.description
     if described is None:
-        yield f"The servers that hold `{found.stream}` do not answer: only what other servers know is shown"
+        names = servers(found.info) if found.info else []
+        yield f"`{found.name}` is offline: {silence(names)}, and only what others know is shown"
     if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
     if described is not None and (text := renaming(described.status.config)):
@@ -67,40 +94,56 @@ def remarks(found: "Overview") -> Iterator[str]:
 
 def bucket_row(found: "Overview") -> dict[str, Any]:
     """Return the JSON object of a bucket; fields that only its own servers know are null if they do not answer."""
-    described = found.description
-    sources = sources_of(described.status.config) if described else []
-    upstreams = described.upstreams if described else []
     return {
-        **(_stored(described.status) if described else _silent(found)),
-        "origins": [
-            _origin_row(upstream, source, found.stream, origin, found.lineage)
-            for upstream, source, origin in zip(upstreams, sources, found.origins, strict=True)
-        ],
+        **(_stored(found.description.status) if found.description else _offline(found)),
+        "origins": list(_origins(found)),
         "alternates": found.alternates or [],
         "answered_by": None if found.answered_by is None else [{"stream": stream} for stream in found.answered_by],
         "dependents": None
         if found.dependents is None
         else [
-            {**dependent_row(item), "recreated": _recreated(found.lineages.get(item.stream))}
+            {
+                **dependent_row(item, found.health_of(item.stream)),
+                "recreated": _recreated(found.lineages.get(item.stream)),
+            }
             for item in found.dependents
         ],
-        "config": described.status.config if described else None,
+        "config": found.info["config"] if found.info else None,
+        "state": str(found.state) if found.state else None,
     }
 
 
-def dependent_row(item: "Dependent") -> dict[str, Any]:
-    """Return the JSON object of a stream that replicates a bucket."""
-    upstream = item.upstream if item.last_revision is not None else None
+def dependent_row(item: "Dependent", health: "ReplicaHealth | None" = None) -> dict[str, Any]:
+    """Return the JSON object of a stream that replicates a bucket; without `health` it was not examined."""
+    upstream = None if item.offline else item.upstream
+    state = "offline" if item.offline else health and health.state
     return {
         "name": item.name,
         "stream": item.stream,
         "kind": str(item.kind),
-        "state": item.state,
-        "lag": upstream.lag if upstream else None,
-        "active": upstream.active if upstream else None,
+        "state": str(state) if state else None,
+        "lag": health.lag if health else upstream and upstream.lag,
+        "last_seen": upstream.last_seen if upstream else None,
         "error": upstream.error if upstream else None,
         "last_revision": item.last_revision,
     }
+
+
+def cluster_row(cluster: Cluster, name: str | None = None) -> dict[str, Any] | None:
+    """Return the JSON object of the servers that hold a stream; `name` is the cluster of one that does not answer."""
+    if not cluster and not name:
+        return None
+    peers = [
+        {
+            "name": peer["name"],
+            "current": bool(peer.get("current")),
+            "offline": bool(peer.get("offline")),
+            "last_seen": None if name else peer.get("active", 0) / 1e9,
+            "lag": None if name else peer.get("lag", 0),
+        }
+        for peer in cluster.get("replicas") or []
+    ]
+    return {"name": name or cluster.get("name") or None, "leader": cluster.get("leader") or None, "replicas": peers}
 
 
 def _table(columns: Sequence[Column], rows: list[dict[str, Any]]) -> View:
@@ -124,56 +167,50 @@ def _stored(status: "BucketStatus") -> dict[str, Any]:
         "last_revision": status.last_revision,
         "created": format_time(status.created_ns),
         "replicas": status.replicas,
-        "cluster": _cluster(status.info.get("cluster") or {}),
+        "cluster": cluster_row(status.info.get("cluster") or {}),
     }
 
 
-def _silent(found: "Overview") -> dict[str, Any]:
-    """Return the JSON object of a stream whose servers do not answer."""
-    names = [column.key for column in _FIELDS if column.key not in ("name", "stream", "kind")]
-    known = {"name": found.name, "stream": found.stream, "kind": "unreachable"}
-    return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": None}
+def _offline(found: "Overview") -> dict[str, Any]:
+    """Return the JSON object of a stream whose servers do not answer, as far as others know it."""
+    from kvctl.kv.config import BucketStatus
+
+    cluster = cluster_row((found.info.get("cluster") if found.info else None) or {}, found.cluster)
+    if found.info is not None:
+        unknown = dict.fromkeys(("values", "bytes", "last_revision"))
+        return {**_stored(BucketStatus.from_info(found.info)), **unknown, "cluster": cluster}
+    known = {"name": found.name, "stream": found.stream, "kind": "mirror" if found.clue else "unknown"}
+    names = [column.key for column in _FIELDS if column.key not in (*known, "state")]
+    return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": cluster}
 
 
-def _cluster(cluster: Cluster) -> dict[str, Any] | None:
-    if not cluster:
-        return None
-    peers = [
-        {
-            "name": peer["name"],
-            "current": bool(peer.get("current")),
-            "offline": bool(peer.get("offline")),
-            "active": peer.get("active", 0) / 1e9,
-            "lag": peer.get("lag", 0),
-        }
-        for peer in cluster.get("replicas") or []
-    ]
-    return {"name": cluster.get("name") or None, "leader": cluster.get("leader") or None, "replicas": peers}
-
-
-def _origin_row(
-    upstream: "Upstream",
-    source: dict[str, Any],
-    reader: str,
-    origin: StreamInfo | None,
-    lineage: "Lineage | None",
-) -> dict[str, Any]:
+def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of each origin; without a health, the state is null."""
+    from kvctl.topology.discover.links import upstreams
     from kvctl.topology.graph.rules import rules_json
 
-    return {
-        "name": upstream.stream.removeprefix("KV_"),
-        "stream": upstream.stream,
-        "domain": upstream.domain,
-        "api": upstream.api,
-        **rules_json(source, reader),
-        "state": upstream.state,
-        "active": upstream.active,
-        "lag": upstream.lag,
-        "error": upstream.error,
-        "last_revision": origin["state"]["last_seq"] if origin else None,
-        "created": format_time(parse_time(origin["created"])) if origin else None,
-        "recreated": _recreated(lineage),
-    }
+    config = found.info["config"] if found.info else {"mirror": found.clue.source} if found.clue else {}
+    standings = [item for item in found.health if item.link.info["config"]["name"] == found.stream]
+    states = upstreams(found.info) if found.info else []
+    for number, source in enumerate(sources_of(config)):
+        upstream = states[number] if states and found.description else None
+        standing = next((item for item in standings if item.link.source == source), None)
+        origin = found.origins[number] if found.origins else standing.link.origin if standing else None
+        parsed = Source.parse(source)
+        yield {
+            "name": parsed.name.removeprefix("KV_"),
+            "stream": parsed.name,
+            "domain": states[number].domain if states else None,
+            "api": parsed.api or None,
+            **rules_json(source, found.stream),
+            "state": str(standing.state) if standing else None if found.description else "offline",
+            "last_seen": upstream.last_seen if upstream else None,
+            "lag": standing.lag if standing else None,
+            "error": upstream.error if upstream else None,
+            "last_revision": origin["state"]["last_seq"] if origin else None,
+            "created": format_time(parse_time(origin["created"])) if origin else None,
+            "recreated": _recreated(found.lineage),
+        }
 
 
 def _recreated(lineage: "Lineage | None") -> bool | None:
@@ -220,21 +257,18 @@ def _seconds(nanoseconds: int) -> float:
     return duration_seconds(duration_from_ns(nanoseconds))
 
 
-def _active_text(seconds: float) -> str:
-    return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
-
-
 _LIMITS = (("max_msg_size", "Max value size"), ("max_bytes", "Max bytes"))
 _FIELDS = tuple(
     Column(name, table=False)
     for name in (
         "name", "stream", "kind", "description", "backing_store", "compressed", "values", "history", "bytes", "ttl",
-        "last_revision", "created", "replicas",
+        "last_revision", "created", "replicas", "state",
     )
 )  # fmt: skip
 _DETAILS = (
     Column("name"),
     Column("kind", style=lambda kind: KIND_STYLES.get(kind, "")),
+    Column("state", style=health_style),
     Column("stream"),
     Column("description"),
     Column("values"),
@@ -250,7 +284,7 @@ _TAIL = (
     Column(
         "cluster",
         "Leader",
-        text=lambda cluster: " in ".join(filter(None, (cluster["leader"], cluster["name"]))),
+        text=lambda cluster: " in ".join(filter(None, (cluster["leader"] or "none", cluster["name"]))),
     ),
     Column("created", text=age_text),
     Column("answered_by", "Served by", text=lambda found: ", ".join(one["stream"] for one in found)),
@@ -261,10 +295,10 @@ _PEERS = (
     Column("current"),
     Column("offline", style=lambda offline: "red" if offline else ""),
     Column("lag", right=True),
-    Column("active", text=_active_text),
+    Column("last_seen", text=last_seen_text),
 )
 _REPLICATION = (
-    Column("state", style=lambda state: "" if state == "connected" else "red"),
+    Column("state", style=health_style),
     Column("lag", right=True),
     Column("last_revision", right=True),
     Column(
@@ -273,7 +307,7 @@ _REPLICATION = (
         text=lambda yes: "recreated" if yes else "current",
         style=lambda yes: "red" if yes else "",
     ),
-    Column("active", "LAST SEEN", text=_active_text),
+    Column("last_seen", text=last_seen_text),
     Column("error", style="red", flex=True),
 )
 """Columns on how a replica follows its origin. ORIGIN is `current` or `recreated` (since the mirror was created)."""

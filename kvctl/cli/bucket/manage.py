@@ -1,6 +1,7 @@
 """Commands of `kvctl bucket` on buckets: add, ls, show, edit, delete."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kvctl.topology.apply.bucket_changes import Description as Described
     from kvctl.topology.apply.bucket_changes import EditPlan
     from kvctl.topology.discover.links import Dependent
+    from kvctl.topology.discover.offline import Clue
 
 app = group(
     "bucket",
@@ -32,7 +34,7 @@ app = group(
     """,
 )
 
-KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "stream", "incomplete", "unreachable")
+KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "stream", "incomplete", "unknown")
 """Values of `--kind`, which are those of `kvctl.kv.stream_kind.Kind`."""
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
@@ -116,25 +118,33 @@ async def ls(
 ) -> None:
     """List buckets, mirrors and aggregates.
 
-    KIND is `unreachable` if a stream's servers do not answer. With --all the list also has tables, repositories,
-    `stream` for a stream named like a bucket that is not a bucket, and `incomplete` for the remains of an interrupted
-    restore or copy. A mirror with the name of a bucket is hidden by that bucket, and only listed with --all or --kind.
-    VALUES counts all stored entries, including history and deletions.
+    STATE is `offline` if the servers of a stream do not answer; its contents are empty then, and if only its name is
+    known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a stream named like
+    a bucket that is not a bucket, and `incomplete` for the remains of an interrupted restore or copy. A mirror with the
+    name of a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored entries,
+    including history and deletions.
     """
     from kvctl.cli.bucket.views import listed_rows, listing_view
     from kvctl.kv import catalog
     from kvctl.kv.names import STREAM_PREFIX
 
     wanted = _kinds(kinds, everything)
-    found = await catalog.listing((await session.client()).api)
-    unknown = [stream for stream in found.unreachable if stream not in {status.stream for status in found.offline}]
-    named = [stream for stream in unknown if stream.startswith(STREAM_PREFIX)]
-    rows, hidden = listed_rows([*found.statuses], named, found.offline, wanted, patterns or ())
+    api = (await session.client()).api
+    found = await catalog.listing(api)
+    clues: dict[str, Clue] = {}
+    if found.unreachable:
+        from kvctl.topology.discover import offline
+
+        clues = await offline.clues(api, (status.info for status in found.statuses), found.unreachable)
+    known = {status.stream for status in found.offline}
+    unknown = [stream for stream in found.unreachable if stream not in known]
+    named = [stream for stream in unknown if stream.startswith(STREAM_PREFIX) or stream in clues]
+    rows, hidden = listed_rows(replace(found, unreachable=named), clues, wanted, patterns or ())
     session.show(listing_view(rows))
     if hidden:
         session.note(f"Not listed: {hidden}. List everything with `--all`")
     if others := [f"`{stream}`" for stream in unknown if stream not in named]:
-        session.warn(f"Streams that do not answer may be mirrors: {', '.join(others)}")
+        session.warn(f"Offline streams that may be mirrors: {', '.join(others)}")
 
 
 def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
@@ -165,23 +175,16 @@ async def show(session: Session, bucket: BucketName) -> None:
     VALUES counts all stored entries, including history and deletions. ALTERNATES are the streams that can answer reads
     of this bucket, nearest first; only clusters report them. SERVED BY names the streams that answered some test reads.
     REPLICATED BY lists the mirrors and aggregates of the bucket in this account and domain; others are not visible.
-    STATE is the state of a replica's connection to its origin. ORIGIN is `recreated` if the origin was recreated after
-    the mirror was created.
+    STATE is the same as in `kvctl topology status`. ORIGIN is `recreated` if the origin was recreated after the mirror
+    was created.
 
     Warnings report problems in the configuration of a mirror or an aggregate. If the servers that hold the bucket do
-    not answer, the command shows what other servers know, and the rest is null.
+    not answer, it is `offline`: the command shows what other servers know, and the rest is null.
     """
-    from kvctl.cli.bucket.details import bucket_view, remarks
+    from kvctl.cli.bucket import details
     from kvctl.topology.discover import overview
 
-    found = await overview.inspect((await session.client()).api, bucket)
-    session.show(bucket_view(found))
-    if found.description is not None:
-        _remark(session, found.description)
-    for text in remarks(found):
-        session.warn(text)
-    if found.alternates is None and found.lineages:
-        session.note("This server reports no alternates (only clusters do): any reachable mirror may answer reads")
+    details.show(session, await overview.inspect((await session.client()).api, bucket))
 
 
 @command(
@@ -329,8 +332,10 @@ def _show_plan(session: Session, plan: "EditPlan") -> None:
 async def _confirm_deletion(
     session: Session, described: "Described", name: str, yes: bool, confirm: str | None
 ) -> None:
+    from kvctl.cli.bucket.details import remark
+
     what, count = _named(described, name), described.status.values
-    _remark(session, described)
+    remark(session, described)
     if described.dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
     for item in described.dependents or ():
@@ -347,7 +352,7 @@ def replicated(name: str, item: "Dependent") -> str:
     if item.upstream is None:
         return f"Stream `{item.stream}` does not answer and may replicate `{name}`"
     text = f"{str(item.kind).capitalize()} `{item.name}` replicates `{name}`"
-    return text if item.last_revision is not None else f"{text} (unreachable)"
+    return text if item.last_revision is not None else f"{text} (offline)"
 
 
 def _named(described: "Described", name: str) -> str:
@@ -355,15 +360,6 @@ def _named(described: "Described", name: str) -> str:
     kind = str(described.status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
     return f"{word} `{name}`" + (f" of {origins}" if origins else "")
-
-
-def _remark(session: Session, described: "Described") -> None:
-    kind = str(described.status.kind)
-    stream = described.status.stream
-    if kind == "incomplete":
-        session.warn(f"`{stream}` is incomplete: its restore or copy was interrupted, run that again to replace it")
-    elif kind == "stream":
-        session.warn(f"`{stream}` is named like a bucket but does not have the configuration of one")
 
 
 app.entries.update(data.app.entries)

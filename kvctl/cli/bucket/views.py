@@ -10,32 +10,35 @@ from kvctl.render.view import Column, View, age_text, duration_text, size_text
 from kvctl.units import duration_seconds, format_time, parse_utc
 
 if TYPE_CHECKING:
+    from kvctl.kv.catalog import Listing
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.config_diff import Difference
+    from kvctl.topology.discover.offline import Clue
 
-KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unreachable": "red"}
+KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
 """Colours of kinds other than an ordinary bucket."""
+_HEALTH_STYLES = {"ok": "green", "unconfirmed": "yellow", "behind": "yellow"}
 
 
-USUAL = ("bucket", "mirror", "aggregate", "unreachable")
+USUAL = ("bucket", "mirror", "aggregate", "unknown")
 """Kinds that `bucket ls` lists without `--kind` or `--all`."""
 _NEVER = "0001-01-01T00:00:00Z"
 
 
 def listed_rows(
-    statuses: "Iterable[BucketStatus]",
-    unreachable: Iterable[str],
-    offline: "Iterable[BucketStatus]",
+    listing: "Listing",
+    clues: "Mapping[str, Clue]",
     kinds: Collection[str] | None,
     patterns: Collection[str],
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of these kinds and names, and which others of these names there are: `2 tables`.
 
-    `unreachable` are streams of which only the name is known, `offline` those of which the configuration is. Without
-    kinds, the usual ones are listed, each name once: a bucket hides a mirror of its name, as it does for reads.
+    `unreachable` streams of the listing are those of which only the name is known. Without kinds, the usual ones are
+    listed, each name once: a bucket hides a mirror of its name, as it does for reads.
     """
-    rows = [_listed(status) for status in statuses] + [_unreachable(stream) for stream in unreachable]
-    rows += [_offline(status) for status in offline if kinds or str(status.kind) in USUAL]
+    rows = [_listed(status) for status in listing.statuses]
+    rows += [_offline(status, clues.get(status.stream)) for status in listing.offline]
+    rows += [_unknown(stream, clues.get(stream)) for stream in listing.unreachable]
     rows = [row for row in rows if not patterns or any(fnmatchcase(row["name"], pattern) for pattern in patterns)]
     found = [row for row in rows if row["kind"] in (kinds or USUAL)]
     if kinds:
@@ -49,7 +52,7 @@ def listed_rows(
 
 
 def _counted(number: int, kind: str) -> str:
-    nouns = {"repository": "repositories", "incomplete": "incomplete", "unreachable": "unreachable"}
+    nouns = {"repository": "repositories", "incomplete": "incomplete", "unknown": "unknown"}
     return f"{number} {kind if number == 1 else nouns.get(kind, f'{kind}s')}"
 
 
@@ -70,9 +73,21 @@ def listing_view(rows: Iterable[dict[str, Any]]) -> View:
         Column("origins", text=origins_text, keep=True),
         Column("description", flex=True),
         Column("last_write", "LAST WRITE", text=age_text),
+        Column("cluster", table=len({row["cluster"] for row in rows}) > 1),
+        Column("state", style="red", table=any(row["state"] for row in rows)),
     ]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
     return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
+
+
+def health_style(state: str) -> str:
+    """Return the colour of a state."""
+    return _HEALTH_STYLES.get(state, "red")
+
+
+def last_seen_text(seconds: float) -> str:
+    """Format the seconds since a message: `3s ago`."""
+    return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
 
 
 def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
@@ -104,28 +119,33 @@ def _listed(status: "BucketStatus") -> dict[str, Any]:
         "origins": origin_rows(status.config),
         "description": status.config.get("description") or None,
         "last_write": server_time(status.info["state"]["last_ts"]),
+        "cluster": (status.info.get("cluster") or {}).get("name") or None,
+        "state": None,
     }
 
 
-def _unreachable(stream: str) -> dict[str, Any]:
+def _offline(status: "BucketStatus", clue: "Clue | None") -> dict[str, Any]:
+    """Return the row of a stream whose configuration the cluster knows, and whose servers do not answer."""
+    from kvctl.topology.discover.offline import placed_in
+
+    cluster = placed_in(status.info) or (clue.cluster if clue else None)
+    unknown = dict.fromkeys(("values", "bytes", "last_revision", "last_write"))
+    return {**_listed(status), **unknown, "cluster": cluster, "state": "offline"}
+
+
+def _unknown(stream: str, clue: "Clue | None") -> dict[str, Any]:
+    """Return the row of a stream whose servers do not answer, from its name and what its origin reports."""
     fields = ("values", "bytes", "history", "ttl", "replicas", "last_revision", "created")
     return {
         "name": stream.removeprefix("KV_"),
         "stream": stream,
-        "kind": "unreachable",
+        "kind": "mirror" if clue else "unknown",
         **dict.fromkeys(fields),
-        "origins": [],
+        "origins": origin_rows({"mirror": clue.source}) if clue else [],
         "description": None,
         "last_write": None,
-    }
-
-
-def _offline(status: "BucketStatus") -> dict[str, Any]:
-    """Return the row of a stream whose configuration the cluster knows, but whose contents are unreachable."""
-    return {
-        **_listed(status),
-        "kind": "unreachable",
-        **dict.fromkeys(("values", "bytes", "last_revision", "last_write")),
+        "cluster": clue.cluster if clue else None,
+        "state": "offline",
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvctl.cli.stream.views import active_text
+from kvctl.cli.bucket.views import last_seen_text
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text
 from kvctl.units import (
     duration_from_ns,
@@ -142,4 +142,9 @@ _DETAILS = (
     Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
     Column("created", text=age_text),
 )
-_PEERS = (Column("name"), Column("current"), Column("lag", right=True), Column("active", text=active_text, table=False))
+_PEERS = (
+    Column("name"),
+    Column("current"),
+    Column("lag", right=True),
+    Column("last_seen", text=last_seen_text, table=False),
+)

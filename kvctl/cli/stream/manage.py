@@ -23,9 +23,9 @@ from kvctl.cli.stream.options import (
     named,
 )
 from kvctl.cli.topology.replicas import show_config, tell
-from kvctl.errors import UsageError
+from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.phrases import counted, quoted
+from kvctl.phrases import counted
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
@@ -61,20 +61,21 @@ async def ls(
 ) -> None:
     """List streams.
 
-    KIND is `bucket`, `mirror`, `aggregate`, `table`, `repository`, or `stream` for any other stream.
+    KIND is `bucket`, `mirror`, `aggregate`, `table`, `repository`, or `stream` for any other stream. STATE is `offline`
+    if the servers of a stream do not answer, and its contents are empty then; if only its name is known, its KIND is
+    `unknown`.
     """
     from kvctl.cli.stream.views import listing_view
     from kvctl.jetstream import streams
 
     api = (await session.client()).api
     found = await streams.listing(api)
-    infos, silent = list(found.answering), found.silent
+    infos, offline = list(found.answering), found.silent
     if subject is not None:
         wanted = set(await streams.names(api, subject))
         infos = [info for info in infos if info["config"]["name"] in wanted]
-    session.show(listing_view(infos))
-    if silent:
-        session.warn(f"Streams that do not answer: {quoted(silent)}")
+        offline = {name: info for name, info in offline.items() if name in wanted}
+    session.show(listing_view(infos, offline))
 
 
 @command(
@@ -84,10 +85,21 @@ async def ls(
     see=["consumer ls", "bucket show"],
 )
 async def show(session: Session, stream: StreamName) -> None:
-    """Show a stream's state, settings, servers and origins."""
-    from kvctl.cli.stream.views import stream_view
+    """Show a stream's state, settings, servers and origins.
 
-    session.show(stream_view(await find(session, stream)))
+    If its servers do not answer, it is `offline`: its configuration and servers are shown as far as others know them.
+    """
+    from kvctl.cli.stream.views import stream_view
+    from kvctl.jetstream import streams
+
+    try:
+        session.show(stream_view(await find(session, stream)))
+    except (NoResponders, RequestTimeout):
+        info = (await streams.listing((await session.client()).api)).silent.get(stream)
+        if info is None:
+            raise
+        session.show(stream_view(info, offline=True))
+        session.warn(f"`{stream}` is offline: only what others know is shown")
 
 
 @command(

@@ -1,21 +1,24 @@
 """Views of streams: JSON objects and tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kvctl.cli.bucket.details import servers_view
-from kvctl.cli.bucket.views import server_time
-from kvctl.jetstream.stream_info import Peer, SourceState, StreamInfo
+from kvctl.cli.bucket.details import cluster_row, servers_view
+from kvctl.cli.bucket.views import last_seen_text, server_time
+from kvctl.jetstream.stream_info import SourceState, StreamInfo
 from kvctl.jetstream.stream_source import Source, source_states
-from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
+from kvctl.render.view import Column, Row, View, age_text, document, size_text
 from kvctl.units import format_time, parse_utc
 
 
-def listing_view(infos: Iterable[StreamInfo]) -> View:
-    """Build the view of all streams."""
-    known = {info["config"]["name"]: info["config"] for info in infos}
-    rows = [_summary(info, known) for info in sorted(infos, key=lambda info: str(info["config"]["name"]))]
+def listing_view(infos: Iterable[StreamInfo], offline: Mapping[str, StreamInfo | None]) -> View:
+    """Build the view of all streams; those of `offline` streams without info have only a name."""
+    infos, away = list(infos), [info for info in offline.values() if info is not None]
+    known = {info["config"]["name"]: info["config"] for info in (*infos, *away)}
+    rows = [*(_summary(info, known) for info in infos), *(_offline(info, known) for info in away)]
+    rows += [_unknown(name) for name, info in offline.items() if info is None]
+    rows.sort(key=lambda row: str(row["name"]))
     columns = [
         Column("name"),
         Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
@@ -28,13 +31,14 @@ def listing_view(infos: Iterable[StreamInfo]) -> View:
         Column("storage", table=False),
         Column("created", text=age_text),
         Column("description", flex=True),
+        Column("state", style="red", table=any(row["state"] for row in rows)),
     ]
     return View(columns=columns, rows=rows, empty="No streams; create one with `kvctl stream create`")
 
 
-def stream_view(info: StreamInfo) -> View:
-    """Build the view of one stream."""
-    row = stream_row(info)
+def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
+    """Build the view of one stream; of an `offline` one, only its configuration and servers are known."""
+    row = stream_row(info, offline=offline)
     cluster = row["cluster"] or {}
     sections = [
         ("Servers", servers_view(cluster)),
@@ -45,28 +49,27 @@ def stream_view(info: StreamInfo) -> View:
     return document(row, *(Column(name, table=False) for name in row if name in _TSV), *shown, sections=sections)
 
 
-def stream_row(info: StreamInfo) -> dict[str, Any]:
-    """Return a stream as a JSON object."""
-    state, cluster = info["state"], info.get("cluster") or {}
-    return {
-        **_summary(info, {}),
+def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
+    """Return a stream as a JSON object; of an `offline` one, what only its servers know is null."""
+    from kvctl.topology.discover.offline import placed_in
+
+    state, placed = info["state"], placed_in(info) if offline else None
+    row = {
+        **(_offline(info, {}) if offline else _summary(info, {})),
         "retention": info["config"].get("retention", "limits"),
         "first_sequence": state["first_seq"],
         "first_time": server_time(state.get("first_ts")),
         "last_time": server_time(state.get("last_ts")),
         "subject_count": state.get("num_subjects", 0),
         "deleted_messages": state.get("num_deleted", 0),
-        "cluster": {
-            "name": cluster.get("name") or None,
-            "leader": cluster.get("leader") or None,
-            "replicas": [_peer(peer) for peer in cluster.get("replicas") or []],
-        }
-        if cluster
-        else None,
+        "cluster": cluster_row(info.get("cluster") or {}, placed),
         "origins": [_origin(origin) for origin in source_states(info)],
         "alternates": info.get("alternates") or [],
         "config": info["config"],
     }
+    row |= dict.fromkeys(_OF_CONTENTS) if offline else {}
+    row["state"] = row.pop("state")
+    return row
 
 
 def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
@@ -86,17 +89,19 @@ def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
         "storage": config.get("storage", "file"),
         "created": format_time(parse_utc(info["created"])),
         "description": config.get("description") or None,
+        "state": None,
     }
 
 
-def _peer(peer: Peer) -> dict[str, Any]:
-    return {
-        "name": peer["name"],
-        "current": bool(peer.get("current")),
-        "offline": bool(peer.get("offline")),
-        "active": peer.get("active", 0) / 1e9,
-        "lag": peer.get("lag", 0),
-    }
+def _offline(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
+    unknown = dict.fromkeys(("messages", "bytes", "consumers", "last_sequence"))
+    return {**_summary(info, known), **unknown, "state": "offline"}
+
+
+def _unknown(name: str) -> dict[str, Any]:
+    names = ("messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created")
+    return {"name": name, "kind": "unknown", "subjects": [], **dict.fromkeys(names), "description": None,
+            "state": "offline"}  # fmt: skip
 
 
 def _origin(origin: SourceState) -> dict[str, Any]:
@@ -105,7 +110,7 @@ def _origin(origin: SourceState) -> dict[str, Any]:
         "stream": origin.get("name", ""),
         "api": Source.parse(origin).api or None,
         "lag": origin.get("lag", 0),
-        "active": None if active < 0 else active / 1e9,
+        "last_seen": None if active < 0 else active / 1e9,
         "error": (origin.get("error") or {}).get("description"),
     }
 
@@ -127,20 +132,15 @@ def _always(text: str) -> Any:
     return lambda _: text
 
 
-def active_text(seconds: float | None) -> str:
-    """Show an age in seconds, as in `3s ago`."""
-    if seconds is None:
-        return "never"
-    return "just now" if seconds < 1 else f"{duration_text(int(seconds))} ago"
-
-
+_OF_CONTENTS = ("first_sequence", "first_time", "last_time", "subject_count", "deleted_messages")
 _TSV = (
     "name", "kind", "subjects", "messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created",
-    "description", "retention", "first_sequence",
+    "description", "retention", "first_sequence", "state",
 )  # fmt: skip
 _DETAILS = (
     Column("name"),
     Column("kind"),
+    Column("state", style="red"),
     Column("description"),
     Column("subjects", text=", ".join),
     Column("messages"),
@@ -160,7 +160,7 @@ _ORIGINS = (
     Column("stream"),
     Column("api"),
     Column("lag", right=True),
-    Column("active", "LAST SEEN", text=active_text),
+    Column("last_seen", text=last_seen_text),
     Column("error", style="red"),
 )
 _ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))

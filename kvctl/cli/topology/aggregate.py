@@ -16,6 +16,7 @@ from kvctl.cli.topology.replicas import (
     WaitFor,
     build,
     list_replicas,
+    show_replica,
 )
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
@@ -206,11 +207,7 @@ async def show(session: Session, name: Name) -> None:
 
     Warnings name the problems of its configuration.
     """
-    from kvctl.cli.bucket.manage import show as show_bucket
-    from kvctl.topology.apply import builders
-
-    await builders.find_aggregate((await session.client()).api, name)
-    await show_bucket(session, name)
+    await show_replica(session, name, "aggregate")
 
 
 @command(

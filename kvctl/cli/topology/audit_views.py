@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvctl.cli.bucket.views import health_style
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
 
 def outcome_row(outcome: "Outcome") -> dict[str, Any]:
     """Return one pair as a JSON object."""
-    return {
+    row: dict[str, Any] = {
         "origin": outcome.origin,
         "replica": outcome.replica,
         "kind": str(outcome.kind),
@@ -64,7 +65,9 @@ def outcome_row(outcome: "Outcome") -> dict[str, Any]:
         "causes": sorted(outcome.causes),
         "error": outcome.error.message if outcome.error else None,
         "samples": [difference_row(item) for item in outcome.sorted_samples()],
+        "state": str(outcome.state) if outcome.state else None,
     }
+    return row | dict.fromkeys(_COUNTS) if outcome.error else row
 
 
 def difference_row(item: "Difference") -> dict[str, Any]:
@@ -89,7 +92,9 @@ def _style(consistent: bool | None) -> str:
     return _RESULTS.get(consistent, "yellow") if consistent is not None else "yellow"
 
 
-_RARE = ("origin_at", "context", "collisions", "local", "expiring")
+_COUNTS = ("keys", "missing", "extra", "stale", "differing", "collisions", "local", "expiring")
+"""Numbers that are unknown of a pair that could not be audited."""
+_RARE = ("origin_at", "context", "collisions", "local", "expiring", "state")
 """Columns shown in a table only if a row has a value for them."""
 _PAIR = (
     Column("origin"),
@@ -109,6 +114,7 @@ _PAIR = (
     Column("causes", text=", ".join, style="red", flex=True, keep=True),
     Column("error", table=False),
     Column("samples", table=False, tsv=False),
+    Column("state", style=health_style),
 )
 _REPAIR = (
     Column("replica"),

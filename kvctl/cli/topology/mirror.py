@@ -15,6 +15,7 @@ from kvctl.cli.topology.replicas import (
     WaitFor,
     build,
     list_replicas,
+    show_replica,
 )
 from kvctl.phrases import counted
 
@@ -123,11 +124,7 @@ async def show(session: Session, name: Name) -> None:
 
     Warnings name the problems of its configuration.
     """
-    from kvctl.cli.bucket.manage import show as show_bucket
-    from kvctl.topology.apply import builders
-
-    await builders.find_mirror((await session.client()).api, name)
-    await show_bucket(session, name)
+    await show_replica(session, name, "mirror")
 
 
 @command(

@@ -1,6 +1,7 @@
 """Shared parts of `kvctl mirror` and `kvctl aggregate`: options, creation, waiting, listings."""
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,15 +9,16 @@ import typer
 
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.views import origin_rows, origins_text
-from kvctl.phrases import quoted
+from kvctl.cli.bucket.views import health_style, last_seen_text, origin_rows, origins_text
+from kvctl.errors import BucketNotFound
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.stream_info import StreamInfo
-    from kvctl.kv.config import BucketStatus
     from kvctl.topology.apply.builders import Plan
+    from kvctl.topology.discover.health import ReplicaHealth
+    from kvctl.topology.discover.inventory import Place
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
 WaitFor = Annotated[timedelta | None, duration("--wait-for", help="Longest wait for the replica to fill (default 60s)")]
@@ -102,49 +104,82 @@ def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = Fal
 
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
-    """Print all mirrors, or all aggregates."""
-    from kvctl.kv import catalog
+    """Print all mirrors, or all aggregates, with the worst state of their links to origins."""
+    from kvctl.topology.discover.health import check_health
+    from kvctl.topology.discover.inventory import Inventory, kind_in, survey
 
-    found = await catalog.listing((await session.client()).api)
-    rows = [_row(status) for status in found.statuses if str(status.kind) == kind]
-    rows += [_offline(status) for status in found.offline if str(status.kind) == kind]
-    session.show(View(columns=_COLUMNS, rows=sorted(rows, key=lambda row: str(row["name"])), empty=empty))
-    if found.unreachable:
-        session.warn(f"Streams that do not answer: {quoted(found.unreachable)}")
+    inventory = await survey({"": (await session.client()).api})
+    place = inventory.places[""]
+    infos = [info for info in (*place.infos.values(), *place.offline.values()) if kind_in(place, info) == kind]
+    names = {info["config"]["name"] for info in infos}
+    found: dict[str, list[ReplicaHealth]] = {name: [] for name in names}
+    links = tuple(link for link in inventory.links if link.info["config"]["name"] in names)
+    for item in await check_health(Inventory(inventory.places, links)):
+        found[item.link.info["config"]["name"]].append(item)
+    rows = [_row(place, info, found[info["config"]["name"]]) for info in infos]
+    if kind == "mirror":
+        rows += [_clued(stream, place) for stream in place.unknown if stream in place.clues]
+    columns = [*_COLUMNS, Column("cluster", table=len({row["cluster"] for row in rows}) > 1)]
+    session.show(View(columns=columns, rows=sorted(rows, key=lambda row: str(row["name"])), empty=empty))
+    if unknown := [f"`{stream}`" for stream in place.unknown if stream not in place.clues]:
+        session.warn(f"Offline streams that may be {kind}s: {', '.join(unknown)}")
 
 
-def _row(status: "BucketStatus") -> dict[str, Any]:
+async def show_replica(session: Session, name: str, kind: str) -> None:
+    """Print all that is known of a mirror or an aggregate. Raises BucketNotFound, RefusedError for other kinds."""
+    from kvctl.cli.bucket import details
+    from kvctl.kv.stream_kind import Kind
+    from kvctl.topology.apply import builders
+    from kvctl.topology.discover import overview
+
+    api = (await session.client()).api
+    try:
+        found = await overview.inspect(api, name)
+    except BucketNotFound:
+        await (builders.find_mirror(api, name) if kind == "mirror" else builders.find_aggregate(api, name))
+        raise
+    if found.info is not None:
+        builders.require_kind(name, found.info["config"], Kind(kind))
+    details.show(session, found)
+
+
+def _row(place: "Place", info: StreamInfo, found: "list[ReplicaHealth]") -> dict[str, Any]:
+    from kvctl.kv.config import BucketStatus
+    from kvctl.topology.discover.health import worst
     from kvctl.topology.discover.links import upstreams
 
-    origins = upstreams(status.info)
-    heard = [origin.active for origin in origins]
+    configs = {name: other["config"] for name, other in {**place.infos, **place.offline}.items()}
+    status, origins, offline = BucketStatus.from_info(info, configs), upstreams(info), info in place.offline.values()
     return {
         "name": status.bucket,
         "stream": status.stream,
         "origins": origin_rows(status.config),
-        "values": status.values,
-        "bytes": status.bytes,
+        "values": None if offline else status.values,
+        "bytes": None if offline else status.bytes,
         "history": status.history,
         "ttl": duration_seconds(status.ttl) or None,
         "replicas": status.replicas,
-        "lag": sum(origin.lag for origin in origins),
-        "state": next((origin.state for origin in origins if origin.state != "connected"), "connected"),
-        "active": None if None in heard else max((seconds for seconds in heard if seconds is not None), default=None),
+        "lag": _if_known([item.lag for item in found], sum),
+        "state": str(state.state) if (state := worst(found)) else None,
+        "last_seen": _if_known([item.last_seen for item in found], max),
         "error": "; ".join(origin.error for origin in origins if origin.error) or None,
-        "last_revision": status.last_revision,
+        "last_revision": None if offline else status.last_revision,
         "created": format_time(status.created_ns),
         "description": status.config.get("description") or None,
+        "cluster": place.cluster_of(status.stream),
     }
 
 
-def _offline(status: "BucketStatus") -> dict[str, Any]:
-    """Return the row of a replica whose servers do not answer, from its configuration alone."""
-    unseen = dict.fromkeys(("values", "bytes", "lag", "active", "error", "last_revision"))
-    return {**_row(status), **unseen, "state": "unreachable"}
+def _clued(stream: str, place: "Place") -> dict[str, Any]:
+    """Return the row of an offline mirror of which only its origin and its cluster are known."""
+    known = {"name": stream, "stream": stream, "origins": origin_rows({"mirror": place.clues[stream].source}),
+             "state": "offline", "cluster": place.cluster_of(stream)}  # fmt: skip
+    return {**dict.fromkeys(column.key for column in _COLUMNS), **known}
 
 
-def _last_seen_text(seconds: float) -> str:
-    return "just now" if seconds < 1.5 else f"{duration_text(round(seconds))} ago"
+def _if_known(numbers: list[Any], combine: Callable[[list[Any]], Any]) -> Any:
+    """Combine the numbers, unless one of them is unknown."""
+    return combine(numbers) if numbers and None not in numbers else None
 
 
 _COLUMNS = (
@@ -157,8 +192,8 @@ _COLUMNS = (
     Column("ttl", text=duration_text, right=True),
     Column("replicas", right=True, table=False),
     Column("lag", right=True, keep=True),
-    Column("state", keep=True, style=lambda state: "" if state == "connected" else "red"),
-    Column("active", "LAST SEEN", text=_last_seen_text),
+    Column("state", keep=True, style=health_style),
+    Column("last_seen", text=last_seen_text),
     Column("error", style="red", flex=True, keep=True),
     Column("last_revision", table=False),
     Column("created", text=age_text, table=False),

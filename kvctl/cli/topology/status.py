@@ -11,6 +11,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names, duration
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.views import health_style, last_seen_text
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.errors import RequestTimeout, UnreachableError, UsageError
 from kvctl.phrases import counted
@@ -60,10 +61,13 @@ async def status(
 
     A replica with `missing entries` has reached the revision but holds fewer entries. `behind` and `stalled` replicas
     have not reached it in two checks, a second apart. `silent`, `never connected` and `failing` are the server's
-    reports on the origin. An `unconfirmed` replica may be complete: its origin is not visible from here, it holds more
-    entries than a purged or compacted origin, or it does not start from the first entry. A `missing origin` does not
-    exist. The replica of a `recreated origin` holds the entries of the earlier stream. An `unreachable` replica or its
-    origin does not answer; a stream of which only the name is known may be a replica.
+    reports on the connection to the origin. An `unconfirmed` replica may be complete: its origin is not visible from
+    here, it holds more entries than a purged or compacted origin, or it does not start from the first entry.
+
+    A `missing origin` does not exist. The replica of a `recreated origin` holds the entries of the earlier stream. The
+    servers of an `offline` replica do not answer; a stream of which only the name is known may be a replica. The
+    servers of an `offline origin` do not answer. With `no leader`, too few servers of the replica answer. Unknown
+    numbers are left empty.
 
     With --file, the replicas in the file are shown, in its contexts. A replica that does not exist is `absent`.
 
@@ -163,14 +167,6 @@ def _headline(look: _Look, interval: timedelta) -> str:
     return f"{count}  ({times})" + (f"  {escape(look.trouble)}" if look.trouble else "")
 
 
-def _state_style(state: str) -> str:
-    return {"ok": "green", "unconfirmed": "yellow", "behind": "yellow"}.get(state, "red")
-
-
-def _last_seen_text(seconds: float) -> str:
-    return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
-
-
 def _view(rows: "list[Row]") -> View:
     return View(columns=_COLUMNS, rows=rows, name="replica", empty="No mirrors or aggregates")
 
@@ -198,9 +194,9 @@ _COLUMNS = (
     Column("keys", table=False),
     Column("taken", "KEYS", tsv=False),
     Column("lands_as", tsv=False),
-    Column("state", keep=True, style=_state_style),
+    Column("state", keep=True, style=health_style),
     Column("lag", right=True, keep=True),
-    Column("active", "LAST SEEN", text=_last_seen_text),
+    Column("last_seen", text=last_seen_text),
     Column("error", table=False),
     Column("revision", right=True),
     Column("origin_revision", "ORIGIN AT", right=True),

@@ -188,7 +188,7 @@ async def _still(item: Progress) -> Goal:
 async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Progress:
     upstream = _upstream(info, goal)
     come = await arrived(api, info, goal)
-    connected = upstream.active is not None and upstream.error is None
+    connected = upstream.last_seen is not None and upstream.error is None
     if goal.sequence is None or come is None:
         state = (come, info["state"]["last_seq"], upstream.lag, connected)
         some = connected and not upstream.lag and info["state"]["last_seq"] > 0
@@ -246,7 +246,7 @@ def _state(item: Progress) -> str:
     name = goal.seen.origin.name
     if upstream.error:
         heard = f"the server reports `{upstream.error}`"
-    elif upstream.active is None:
+    elif upstream.last_seen is None:
         heard = "never connected"
     else:
         heard = f"connected, lag {upstream.lag}"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import KvctlError
-from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
@@ -20,6 +18,7 @@ from kvctl.kv.maintenance import compaction
 from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.discover import links
+from kvctl.topology.discover.inventory import Place, view
 from kvctl.topology.discover.links import Dependent, Upstream
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
@@ -34,8 +33,8 @@ class Description:
     """Origins of a mirror or an aggregate."""
     dependents: list[Dependent] | None
     """Streams of this account and domain that read from it; None if the streams cannot be listed."""
-    known: Mapping[str, StreamInfo] = field(default_factory=dict)
-    """Infos of all streams that answer, by name."""
+    place: Place | None = None
+    """The streams in view; None if they cannot be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,12 @@ async def describe(api: Api, name: str) -> Description:
     """Return the bucket, its origins and its dependents. Raises BucketNotFound."""
     info = await catalog.find(api, name)
     stream = info["config"]["name"]
-    dependents, known = None, {}
+    dependents, place = None, None
     with suppress(KvctlError):
-        found = await streams.listing(api)
-        dependents = links.dependents_among(found, stream)
-        known = {other["config"]["name"]: other for other in found.answering}
-    others = {name: other["config"] for name, other in known.items()}
-    return Description(BucketStatus.from_info(info, others), links.upstreams(info), dependents, known)
+        place = await view("", api)
+        dependents = links.identified(links.dependents_among(place.listing, stream), stream, place.clues)
+    others = {name: other["config"] for name, other in place.infos.items()} if place else {}
+    return Description(BucketStatus.from_info(info, others), links.upstreams(info), dependents, place)
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
@@ -81,7 +79,7 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
     if not newest:
         return found, foreign
     readers = await links.dependents(api, found.stream)
-    behind = [item for item in readers if item.kind is not Kind.UNREACHABLE and not item.has(newest)]
+    behind = [item for item in readers if item.kind is not Kind.UNKNOWN and not item.has(newest)]
     late = [Hazard(LAGGING_REPLICA, _late(item)) for item in behind]
     return found, [*foreign, *late, *links.unknown(readers)]
 
@@ -96,7 +94,7 @@ def _late(item: Dependent) -> str:
     if upstream is None or item.last_revision is None:
         return f"{item.kind} `{item.name}` does not answer: it may keep the deleted keys permanently"
     state = f"has a lag of {upstream.lag}" if upstream.lag else "has not received the last deletions"
-    if upstream.active is None:
+    if upstream.last_seen is None:
         state = "never connected"
     if upstream.error:
         state = f"reports `{upstream.error}`"

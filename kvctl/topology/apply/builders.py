@@ -164,8 +164,7 @@ async def find_aggregate(api: Api, name: str) -> StreamInfo:
         info = await streams.find(api, name)
         if info is None or not info["config"].get("mirror"):
             raise await _missing(api, name, Kind.AGGREGATE)
-    if kind_of(info["config"]) is not Kind.AGGREGATE:
-        raise _other_kind(name, info["config"], "an aggregate")
+    require_kind(name, info["config"], Kind.AGGREGATE)
     return info
 
 
@@ -175,9 +174,15 @@ async def find_mirror(api: Api, name: str) -> StreamInfo:
         info = await catalog.find(api, name)
     except BucketNotFound:
         raise await _missing(api, name, Kind.MIRROR) from None
-    if info["config"].get("mirror"):
-        return info
-    raise _other_kind(name, info["config"], "a mirror")
+    require_kind(name, info["config"], Kind.MIRROR)
+    return info
+
+
+def require_kind(name: str, config: StreamConfig, kind: Kind) -> None:
+    """Raise RefusedError if a stream is not a mirror, or not an aggregate."""
+    found = Kind.MIRROR if config.get("mirror") else kind_of(config)
+    if found is not kind:
+        raise _other_kind(name, config, "a mirror" if kind is Kind.MIRROR else "an aggregate")
 
 
 async def _missing(api: Api, name: str, kind: Kind) -> BucketNotFound:

@@ -42,6 +42,7 @@ from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, Verdict
 from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.mirror_origin import lineage
+from kvctl.topology.discover.offline import servers, silence
 from kvctl.topology.discover.origin_lookup import Seen, exports_to_see
 from kvctl.topology.discover.replicas import (
     Replica,
@@ -101,7 +102,9 @@ async def audit(
     outcomes = [_outcome(replica, link) for link in replica.links]
     try:
         if replica.silent:
-            raise StreamOffline(f"No server of `{replica.name}` answers", hint=OFFLINE_HINT)
+            names = servers(replica.info)
+            hint = f"Start {', '.join(f'`{name}`' for name in names)}" if names else OFFLINE_HINT
+            raise StreamOffline(f"`{replica.name}` is offline: {silence(names)}", hint=hint)
         side = await AuditReader(replica.place.api, replica.stream).ready()
         feeds = await asyncio.gather(*(
             _feed(number, link, outcome)
@@ -116,7 +119,9 @@ async def audit(
 
 
 def _outcome(replica: Replica, link: Link) -> Outcome:
-    outcome = Outcome(origin_name(link), replica.name, replica.kind, where(link), replica.place.name)
+    outcome = Outcome(
+        origin_name(link), replica.name, replica.kind, where(link), replica.place.name, offline=replica.silent
+    )
     for hazard in hiding(replica, link):
         outcome.hidden = hazard.evidence
         outcome.causes.add(hazard.name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, NoResponders, NotFoundError, RequestTimeout
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.verdict import KINDS, Verdict
+from kvctl.topology.discover.health import Health
 
 MAX_SAMPLES = 10
 """Number of differences of each kind to keep."""
@@ -67,6 +68,20 @@ class Outcome:
     samples: list[Difference] = field(default_factory=list)
     error: KvctlError | None = None
     """Reason why the pair could not be audited."""
+    offline: bool = False
+    """Whether the servers of the replica do not answer."""
+
+    @property
+    def state(self) -> Health | None:
+        """State of a pair that could not be audited, in the words of `topology status`; None: it was audited."""
+        if self.error is None:
+            return None
+        if self.offline:
+            return Health.OFFLINE
+        if isinstance(self.error, NotFoundError):
+            return Health.MISSING_ORIGIN
+        silent = isinstance(self.error, NoResponders | RequestTimeout)
+        return Health.OFFLINE_ORIGIN if silent else Health.UNCONFIRMED
 
     @property
     def differences(self) -> int:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_source import Source, source_states, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name
-from kvctl.phrases import quoted
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import recount as recounting
 from kvctl.topology.discover.inventory import Inventory, Link, kind_in
-from kvctl.topology.discover.links import Upstream, upstreams
+from kvctl.topology.discover.links import SILENCE, Upstream, live_part, upstreams
 from kvctl.topology.discover.mirror_origin import Lineage, lineage, lineage_of_source
+from kvctl.topology.discover.offline import lost_majority, servers, silence
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.model import Origin
@@ -35,28 +36,34 @@ _NOT_FOUND = "(10059)"
 
 
 class Health(StrEnum):
-    """Health of a replica for one of its origins."""
+    """Health of a replica for one of its origins, from the best to the worst."""
 
     OK = "ok"
     """Up to date with the origin, and not lacking entries by count; an audit compares the keys."""
     UNCONFIRMED = "unconfirmed"
-    """Connected, but the origin's contents cannot be read from here, or counts raise doubts."""
-    MISSING_ENTRIES = "missing entries"
-    """Up to date with the origin, but with fewer entries."""
+    """Connected, but its contents, or those of the origin, cannot be read from here, or counts raise doubts."""
     BEHIND = "behind"
     """Entries are missing and arriving."""
+    SILENT = "silent"
+    """No message from the origin for a long time, or since the replica's server started."""
     STALLED = "stalled"
     """Entries are missing and not arriving."""
-    SILENT = "silent"
-    """No message from the origin for a long time."""
     NEVER_CONNECTED = "never connected"
+    """It holds nothing of the origin, and no message from it ever came."""
     FAILING = "failing"
     """The server reports an error."""
+    OFFLINE_ORIGIN = "offline origin"
+    """The servers of its origin do not answer, or too few of them to elect a leader."""
     MISSING_ORIGIN = "missing origin"
+    """The origin does not exist."""
+    MISSING_ENTRIES = "missing entries"
+    """Up to date with the origin, but with fewer entries."""
     RECREATED_ORIGIN = "recreated origin"
-    """A mirror of an earlier stream instance of its origin: it serves the old values."""
-    UNREACHABLE = "unreachable"
-    """Its servers, or those of its origin, do not answer."""
+    """It holds entries of an earlier stream instance of its origin: a mirror serves the old values."""
+    NO_LEADER = "no leader"
+    """Too few of its servers answer to elect a leader: nothing arrives."""
+    OFFLINE = "offline"
+    """Its servers do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,20 @@ class ReplicaHealth:
 
     @property
     def lag(self) -> int | None:
-        """Missing messages as the server reports them; None if the replica does not answer."""
-        return None if self.link.silent else self.upstream.lag
+        """Missing messages as the server reports them; None without a report, or of an origin that is away."""
+        known = not self.link.silent and self.upstream.last_seen is not None
+        return self.upstream.lag if known and self.state is not Health.OFFLINE_ORIGIN else None
+
+    @property
+    def last_seen(self) -> float | None:
+        """Seconds since the last message from the origin; None: never, or unknown."""
+        return None if self.link.silent else self.upstream.last_seen
+
+
+def worst(found: Iterable[ReplicaHealth]) -> ReplicaHealth | None:
+    """Return the one in the worst state; None without any."""
+    order = list(Health)
+    return max(found, key=lambda item: order.index(item.state), default=None)
 
 
 async def check_health(inventory: Inventory, second_look: float = SECOND_LOOK) -> list[ReplicaHealth]:
@@ -127,7 +146,7 @@ class _Look:
         self._link = link
         config = link.info["config"]
         kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
-        come = int(link.info["state"]["last_seq"]) if config.get("mirror") and not link.silent else None
+        come = None if link.silent else _arrived(link)
         upstream = upstreams(link.info)[sources_of(link.info["config"]).index(link.source)]
         self._plain = ReplicaHealth(link, bucket_name(config, kind), kind, upstream, Health.OK, arrived=come)
         self._goal: Goal | None = None
@@ -139,9 +158,13 @@ class _Look:
             try:
                 if self._link.silent:
                     return self._away()
+                if text := lost_majority(self._link.info):
+                    return replace(self._plain, state=Health.NO_LEADER, evidence=text)
                 return await self._seen() if self._link.origin else self._without_origin()
+            except (NoResponders, RequestTimeout):
+                return await self._without_answer()
             except KvctlError as error:
-                return replace(self._plain, state=Health.UNREACHABLE, evidence=error.message)
+                return replace(self._plain, state=Health.UNCONFIRMED, evidence=error.message)
 
     async def second(self, slots: asyncio.Semaphore) -> ReplicaHealth:
         """Return the health after checking whether the missing entries, or some of them, have arrived since."""
@@ -166,7 +189,7 @@ class _Look:
         descent = await self._lineage(origin)
         if descent.same is False:
             return replace(plain, state=Health.RECREATED_ORIGIN, evidence=descent.evidence)
-        if plain.upstream.state != "connected":
+        if plain.upstream.last_seen is None or plain.upstream.last_seen > SILENCE:
             return self._unconnected()
         if descent.same is None:
             return replace(plain, state=Health.UNCONFIRMED, evidence=descent.evidence)
@@ -174,35 +197,49 @@ class _Look:
 
     def _away(self) -> ReplicaHealth:
         """Return the health of a replica whose own servers do not answer."""
-        peers = [peer["name"] for peer in (self._link.info.get("cluster") or {}).get("replicas") or ()]
-        what = "its server" if len(peers) == 1 else "its servers"
-        named = f"{what} {quoted(peers)}" if peers else "its servers"
-        text = f"{named} {'does' if len(peers) == 1 else 'do'} not answer"
-        return replace(self._plain, state=Health.UNREACHABLE, evidence=text)
+        text = silence(servers(self._link.info) if self._link.silent else ())
+        return replace(self._plain, state=Health.OFFLINE, evidence=text, arrived=None)
+
+    async def _without_answer(self) -> ReplicaHealth:
+        """Return the health after a request without an answer, which does not show whose servers are away."""
+        try:
+            await streams.info(self._link.place.api, self._link.info["config"]["name"], timeout=PATIENCE)
+        except (NoResponders, RequestTimeout):
+            return self._away()
+        except KvctlError as error:
+            return replace(self._plain, state=Health.UNCONFIRMED, evidence=error.message)
+        return self._origin_away()
+
+    def _origin_away(self) -> ReplicaHealth:
+        offline = self._link.place.offline.get(self._link.source["name"])
+        text = silence(servers(offline) if offline else (), f"`{name_of(self._link.source)}`")
+        return replace(self._plain, state=Health.OFFLINE_ORIGIN, evidence=text)
 
     def _without_origin(self) -> ReplicaHealth:
         plain, source, place = self._plain, self._link.source, self._link.place
         name = name_of(source)
         elsewhere = bool(Source.parse(source).api)
         if source["name"] in place.unreachable and not elsewhere:
-            return replace(plain, state=Health.UNREACHABLE, evidence=f"the servers of `{name}` do not answer")
+            return self._origin_away()
         if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
             return replace(plain, state=Health.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
         if plain.upstream.error:
             return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
-        if plain.upstream.state != "connected":
+        if plain.upstream.last_seen is None or plain.upstream.last_seen > SILENCE:
             return self._unconnected()
         return replace(plain, state=Health.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
 
     def _unconnected(self) -> ReplicaHealth:
         """Return the health of a replica that never connected, or lost its connection."""
-        active = self._plain.upstream.active
-        if active is None:
+        last_seen = self._plain.upstream.last_seen
+        if self._link.origin and (text := lost_majority(self._link.origin)):
+            text = f"`{name_of(self._link.source)}` has no leader: {text}"
+            return replace(self._plain, state=Health.OFFLINE_ORIGIN, evidence=text)
+        if last_seen is None and not self._plain.arrived:
             return replace(self._plain, state=Health.NEVER_CONNECTED)
-        text = f"no message from the origin for {round(active)} s"
-        if self._link.origin is None:
-            return replace(self._plain, state=Health.UNREACHABLE, evidence=f"{text}, and it does not answer")
-        return replace(self._plain, state=Health.SILENT, evidence=text)
+        since = "since the server of the replica started" if last_seen is None else f"for {round(last_seen)} s"
+        also = "" if self._link.origin else ", and it does not answer"
+        return replace(self._plain, state=Health.SILENT, evidence=f"no message from the origin {since}{also}")
 
     async def _lineage(self, origin: StreamInfo) -> Lineage:
         """Return whether it holds entries of this stream instance; if not, both are read once more, the origin last."""
@@ -240,6 +277,13 @@ class _Look:
         """The API through which the origin is read."""
         prefix = Source.parse(self._link.source).api
         return self._link.place.api.at(prefix) if prefix else self._link.place.api
+
+
+def _arrived(link: Link) -> int | None:
+    """Return the origin's sequence up to which everything has arrived, as far as the replica's info has it."""
+    if link.info["config"].get("mirror"):
+        return link.info["state"]["last_seq"]
+    return live_part(link.source, source_states(link.info)).get("seq")  # servers since 2.15
 
 
 def _lineage(replica: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +13,9 @@ from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_source import Source, parsed_sources, sources_of
 from kvctl.kv.stream_kind import Kind, kind_of
+from kvctl.topology.discover.offline import Clue, clues, placed_in
 from kvctl.topology.discover.origin_lookup import PATIENCE, own_domain
 
 
@@ -32,6 +33,13 @@ class Place:
     """Names of the streams whose servers do not answer."""
     offline: Mapping[str, StreamInfo] = field(default_factory=dict)
     """Infos of unreachable streams whose configuration the cluster still knows; their state is meaningless."""
+    clues: Mapping[str, Clue] = field(default_factory=dict)
+    """What other streams report of unreachable ones, by name."""
+
+    @property
+    def listing(self) -> streams.Listing:
+        """The same streams as the server listed them."""
+        return streams.Listing(tuple(self.infos.values()), {name: self.offline.get(name) for name in self.unreachable})
 
     def has(self, stream: str) -> bool:
         """Return whether the stream exists, reachable or not."""
@@ -41,6 +49,13 @@ class Place:
     def unknown(self) -> tuple[str, ...]:
         """Unreachable streams of which only the name is known: any of them may read from any other stream."""
         return tuple(stream for stream in self.unreachable if stream not in self.offline)
+
+    def cluster_of(self, stream: str) -> str | None:
+        """Return the cluster of a stream: where it is if it answers, else where it was placed."""
+        if stream in self.infos:
+            return (self.infos[stream].get("cluster") or {}).get("name") or None
+        placed = placed_in(self.offline[stream]) if stream in self.offline else None
+        return placed or (self.clues[stream].cluster if stream in self.clues else None)
 
     @property
     def seen(self) -> bool:
@@ -81,7 +96,7 @@ async def survey(apis: Mapping[str, Api]) -> Inventory:
 
     Raises what a listing raises: JetStreamDisabled, PermissionDenied, RequestTimeout.
     """
-    places = dict(zip(apis, await asyncio.gather(*(_place(*item) for item in apis.items())), strict=True))
+    places = dict(zip(apis, await asyncio.gather(*(view(*item) for item in apis.items())), strict=True))
     readings = [
         (place, info, source)
         for place in places.values()
@@ -89,6 +104,24 @@ async def survey(apis: Mapping[str, Api]) -> Inventory:
         for source in sources_of(info["config"])
     ]
     return Inventory(places, await _links(places.values(), readings))
+
+
+async def survey_around(place: Place, stream: str) -> Inventory:
+    """Return the links of a stream, and of those that read from it, directly or not, to all their origins."""
+    infos = {**place.infos, **place.offline}
+    names, size = {stream}, 0
+    while len(names) > size:
+        size = len(names)
+        names |= {name for name, info in infos.items() if any(map(reads_from(names), parsed_sources(info["config"])))}
+    readings = [
+        (place, infos[name], source) for name in names & infos.keys() for source in sources_of(infos[name]["config"])
+    ]
+    return Inventory({place.name: place}, await _links([place], readings))
+
+
+def reads_from(names: Collection[str]) -> Callable[[Source], bool]:
+    """Return a function that tells if a source is one of these streams of the same account and domain."""
+    return lambda source: source.name in names and not source.is_external
 
 
 def kind_in(place: Place, info: StreamInfo) -> Kind | None:
@@ -113,7 +146,8 @@ class _Configs(Mapping[str, StreamConfig]):
         return len(self._infos)
 
 
-async def _place(name: str, api: Api) -> Place:
+async def view(name: str, api: Api) -> Place:
+    """Read all streams of one account. Raises as `survey`."""
     try:
         found, domain = await asyncio.gather(streams.listing(api), own_domain(api))
     except KvctlError as error:
@@ -122,7 +156,9 @@ async def _place(name: str, api: Api) -> Place:
         raise
     infos = {info["config"]["name"]: info for info in found.answering}
     offline = {stream: info for stream, info in found.silent.items() if info is not None}
-    return Place(name, api, domain, infos, tuple(found.silent), offline)
+    unplaced = [stream for stream in found.silent if stream not in offline or not placed_in(offline[stream])]
+    reported = await clues(api, found.answering, unplaced)
+    return Place(name, api, domain, infos, tuple(found.silent), offline, reported)
 
 
 _Reading = tuple[Place, StreamInfo, dict[str, Any]]

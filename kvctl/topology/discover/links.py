@@ -17,6 +17,7 @@ from kvctl.jetstream.stream_source import Source, source_states, sources_of
 from kvctl.jetstream.streams import Listing
 from kvctl.kv.names import STREAM_PREFIX, matches
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
+from kvctl.topology.discover.offline import Clue
 from kvctl.topology.hazards.hazards import (
     AGE,
     HISTORY,
@@ -32,8 +33,6 @@ from kvctl.wire import header_value
 
 SILENCE = 10.0
 """Seconds without a message from an origin, which sends a heartbeat every second, after which it counts as silent."""
-UNREACHABLE = "unreachable"
-"""State of a replica whose servers do not answer."""
 _NEVER = -1
 
 
@@ -43,7 +42,7 @@ class Upstream:
 
     stream: str
     lag: int
-    active: float | None
+    last_seen: float | None
     """Seconds since the last message from it; None: never."""
     error: str | None
     filters: tuple[str, ...]
@@ -53,18 +52,9 @@ class Upstream:
     """API prefix of its account or domain; None: the same as here."""
 
     @property
-    def state(self) -> str:
-        """`connected`, `never connected`, `silent` or `failing`."""
-        if self.error:
-            return "failing"
-        if self.active is None:
-            return "never connected"
-        return "silent" if self.active > SILENCE else "connected"
-
-    @property
     def behind(self) -> bool:
         """Whether entries may be missing. A lag of 0 does not prove that none are."""
-        return self.lag > 0 or self.active is None or self.error is not None
+        return self.lag > 0 or self.last_seen is None or self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +64,16 @@ class Dependent:
     name: str
     stream: str
     kind: Kind
-    """UNREACHABLE: a stream that does not answer and whose configuration is unknown. It may read from it."""
+    """UNKNOWN: a stream that does not answer and whose configuration is unknown. It may read from it."""
     upstream: Upstream | None
     """None if unknown."""
     last_revision: int | None
     """None if it does not answer."""
 
     @property
-    def state(self) -> str:
-        """State of its upstream; `unreachable` if it does not answer."""
-        return UNREACHABLE if self.upstream is None or self.last_revision is None else self.upstream.state
+    def offline(self) -> bool:
+        """Whether its servers do not answer."""
+        return self.upstream is None or self.last_revision is None
 
     def has(self, revision: int) -> bool:
         """Return whether it has, as far as known, received the revision; only unfiltered mirrors keep revisions."""
@@ -124,14 +114,22 @@ def dependents_among(found: Listing, stream: str) -> list[Dependent]:
     return [*_readers(infos, known, stream, found.silent), *_unknown(found, stream)]
 
 
+def identified(found: Iterable[Dependent], stream: str, clues: Mapping[str, Clue]) -> list[Dependent]:
+    """Return the same readers, with unknown ones as mirrors of the stream, or not at all, as their origins report."""
+    known = [item for item in found if item.stream not in clues or item.kind is not Kind.UNKNOWN]
+    names = {stream, *(item.stream for item in known)}
+    mirrors = (name for name, clue in clues.items() if clue.origin in names)
+    return [*known, *(Dependent(name, name, Kind.MIRROR, None, None) for name in mirrors if name not in names)]
+
+
 def unknown(found: Iterable[Dependent]) -> list[Hazard]:
     """Return the hazard of streams that do not answer and may read from the one in question."""
-    return of_silent(item.stream for item in found if item.kind is Kind.UNREACHABLE)
+    return of_silent(item.stream for item in found if item.kind is Kind.UNKNOWN)
 
 
 def _unknown(found: Listing, stream: str) -> list[Dependent]:
     names = (name for name, info in found.silent.items() if info is None and name != stream)
-    return [Dependent(name.removeprefix(STREAM_PREFIX), name, Kind.UNREACHABLE, None, None) for name in names]
+    return [Dependent(name.removeprefix(STREAM_PREFIX), name, Kind.UNKNOWN, None, None) for name in names]
 
 
 def _readers(
@@ -194,7 +192,7 @@ def _upstream(source: dict[str, Any], live: SourceState) -> Upstream:
     return Upstream(
         stream=parsed.name,
         lag=live.get("lag", 0),
-        active=None if active < 0 else active / 1e9,
+        last_seen=None if active < 0 else active / 1e9,
         error=f"{error.get('description')} ({error.get('err_code')})" if error else None,
         filters=(parsed.filter_subject,) if parsed.filter_subject else (),
         transforms=parsed.transforms,

@@ -8,25 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
-from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, parsed_sources, sources_of
-from kvctl.jetstream.streams import Listing
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.bucket_changes import Description
 from kvctl.topology.discover import links
-from kvctl.topology.discover.health import Health, ReplicaHealth, check_health
-from kvctl.topology.discover.inventory import (
-    Inventory,
-    Link,
-    Place,
-)
+from kvctl.topology.discover.health import Health, ReplicaHealth, check_health, worst
+from kvctl.topology.discover.inventory import Inventory, Place, reads_from, survey_around, view
 from kvctl.topology.discover.links import Dependent
 from kvctl.topology.discover.mirror_origin import Lineage, lineage
+from kvctl.topology.discover.offline import Clue, lost_majority
 from kvctl.topology.discover.origin_lookup import PATIENCE
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
@@ -47,6 +42,14 @@ class Overview:
     """Streams that read from it; None if the streams cannot be listed."""
     lineages: Mapping[str, Lineage]
     """Lineages of the mirrors among its dependents, by stream."""
+    health: list[ReplicaHealth] = field(default_factory=list)
+    """Health of its links to its origins, and of the links of its dependents to theirs."""
+    info: StreamInfo | None = None
+    """Its info; if its servers do not answer, as far as others know it, without state."""
+    clue: Clue | None = None
+    """What its origin reports of it, if its servers do not answer."""
+    cluster: str | None = None
+    """Its cluster, also if its servers do not answer."""
     alternates: list[dict[str, str]] | None = None
     """Streams that can serve its reads, nearest first: name, cluster, domain; None: not reported by the server."""
     answered_by: list[str] | None = None
@@ -56,8 +59,40 @@ class Overview:
     lineage: Lineage | None = None
     """Set for mirrors only."""
     hazards: list[Hazard] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    """Evidence that it, or a replica of it, lacks entries, or holds those of a recreated origin."""
+
+    @property
+    def doubts(self) -> list[str]:
+        """Evidence that it, or a replica of it, lacks entries, or holds those of a recreated origin.
+
+        Stale mirrors are shown by their lineage.
+        """
+        doubtful = [item for item in self._relevant() if item.state is Health.MISSING_ENTRIES or _recreated(item)]
+        return list(dict.fromkeys(item.evidence for item in doubtful))
+
+    @property
+    def state(self) -> Health | None:
+        """The worst state of its links to origins, `ok` for a bucket that answers; None if it is unknown."""
+        if self.info is None or self.description is None:
+            return Health.OFFLINE
+        if lost_majority(self.info):
+            return Health.NO_LEADER
+        if found := self.health_of(self.stream):
+            return found.state
+        return None if sources_of(self.info["config"]) else Health.OK
+
+    def health_of(self, stream: str) -> ReplicaHealth | None:
+        """Return the health of the bucket, or of what it arrives in, for the origin with the worst; None: unknown."""
+        return worst(item for item in self._relevant() if item.link.info["config"]["name"] == stream)
+
+    def _relevant(self) -> list[ReplicaHealth]:
+        """Return the health of the links to its own origins, and of those that lead from it to its dependents."""
+        from_here = reads_from({self.stream, *(item.stream for item in self.dependents or ())})
+        own = (item.link.info["config"]["name"] == self.stream for item in self.health)
+        return [
+            item
+            for item, is_own in zip(self.health, own, strict=True)
+            if is_own or from_here(Source.parse(item.link.source))
+        ]
 
 
 async def inspect(api: Api, name: str) -> Overview:
@@ -69,7 +104,7 @@ async def inspect(api: Api, name: str) -> Overview:
         return await _from_inside(api, await describing)
     except (JetStreamDisabled, NoResponders, RequestTimeout):
         found = await (looking or _from_outside(api, name))
-        if not found.answered_by and not found.dependents:
+        if not (found.answered_by or found.dependents or found.info or found.clue):
             raise
         return found
     finally:
@@ -95,11 +130,12 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
 
 
 async def _from_inside(api: Api, description: Description) -> Overview:
-    status = description.status
+    status, place = description.status, description.place
     mirror = status.config.get("mirror")
-    origins, lineages, answered_by = await asyncio.gather(
+    origins, around, lineages, answered_by = await asyncio.gather(
         origins_of(api, status.config),
-        _lineages(api, status.info, description.known.values()),
+        _around(place, status.stream),
+        _lineages(api, status.info, place.infos.values() if place else ()),
         answering(api, mirror["name"] if mirror else status.stream),
     )
     holder = origins[0] if mirror else status.info
@@ -109,35 +145,19 @@ async def _from_inside(api: Api, description: Description) -> Overview:
         description,
         description.dependents,
         lineages,
+        await check_health(around) if around else [],
+        status.info,
+        cluster=(status.info.get("cluster") or {}).get("name") or None,
         alternates=_alternates(holder) if holder else None,
         answered_by=answered_by,
         origins=origins,
         lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
         hazards=of_replica(status.info, origins) if sources_of(status.info["config"]) else [],
-        doubts=await _doubts(api, description, origins),
     )
 
 
-async def _doubts(api: Api, description: Description, origins: Sequence[StreamInfo | None]) -> list[str]:
-    """Return doubts from the counts of links from and to a bucket; stale mirrors are shown by their lineage."""
-    info, known = description.status.info, {**description.known, description.status.stream: description.status.info}
-    place, stream = Place("", api, None, known), description.status.stream
-    joined = [
-        Link(place, info, source, place, origin)
-        for source, origin in zip(sources_of(info["config"]), origins, strict=True)
-    ]
-    joined += [
-        Link(place, other, source, place, known[source["name"]])
-        for other in known.values()
-        for source in sources_of(other["config"])
-        if source["name"] in known
-        and not Source.parse(source).is_external
-        and other is not info
-        and any(one.reads_locally(stream) for one in parsed_sources(other["config"]))
-    ]
-    found = await check_health(Inventory({"": place}, tuple(joined)))
-    doubtful = [item for item in found if item.state is Health.MISSING_ENTRIES or _recreated(item)]
-    return list(dict.fromkeys(item.evidence for item in doubtful))
+async def _around(place: Place | None, stream: str) -> Inventory | None:
+    return await survey_around(place, stream) if place else None
 
 
 def _recreated(item: ReplicaHealth) -> bool:
@@ -146,20 +166,34 @@ def _recreated(item: ReplicaHealth) -> bool:
 
 async def _from_outside(api: Api, name: str) -> Overview:
     """Return the overview of a stream whose own servers do not answer, from other streams."""
-    stream = STREAM_PREFIX + name
-    listed, answered_by = await asyncio.gather(_listed(api), answering(api, stream))
-    if listed is None and answered_by:
-        found = await asyncio.gather(*(seen(api, other) for other in answered_by))
-        listed = Listing(tuple(info for info in found if info is not None), {})
-    dependents = None if listed is None else links.dependents_among(listed, stream)
-    return Overview(name, stream, None, dependents, {}, answered_by=answered_by)
+    place = await _place(api, STREAM_PREFIX + name)
+    if place is None:
+        answered_by = await answering(api, STREAM_PREFIX + name)
+        return Overview(name, STREAM_PREFIX + name, None, None, {}, answered_by=answered_by)
+    stream = next((found for found in (STREAM_PREFIX + name, name) if place.has(found)), STREAM_PREFIX + name)
+    info, clue = place.offline.get(stream), place.clues.get(stream)
+    mirror = info["config"].get("mirror") if info else clue.source if clue else None
+    dependents, around = links.dependents_among(place.listing, stream), await survey_around(place, stream)
+    health, answered_by = await asyncio.gather(
+        check_health(around), answering(api, mirror["name"] if mirror else stream)
+    )
+    origin = place.infos.get(mirror["name"]) if mirror else None
+    return Overview(
+        name, stream, None, links.identified(dependents, stream, place.clues), {}, health, info, clue,
+        place.cluster_of(stream), _alternates(origin) if origin else None, answered_by,
+    )  # fmt: skip
 
 
-async def _listed(api: Api) -> Listing | None:
-    with suppress(KvctlError, TimeoutError):
-        async with asyncio.timeout(api.connection.timeout):
-            return await streams.listing(api)
-    return None
+async def _place(api: Api, stream: str) -> Place | None:
+    """Return the streams in view; if they cannot be listed, those that answer reads of this one."""
+    with suppress(KvctlError):
+        return await view("", api)
+    answered_by = await answering(api, stream)
+    if not answered_by:
+        return None
+    found = await asyncio.gather(*(seen(api, other) for other in answered_by))
+    infos = {info["config"]["name"]: info for info in found if info is not None}
+    return Place("", api, None, infos, (stream,))
 
 
 async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> dict[str, Lineage]:

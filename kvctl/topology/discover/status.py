@@ -22,6 +22,7 @@ from kvctl.topology.discover.inventory import (
     kind_in,
     survey,
 )
+from kvctl.topology.discover.offline import silence
 from kvctl.topology.file.document import Topology
 from kvctl.topology.graph.graph import Node
 from kvctl.topology.graph.live_graph import nodes_of_link
@@ -33,10 +34,10 @@ Row = dict[str, Any]
 
 FIELDS = (
     "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
-    "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "active", "error", "revision",
+    "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "last_seen", "error", "revision",
     "origin_revision", "created", "origin_created", "evidence", "prefix", "map", "transforms",
 )  # fmt: skip
-_MOVING = ("active",)
+_MOVING = ("last_seen",)
 """Fields that differ at every look."""
 GONE = "gone"
 """Health of a replica that has disappeared since the last look."""
@@ -93,7 +94,7 @@ def _row(standing: ReplicaHealth) -> Row:
         "keys": words.pop("keys"),
         "state": str(standing.state),
         "lag": standing.lag,
-        "active": upstream.active,
+        "last_seen": standing.last_seen,
         "error": upstream.error,
         "revision": standing.arrived,
         "origin_revision": standing.origin_last,
@@ -130,10 +131,21 @@ def _maybe(inventory: Inventory) -> list[Row]:
 
 def _silent(place: Place, stream: str) -> Row:
     """Return the row of a stream whose servers do not answer; it may read from another one."""
-    name, kind = stream.removeprefix(STREAM_PREFIX), str(Kind.UNREACHABLE)
-    text = "its servers do not answer; it may replicate from others"
-    row = _unknown(name, stream, kind, place.name or None, Health.UNREACHABLE, text)
-    return {**row, "domain": place.domain}
+    name, clue = stream.removeprefix(STREAM_PREFIX), place.clues.get(stream)
+    text = silence(()) if clue else f"{silence(())}; it may replicate from others"
+    row = _unknown(name, stream, str(Kind.MIRROR if clue else Kind.UNKNOWN), place.name or None, Health.OFFLINE, text)
+    if clue:
+        origin = place.infos[clue.origin]
+        row |= {
+            "origin": clue.origin.removeprefix(STREAM_PREFIX),
+            "origin_stream": clue.origin,
+            "origin_domain": place.domain,
+            "origin_cluster": place.cluster_of(clue.origin),
+            "origin_revision": origin["state"]["last_seq"],
+            "origin_created": format_time(parse_time(origin["created"])),
+            **rules_json(clue.source, stream),
+        }
+    return {**row, "domain": place.domain, "cluster": place.cluster_of(stream)}
 
 
 def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:

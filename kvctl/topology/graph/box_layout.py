@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kvctl.topology.graph.graph import (
-    MISSING,
-    OUTSIDE,
     Edge,
     Graph,
     Node,
@@ -24,8 +22,6 @@ BOX_GAP, COLUMN_GAP, BAND_GAP, HEADING, MARGIN = 18.0, 84.0, 18.0, 26.0, 20.0
 MAX_TEXT_CHARS = 44
 """Characters of a text before it is shortened."""
 _LANE = 10.0
-
-KIND_WORDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
 
 
 @dataclass(slots=True)
@@ -116,7 +112,7 @@ def _box(node: Node, graph: Graph, names: dict[str, str]) -> Box:
         for edge in graph.edges
         if edge.replica == node.id
     ]
-    widths = [len(cut(node.name)) * TITLE * MONO, len(KIND_WORDS.get(node.kind, node.kind)) * KIND * SANS]
+    widths = [len(cut(node.name)) * TITLE * MONO, len(node.words) * KIND * SANS]
     widths += [(len(port.origin) + len(port.edge.health) + 5) * ROW * MONO for port in ports]
     widths += [(len(text) + 2) * ROW * MONO for port in ports for text in port.lines]
     lines = sum(1 + len(port.lines) for port in ports)

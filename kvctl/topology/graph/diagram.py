@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 
 from kvctl.topology.graph.graph import (
-    MISSING,
-    OUTSIDE,
     Edge,
     Graph,
     Node,
@@ -18,8 +16,6 @@ COLORS = {"good": "#1a7f37", "doubtful": "#9a6700", "bad": "#cf222e", "": "#5760
 
 _SHAPES = {"bucket": ("[(", ")]"), "mirror": ("([", "])"), "aggregate": ("[[", "]]")}
 _DOT_SHAPES = {"bucket": "cylinder", "mirror": "box", "aggregate": "component"}
-_ABSENT = (OUTSIDE, MISSING, "unreachable")
-_KINDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
 # Letters and digits, and characters without a meaning in Mermaid, Markdown and HTML.
 _MERMAID_SAFE = re.compile(r"[^\W_]|(?<=[^\W_])_(?=[^\W_])|[ .,:/$=()→-]")
 
@@ -39,7 +35,7 @@ def mermaid(graph: Graph) -> str:
     lines += [
         f"  linkStyle {number} stroke:{COLORS[edge.tone]}" for number, edge in enumerate(graph.edges) if edge.tone
     ]
-    absent = [ids[node.id] for node in graph.nodes if node.kind in _ABSENT]
+    absent = [ids[node.id] for node in graph.nodes if node.absent]
     if absent:
         lines += ["  classDef absent stroke-dasharray:4", f"  class {','.join(absent)} absent"]
     return "\n".join(lines) + "\n"
@@ -77,7 +73,7 @@ def _label(edge: Edge) -> Iterator[str]:
 
 
 def _words(node: Node) -> tuple[str, str]:
-    return node.name, _KINDS.get(node.kind, node.kind)
+    return node.name, node.words
 
 
 def _shape(node: Node) -> str:
@@ -93,7 +89,7 @@ def _entities(text: str) -> str:
 
 
 def _dot_node(node: Node) -> str:
-    style = ' style="dashed"' if node.kind in _ABSENT else ""
+    style = ' style="dashed"' if node.absent else ""
     return f"label={_quoted(*_words(node))} shape={_DOT_SHAPES.get(node.kind, 'box')}{style}"
 
 

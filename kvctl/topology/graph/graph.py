@@ -17,6 +17,7 @@ OUTSIDE, MISSING = "outside", "missing"
 
 _OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)
 """Kinds of nodes that are drawn only with links, or if they are named."""
+_KINDS = {OUTSIDE: "out of view", MISSING: "does not exist", str(Kind.UNKNOWN): ""}
 _TONES = {Health.OK: "good", Health.UNCONFIRMED: "doubtful", Health.BEHIND: "doubtful"}
 
 
@@ -36,6 +37,19 @@ class Node:
     api: str | None = None
     """API prefix of its account, if it is another one."""
     cluster: str | None = None
+    offline: bool = False
+    """Whether its servers do not answer."""
+
+    @property
+    def words(self) -> str:
+        """Its kind in words, and whether it is offline."""
+        kind = _KINDS.get(self.kind, self.kind)
+        return ", ".join(part for part in (kind, "offline" if self.offline else "") if part)
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing but its name and configuration can be read."""
+        return self.offline or self.kind in (OUTSIDE, MISSING)
 
     @property
     def where(self) -> str:
@@ -55,7 +69,9 @@ class Edge:
     replica: str
     rules: Rules = ()
     standing: ReplicaHealth | None = None
-    """Health of the replica; None if drawn from a file."""
+    """Health of the replica; None if drawn from a file, or if only its origin is known."""
+    offline: bool = False
+    """Whether the replica is known only by what its origin reports, because its servers do not answer."""
     source: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The source as the replica's configuration has it."""
 
@@ -67,13 +83,15 @@ class Edge:
     @property
     def tone(self) -> str:
         """`good`, `doubtful`, `bad`, or empty if unknown."""
-        return _TONES.get(self.standing.state, "bad") if self.standing else ""
+        if self.standing is None:
+            return "bad" if self.offline else ""
+        return _TONES.get(self.standing.state, "bad")
 
     @property
     def health(self) -> str:
         """The state in words, with the lag if there is one."""
         if self.standing is None:
-            return ""
+            return str(Health.OFFLINE) if self.offline else ""
         lag = self.standing.lag
         return str(self.standing.state) + (f", lag {lag}" if lag else "")
 
@@ -99,7 +117,9 @@ class Graph:
         """Return the graph for JSON output."""
         streams = {node.id: node.stream for node in self.nodes}
         edges = [_edge_json(edge, streams[edge.replica]) for edge in self.edges]
-        return {"nodes": [node_json(node) for node in self.nodes], "edges": edges}
+        states = [str(Health.OFFLINE) if node.offline else None for node in self.nodes]
+        nodes = [{**node_json(node), "state": state} for node, state in zip(self.nodes, states, strict=True)]
+        return {"nodes": nodes, "edges": edges}
 
 
 def outside(external: External, stream: str, name: str) -> Node:
@@ -123,7 +143,7 @@ def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str],
     nodes = {
         at: node for at, node in nodes.items() if node.kind not in _OTHERS or node.id in linked or node.name in names
     }
-    silent = {node.id for node in nodes.values() if node.kind == Kind.UNREACHABLE}  # they may be replicas
+    silent = {node.id for node in nodes.values() if node.kind == Kind.UNKNOWN}  # they may be replicas
     kept, alone = set(nodes) if complete or not edges else linked | silent, set(nodes) - linked
     if names:
         kept, alone = reach({_named(nodes, name) for name in names}, edges), set()
@@ -167,7 +187,9 @@ def _edge_json(edge: Edge, reader: str) -> dict[str, Any]:
         "state": str(standing.state),
         "evidence": standing.evidence or None,
         "lag": standing.lag,
-        "active": standing.upstream.active,
+        "last_seen": standing.last_seen,
         "error": standing.upstream.error,
-    } if standing else dict.fromkeys(("state", "evidence", "lag", "active", "error"))  # fmt: skip
+    } if standing else dict.fromkeys(("state", "evidence", "lag", "last_seen", "error"))  # fmt: skip
+    if edge.offline:
+        known["state"] = str(Health.OFFLINE)
     return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, reader), **known}

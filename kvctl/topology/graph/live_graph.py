@@ -32,6 +32,12 @@ def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Co
     """
     nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
     edges = [_edge(nodes, standing.link, standing) for standing in found]
+    for place in inventory.places.values():
+        edges += [
+            Edge(node_id(place.name, clue.origin), node_id(place.name, stream), source=clue.source, offline=True)
+            for stream, clue in place.clues.items()
+            if stream not in place.offline
+        ]
     return chosen(nodes, edges, names)
 
 
@@ -47,7 +53,7 @@ def _edge(nodes: dict[str, Node], link: Link, standing: ReplicaHealth | None = N
     replica, origin = nodes_of_link(link)
     for node in (origin, replica):
         nodes.setdefault(node.id, node)
-    return Edge(origin.id, replica.id, rules_of(link.source, replica.stream), standing, link.source)
+    return Edge(origin.id, replica.id, rules_of(link.source, replica.stream), standing, source=link.source)
 
 
 def nodes_of_link(link: Link) -> tuple[Node, Node]:
@@ -69,22 +75,26 @@ def _nodes_of(place: Place) -> list[Node]:
     """Return the buckets, mirrors and aggregates, and unreachable streams with names like theirs."""
     infos = (*place.infos.values(), *place.offline.values())
     found = [_node(place, info) for info in infos if kind_in(place, info) is not None]
-    return [*found, *(_unseen(place, stream, str(Kind.UNREACHABLE)) for stream in place.unknown)]
+    return [*found, *(_unseen(place, stream) for stream in place.unknown)]
 
 
-def _unseen(place: Place, stream: str, kind: str) -> Node:
-    """Return a stream of which only the name is known."""
-    name, context = stream.removeprefix(STREAM_PREFIX), place.name or None
-    return Node(node_id(place.name, stream), name, stream, kind, context, place.domain)
+def _unseen(place: Place, stream: str) -> Node:
+    """Return a stream whose configuration is unknown: it does not exist, or its servers do not answer."""
+    name, context, offline = stream.removeprefix(STREAM_PREFIX), place.name or None, stream in place.unreachable
+    kind = (Kind.MIRROR if stream in place.clues else Kind.UNKNOWN) if offline else MISSING
+    return Node(
+        node_id(place.name, stream), name, stream, str(kind), context, place.domain,
+        cluster=place.cluster_of(stream), offline=offline,
+    )  # fmt: skip
 
 
 def _node(place: Place, info: StreamInfo) -> Node:
     config, stream = info["config"], info["config"]["name"]
-    kind, silent = _kind(info, place), stream in place.offline
+    kind = _kind(info, place)
     return Node(
         node_id(place.name, stream), bucket_name(config, kind), stream,
-        str(Kind.UNREACHABLE if silent else kind), place.name or None, place.domain,
-        cluster=placed_in(info) if silent else _cluster(info),
+        str(kind), place.name or None, place.domain,
+        cluster=place.cluster_of(stream), offline=stream in place.offline,
     )  # fmt: skip
 
 
@@ -101,16 +111,11 @@ def _origin_node(link: Link) -> Node:
     if not source.api:
         if stream in link.place.offline:
             return _node(link.place, link.place.offline[stream])
-        return _unseen(link.place, stream, str(Kind.UNREACHABLE) if stream in link.place.unreachable else MISSING)
+        return _unseen(link.place, stream)
     node = outside(External(source.api), stream, stream.removeprefix(STREAM_PREFIX))
     if link.origin is None:
         return node
     return replace(node, kind=str(_kind(link.origin, None)), cluster=_cluster(link.origin))
-
-
-def placed_in(info: StreamInfo) -> str | None:
-    """Return the cluster in an offline stream's placement; its info names that of the server that answered."""
-    return (info["config"].get("placement") or {}).get("cluster") or None
 
 
 def _cluster(info: StreamInfo) -> str | None:

@@ -9,7 +9,6 @@ from html import escape
 from kvctl.topology.graph.box_layout import (
     HEADING,
     KIND,
-    KIND_WORDS,
     LINE,
     MARGIN,
     PADDING,
@@ -23,8 +22,6 @@ from kvctl.topology.graph.box_layout import (
 )
 from kvctl.topology.graph.diagram import COLORS
 from kvctl.topology.graph.graph import (
-    MISSING,
-    OUTSIDE,
     Edge,
     Graph,
 )
@@ -43,7 +40,6 @@ _STYLE = """\
   .rule { stroke: #d8dee4 }
   .edge { fill: none; stroke-width: 1.5 }
 """
-_ABSENT = (OUTSIDE, MISSING, "unreachable")
 # Characters that XML cannot hold, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -136,11 +132,11 @@ def _box(box: Box) -> Iterator[str]:
     assert node is not None
     yield "<g>"
     yield f"<title>{_escaped(node.name)}</title>"
-    kind = "absent" if node.kind in _ABSENT else node.kind
+    kind = "absent" if node.absent else node.kind
     yield _rect(f"box {kind}", box.x, box.y, box.width, box.height)
     left, y = box.x + PADDING, box.y + PADDING + TITLE - 2
     yield _text("name", left, y, TITLE, cut(node.name))
-    yield _text("kind", left, y + LINE, KIND, KIND_WORDS.get(node.kind, node.kind))
+    yield _text("kind", left, y + LINE, KIND, node.words)
     if box.ports:
         line = box.y + PADDING + TITLE + LINE + PADDING / 4
         yield f'<path class="rule" d="M{_number(box.x)} {_number(line)} H{_number(box.x + box.width)}"/>'

@@ -10,7 +10,6 @@ from typing import Any
 from kvctl.topology.discover.health import Health
 from kvctl.topology.graph.graph import (
     MISSING,
-    OUTSIDE,
     Edge,
     Graph,
     Node,
@@ -26,7 +25,6 @@ WIDTH = 80
 _ALIGNED_TO = 56
 """Columns before the states, unless lines are longer."""
 _UNBROKEN: Any = {"break_long_words": False, "break_on_hyphens": False}
-_KINDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +92,8 @@ def _evidence(edge: Edge, width: int) -> list[str]:
 
 
 def _title(node: Node, several: bool) -> Line:
-    kind = _KINDS.get(node.kind, node.kind)
     where = f", {node.where}" if several and node.where else ""
-    return [(node.name, "bold"), (f"  {kind}{where}", "red" if node.kind in (MISSING, "unreachable") else "dim")]
+    return [(node.name, "bold"), (f"  {node.words}{where}", "red" if node.offline or node.kind == MISSING else "dim")]
 
 
 def _aligned(rows: list[_Row]) -> list[Line]:

@@ -112,7 +112,7 @@ def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iter
         of = upstream.stream.removeprefix(STREAM_PREFIX)
         if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
             yield Hazard(MISSING_ORIGIN, f"Origin `{of}` of `{name}` does not exist: nothing arrives until it does")
-        elif upstream.active is None and not upstream.error and not is_new(info):
+        elif upstream.last_seen is None and not upstream.error and not is_new(info):
             where = f" in domain `{upstream.domain}`" if upstream.domain else f" under `{upstream.api}`"
             text = f"`{name}` never connected to `{of}`{where if upstream.api else ''}"
             yield Hazard(UNCONNECTED, f"{text}: nothing arrives, although its lag is reported as 0")

@@ -259,8 +259,8 @@ def _refuse_conflicts(drafts: Sequence[Draft], inventory: Inventory, gone: Colle
         place = inventory.places[draft.place]
         if draft.where[1] in place.unreachable:
             raise UnreachableError(
-                f"`{draft.name}` is unreachable: its servers do not answer",
-                hint="List unreachable streams with `kvctl bucket ls`",
+                f"`{draft.name}` is offline: its servers do not answer",
+                hint="List offline streams with `kvctl bucket ls`",
             )
         if draft.live is not None and (text := _other_kind(draft)):
             found.append(text)

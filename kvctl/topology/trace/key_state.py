@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.topology.audit.verdict import Ages, Held
-from kvctl.topology.discover.links import Upstream
+from kvctl.topology.discover.links import SILENCE, Upstream
 from kvctl.units import duration_from_ns, format_duration
 
 
@@ -214,8 +214,8 @@ def _trouble(upstream: Upstream) -> str | None:
     """Return why nothing arrives, as the server reports it; None for a working link."""
     if upstream.error:
         return upstream.error
-    if upstream.state == "connected":
-        return None
-    if upstream.active is None:
+    if upstream.last_seen is None:
         return "it was never connected"
-    return f"no message from the origin for {round(upstream.active)} s"
+    if upstream.last_seen > SILENCE:
+        return f"no message from the origin for {round(upstream.last_seen)} s"
+    return None

@@ -216,7 +216,7 @@ def test_ls_shows_every_kind(bucket: Bucket, seeds: RawClient, orders: str, snap
     }  # fmt: skip
     assert list(rows[0]) == [
         "name", "stream", "kind", "values", "bytes", "history", "ttl", "replicas", "last_revision", "created",
-        "origins", "description", "last_write",
+        "origins", "description", "last_write", "cluster", "state",
     ]  # fmt: skip
     assert [row["last_write"] is None for row in rows] == [row["values"] == 0 for row in rows]
 
@@ -293,7 +293,7 @@ def test_show_has_the_same_fields_when_its_servers_are_silent(bucket: Bucket, or
     silent = bucket_row(Overview("orders", "KV_orders", None, None, {}, answered_by=["ORDERS_NYC"]))
     assert list(silent) == list(shown)
     assert [name for name in ("values", "created", "config", "dependents") if silent[name] is not None] == []
-    assert (silent["name"], silent["kind"]) == ("orders", "unreachable")
+    assert (silent["name"], silent["state"]) == ("orders", "offline")
     assert silent["answered_by"] == [{"stream": "ORDERS_NYC"}]
 
 
@@ -332,7 +332,7 @@ def test_a_cluster_s_servers_and_lag_are_shown(cluster: Lab, run: Run, bucket_na
     servers = {shown["cluster"]["leader"], *(peer["name"] for peer in shown["cluster"]["replicas"])}
     assert servers == {"n1", "n2", "n3"}
     assert {name for peer in shown["cluster"]["replicas"] for name in peer} == {
-        "name", "current", "offline", "active", "lag",
+        "name", "current", "offline", "last_seen", "lag",
     }  # fmt: skip
     assert shown["replicas"] == 3
     for command in (("bucket", "show", bucket_name), ("stream", "show", f"KV_{bucket_name}")):
@@ -447,7 +447,8 @@ def test_deleting_what_others_replicate_needs_its_name(
     assert bucket("delete", "orders", "--confirm", "order") == snapshot
     assert bucket("delete", "orders", tty=True, stdin=b"y\n") == snapshot
     assert (
-        bucket("delete", "orders", "--dry-run", "-o", "json").masked({r'"active": [\d.e-]+': '"active": N'}) == snapshot
+        bucket("delete", "orders", "--dry-run", "-o", "json").masked({r'"last_seen": [\d.e-]+': '"last_seen": N'})
+        == snapshot
     )
     assert "orders" in bucket("ls", "-o", "name").out.split()
     assert bucket("delete", "orders", tty=True, stdin=b"orders\n") == snapshot

@@ -76,7 +76,7 @@ def test_stream_is_created_listed_and_shown(filled: Streams, snapshot: SnapshotA
     assert set(shown) == {
         "name", "kind", "subjects", "messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created",
         "description", "retention", "first_sequence", "first_time", "last_time", "subject_count", "deleted_messages",
-        "cluster", "origins", "alternates", "config",
+        "cluster", "origins", "alternates", "config", "state",
     }  # fmt: skip
     assert filled("show", "S", tty=True).masked({r"\b\d+ B\b": "SIZE"}) == snapshot
     assert filled("ls", "--subject", "S.a", "-o", "name").out.split() == [name]

@@ -17,7 +17,7 @@ WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}
 """Names are of different lengths."""
 FIELDS = [
     "origin", "replica", "kind", "origin_at", "context", "keys", "missing", "extra", "stale", "differing", "collisions",
-    "local", "expiring", "consistent", "causes", "error", "samples",
+    "local", "expiring", "consistent", "causes", "error", "samples", "state",
 ]  # fmt: skip
 
 

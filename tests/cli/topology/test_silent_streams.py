@@ -36,8 +36,10 @@ PLANS = {
     "described": "replicas: 3, description: x",
 }
 """Settings of `O` in files that do not list its readers."""
-SILENT = {("MO", "unreachable", None), ("KV_AO", "unreachable", None)}
+SILENT = {("MO", "offline", None), ("KV_AO", "offline", None)}
 """Stream, state and last revision of the readers."""
+NUMBERS = ("messages", "bytes", "consumers", "last_sequence")
+"""Fields of a stream that only its own servers know."""
 
 
 @dataclass
@@ -114,25 +116,26 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
         done = dict(zip(lines, pool.map(lambda line: away(*line.split()), lines), strict=True))
         audits, delete, forced, stream = lines[:4], *lines[4:7]
         assert {line: done[line].exit_code for line in audits} == dict.fromkeys(audits, 5), done
-        assert all("`KV_AO`" in done[line].err and "`MO`" in done[line].err for line in audits)
+        assert all("`KV_AO`" in done[line].err and "`MO`" in done[line].err for line in audits), done
         assert (done[delete].exit_code, "--force unreachable-stream" in done[delete].err) == (1, True)
         assert (done[forced].exit_code, "--confirm" in done[forced].err) == (2, True)
         assert done[stream].exit_code == 1
         compact, edit, dry_run, graph, status, trace, doctor, ls = (done[line] for line in lines[7:15])
-        assert (compact.exit_code, "unreachable-stream" in compact.err) == (1, True)
+        assert (compact.exit_code, "unreachable-stream" in compact.err) == (1, True), compact
         assert "unreachable-stream" in edit.err
         found = json.loads(dry_run.out)["dependents"]
         assert {(item["stream"], item["state"], item["last_revision"]) for item in found} == SILENT
-        assert {item["kind"] for item in found} == {"unreachable"}
-        nodes = {node["stream"]: node["kind"] for node in json.loads(graph.out)["nodes"]}
-        assert (nodes["MO"], nodes["KV_AO"]) == ("unreachable", "unreachable")
+        assert {item["stream"]: item["kind"] for item in found} == {"MO": "mirror", "KV_AO": "unknown"}
+        nodes = {node["stream"]: (node["kind"], node["state"]) for node in json.loads(graph.out)["nodes"]}
+        assert (nodes["MO"], nodes["KV_AO"]) == (("mirror", "offline"), ("unknown", "offline"))
         assert {(row["stream"], row["state"], row["revision"]) for row in json.loads(status.out)} == SILENT
         assert json.loads(trace.out)["unreachable"] == ["KV_AO", "MO"]
         assert "may replicate the key: `KV_AO`, `MO`" in trace.err
         checks = {(item["check"], item["subject"]) for item in json.loads(doctor.out)}
-        assert {("unreachable", "MO"), ("unreachable", "AO")} <= checks
+        assert {("offline", "MO"), ("offline", "AO")} <= checks
         rows = {row["stream"]: row for row in json.loads(ls.out)}
-        assert (rows["KV_AO"]["kind"], rows["KV_AO"]["values"], "`MO`" in ls.err) == ("unreachable", None, True)
+        shown = {stream: [rows[stream][name] for name in ("kind", "state", "values")] for stream in ("KV_AO", "MO")}
+        assert shown == {"KV_AO": ["unknown", "offline", None], "MO": ["mirror", "offline", None]}
         changed, recreated, described, overridden = (done[line] for line in lines[15:])
         for plan in (changed, recreated):
             (hazard,) = [item for item in json.loads(plan.out)["hazards"] if item["name"] == "unreachable-stream"]
@@ -177,6 +180,7 @@ def _until_led(lab: Lab, left: list[str]) -> None:
         with RawClient(lab.servers[left[0]].url) as raw:
             try:
                 infos = [raw.api(f"STREAM.INFO.KV_{name}") for name in ("O", "ALONE")]
+                raw.api("STREAM.NAMES")  # which the leader of the cluster answers
             except TimeoutError:
                 continue
         if all(info.get("cluster", {}).get("leader") in left for info in infos):
@@ -199,7 +203,8 @@ def test_audit_of_silent_replicas_exits_5(away: Away) -> None:
         result = away("topology", "audit", *args, "-o", "json")
         assert result.exit_code == 5, (args, result)
         rows = json.loads(result.out)
-        assert {(row["replica"], row["consistent"]) for row in rows} == {("MO", None), ("AO", None)}
+        found = {(row["replica"], row["consistent"], row["state"], row["keys"], row["missing"]) for row in rows}
+        assert found == {("MO", None, "offline", None, None), ("AO", None, "offline", None, None)}
         assert "MO" in result.err
         assert "AO" in result.err
 
@@ -231,18 +236,19 @@ def test_compaction_under_silent_replicas_is_refused(away: Away) -> None:
 
 def test_graph_draws_silent_replicas(away: Away) -> None:
     graph = away.rows("topology", "graph")
-    nodes = {node["stream"]: node["kind"] for node in graph["nodes"]}
-    assert nodes == {"KV_O": "bucket", "MO": "unreachable", "KV_AO": "unreachable"}
+    nodes = {node["stream"]: (node["kind"], node["state"]) for node in graph["nodes"]}
+    assert nodes == {"KV_O": ("bucket", None), "MO": ("mirror", "offline"), "KV_AO": ("aggregate", "offline")}
     assert {(edge["origin"], edge["replica"], edge["state"], edge["lag"]) for edge in graph["edges"]} == {
-        ("KV_O", "MO", "unreachable", None), ("KV_O", "KV_AO", "unreachable", None),
+        ("KV_O", "MO", "offline", None), ("KV_O", "KV_AO", "offline", None),
     }  # fmt: skip
 
 
-def test_status_reports_silent_replicas_as_unreachable(away: Away) -> None:
+def test_status_reports_silent_replicas_as_offline(away: Away) -> None:
     for args in ((), ("O",)):
         rows = away.rows("topology", "status", *args)
         assert {(row["stream"], row["state"], row["revision"]) for row in rows} == SILENT
-        assert {(row["origin"], row["lag"], row["cluster"]) for row in rows} == {("O", None, None)}
+        assert {(row["origin"], row["lag"], row["last_seen"]) for row in rows} == {("O", None, None)}
+        assert {row["kind"]: row["cluster"] for row in rows} == {"mirror": "lab", "aggregate": None}
         assert all(f"`{away.home}`" in row["evidence"] for row in rows)
 
 
@@ -251,22 +257,35 @@ def test_listings_show_no_counts_for_silent_streams(away: Away) -> None:
     assert rows["KV_O"]["kind"] == "bucket"
     for stream in ("MO", "KV_AO"):
         row = rows[stream]
-        assert (row["kind"], row["values"], row["bytes"]) == ("unreachable", None, None)
+        assert (row["state"], row["values"], row["bytes"]) == ("offline", None, None)
         assert [origin["name"] for origin in row["origins"]] == ["O"]
     mirrors = away("mirror", "ls", "-o", "json")
     (row,) = json.loads(mirrors.out)
-    assert (row["name"], row["state"], row["values"], row["lag"]) == ("MO", "unreachable", None, None)
-    assert "`MO`" in mirrors.err
+    assert (row["name"], row["state"], row["values"], row["lag"]) == ("MO", "offline", None, None)
+    assert (mirrors.exit_code, mirrors.err) == (0, "")
+    streams = {row["name"]: [row[name] for name in NUMBERS] for row in away.rows("stream", "ls")}
+    assert (streams["MO"], streams["KV_AO"]) == ([None] * 4, [None] * 4)
+    assert streams["KV_O"][0] == KEYS
 
 
-def test_show_of_a_silent_replica_exits_5_with_a_hint(away: Away) -> None:
-    result = away("mirror", "show", "MO")
-    assert (result.exit_code, "hint:" in result.err, "refused" in result.err) == (5, True, False), result
+@pytest.mark.parametrize("command", ["mirror show MO", "bucket show AO", "aggregate show AO", "stream show MO"])
+def test_show_of_a_silent_replica_has_what_others_know(away: Away, command: str) -> None:
+    row = away.rows(*command.split())
+    assert (row["state"], row["replicas"], row["config"]["name"]) == ("offline", 1, row.get("stream", row["name"]))
+    assert {row.get(name) for name in ("values", "bytes", "messages", "last_revision", "last_sequence")} == {None}
+    assert [peer["name"] for peer in row["cluster"]["replicas"]] == [away.home]
+    assert "offline" in away(*command.split()).err
 
 
-def test_doctor_reports_silent_streams_only_as_unreachable(away: Away) -> None:
+def test_show_of_an_origin_names_its_offline_replicas(away: Away) -> None:
+    found = {item["stream"]: item for item in away.rows("bucket", "show", "O")["dependents"]}
+    assert {(item["state"], item["lag"], item["last_revision"]) for item in found.values()} == {("offline", None, None)}
+    assert set(found) == {"MO", "KV_AO"}
+
+
+def test_doctor_reports_each_silent_stream_once(away: Away) -> None:
     found = [item for item in away.rows("doctor") if item["subject"] in ("MO", "AO")]
     assert {(item["severity"], item["check"], item["subject"]) for item in found} == {
-        ("error", "unreachable", "MO"), ("error", "unreachable", "AO"),
+        ("error", "offline", "MO"), ("error", "offline", "AO"),
     }  # fmt: skip
     assert all(f"`{away.home}`" in item["evidence"] for item in found)

@@ -38,7 +38,7 @@ def test_status_shows_replicas_in_a_table_and_as_records(
     assert (record["replica"], record["origin"], record["state"], record["lag"]) == (mirror, origin, "ok", 0)
     assert list(record) == [
         "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
-        "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "active", "error", "revision",
+        "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "last_seen", "error", "revision",
         "origin_revision", "created", "origin_created", "evidence", "prefix", "map",
         "transforms",
     ]  # fmt: skip

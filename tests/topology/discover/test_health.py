@@ -126,7 +126,7 @@ async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf: Lab, unique: N
         await edge.delete_bucket(mirror)
 
 
-async def test_streams_with_silent_servers_are_unreachable(client: kvctl.Client, unique: Names) -> None:
+async def test_origin_whose_servers_are_silent_is_offline(client: kvctl.Client, unique: Names) -> None:
     origin, mirror = unique("O"), unique("M")
     await client.create_bucket(origin)
     await create_mirror(client, Mirror(mirror, Origin(origin)))
@@ -135,5 +135,5 @@ async def test_streams_with_silent_servers_are_unreachable(client: kvctl.Client,
     place = replace(link.place, unreachable=(f"KV_{origin}",))
     (found,) = await health.check_health(Inventory({"": place}, (replace(link, place=place, origin=None),)))
     assert (found.state, found.evidence) == (
-        Health.UNREACHABLE, f"the servers of `{origin}` do not answer",
+        Health.OFFLINE_ORIGIN, f"the servers of `{origin}` do not answer",
     )  # fmt: skip

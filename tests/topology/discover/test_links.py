@@ -39,7 +39,7 @@ async def test_mirrors_aggregates_and_their_own_readers_are_dependents(
     sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}, {"name": f"KV_{other}"}]
     raw.create_bucket(aggregate, subjects=[], sources=sources, duplicate_window=0)
     async with asyncio.timeout(60):
-        while any(item.upstream.active is None for item in await links.dependents(client.api, f"KV_{origin}")):
+        while any(item.upstream.last_seen is None for item in await links.dependents(client.api, f"KV_{origin}")):
             await asyncio.sleep(0.05)
     found = {item.name: item for item in await links.dependents(client.api, f"KV_{origin}")}
     assert {name: item.kind for name, item in found.items()} == {
@@ -56,7 +56,7 @@ async def test_deleted_origin_becomes_an_error(
     mirror = unique("M")
     mirror_of(raw, "KV_never-there", mirror)
     (upstream,) = links.upstreams(await streams.info(client.api, mirror))
-    assert (upstream.stream, upstream.active, upstream.behind) == ("KV_never-there", None, True)
+    assert (upstream.stream, upstream.last_seen, upstream.behind) == ("KV_never-there", None, True)
 
 
 async def test_origins_in_other_domains_are_not_local_origins(leaf: Lab, unique: Callable[..., str]) -> None:
@@ -85,7 +85,7 @@ def test_sources_of_one_origin_are_matched_by_filter() -> None:
     ]
     live = [{**sources[1], "lag": 2, "active": -1}, {**sources[0], "lag": 1, "active": 10**9}]
     found = links.upstreams(info("KV_A", sources=sources) | {"sources": live})
-    assert [(up.filters, up.lag, up.active) for up in found] == [
+    assert [(up.filters, up.lag, up.last_seen) for up in found] == [
         (("$KV.O.a.>",), 1, 1.0),
         (("$KV.O.b.>",), 2, None),
     ]

@@ -30,7 +30,8 @@ async def test_bucket_and_mirror_on_one_server_both_answer(client: kvctl.Client,
     assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
     assert seen.lineages[mirror].same is True
     (item,) = seen.dependents or ()
-    assert (item.name, item.last_revision, item.upstream.state) == (mirror, revision, "connected")
+    health = seen.health_of(mirror)
+    assert (item.name, item.last_revision, health and health.state) == (mirror, revision, "ok")
     reverse = await overview.inspect(client.api, mirror)
     (origin,) = reverse.origins
     assert origin is not None

@@ -84,8 +84,8 @@ def row(replica: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_status_changes_ignore_moving_fields() -> None:
-    before = [row("A", active=0.1, revision=5), row("B"), row("C")]
-    after = [row("A", active=0.9, revision=5), row("B", state="stalled"), row("D")]
+    before = [row("A", last_seen=0.1, revision=5), row("B"), row("C")]
+    after = [row("A", last_seen=0.9, revision=5), row("B", state="stalled"), row("D")]
     assert changes([], before) == before
     assert changes(before, after) == [after[1], after[2], {**before[2], "state": GONE}]
     assert changes(after, after) == []

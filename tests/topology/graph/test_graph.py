@@ -207,11 +207,12 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
         *(
             ReplicaHealth(
                 Link(place, aggregate, taken, place if found else None, found), "EDGE", Kind.AGGREGATE,
-                Upstream(taken["name"], 3, None, None, (), (), None, None), state, "in words",
+                Upstream(taken["name"], 3, seen, None, (), (), None, None), state, "in words",
             )
-            for taken, found, state in zip(
+            for taken, found, seen, state in zip(
                 sources,
                 (origin, None, None),
+                (0.5, 0.5, None),
                 (Health.BEHIND, Health.MISSING_ORIGIN, Health.NEVER_CONNECTED),
                 strict=True,
             )
@@ -236,7 +237,7 @@ class TestOfLiveServers:
     def test_graph_shows_unreachable_streams(self) -> None:
         graph = live_graph(unreachable=("KV_GONE", "KV_HIDDEN", "EVENTS"))
         # Any of them may be a replica.
-        assert {node.name for node in graph.nodes if node.kind == "unreachable"} == {"GONE", "HIDDEN", "EVENTS"}
+        assert {node.name for node in graph.nodes if node.kind == "unknown"} == {"GONE", "HIDDEN", "EVENTS"}
 
     def test_as_text_with_health(self, snapshot: SnapshotAssertion) -> None:
         assert lines_of(live_graph()) == snapshot

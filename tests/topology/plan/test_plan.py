@@ -411,7 +411,7 @@ async def test_unreachable_stream_is_not_planned(client: kvctl.Client, unique: N
     place = replace(inventory.places[""], unreachable=(f"KV_{bucket}",))
     inventory = replace(inventory, places={"": place})
     topology = read(f"buckets: {{{bucket}: {{}}}}")
-    with pytest.raises(UnreachableError, match="is unreachable"):
+    with pytest.raises(UnreachableError, match="is offline"):
         compare(DesiredState(topology, Locator(topology, inventory.places)), inventory)
 
 
