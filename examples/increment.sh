@@ -3,12 +3,12 @@
 #
 #     examples/increment.sh BUCKET KEY
 set -u
-bucket=$1 key=$2
+bucket=$1 key=$2 tab=$(printf '\t')
 
 while :; do
-    entry=$(kvctl get "$bucket" "$key" -o tsv)
+    entry=$(kvctl get "$bucket" "$key" --columns revision,value)
     case $? in
-        0) revision=$(printf '%s' "$entry" | cut -f3) number=$(printf '%s' "$entry" | cut -f6)
+        0) revision=${entry%%"$tab"*} number=${entry#*"$tab"}
            kvctl update "$bucket" "$key" $((number + 1)) "$revision" > /dev/null ;;
         3) kvctl create "$bucket" "$key" 1 > /dev/null ;;
         *) exit 1 ;;

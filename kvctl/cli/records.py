@@ -4,6 +4,7 @@ Field names are part of the interface. They change only with the major version, 
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -200,9 +201,9 @@ SPARK = record("spark java master workers")
 CONTEXT_ROW = record("name url authentication selected description")
 CONTEXT = record(
     "name url user password token creds nkey user_jwt user_seed cert key ca tls_first domain api_prefix inbox_prefix "
-    "read_only description authentication (origin?)"
+    "read_only description authentication url_from?"
 )
-CONTEXT_TEST = record("name url (origin) usable (error) (server) rtt (jetstream) (permissions)")
+CONTEXT_TEST = record("name url (url_from) usable (error) (server) rtt (jetstream) (permissions)")
 SERVER = record("url (pid) (store) (temporary)")
 LAB = record("(lab) (config_home) (contexts)")
 LAB_CONTEXT = record("name url user domain api_prefix description")
@@ -342,9 +343,66 @@ PRINTED: dict[str, tuple[Record, ...]] = {
 """Command -> records that it prints, first the one of an ordinary call in tsv."""
 
 
+VALUE = record("value encoding")
+PARTS: dict[str, tuple[Record, ...]] = {
+    "ack_floor": (record("sequence consumer_sequence last_active"),),
+    "against": (record("bucket at revision missing extra differs differences"),),
+    "answered_by": (record("stream"),),
+    "base": (VALUE,),
+    "before": (VALUE,),
+    "after": (VALUE,),
+    "branches": (REF,),
+    "changes": (PLANNED_CHANGE, APPLIED_CHANGE, STAGED_KEY),
+    "cluster": (record("name leader replicas"),),
+    "conflicts": (record("key"),),
+    "contexts": (LAB_CONTEXT,),
+    "damage": (record("file problem"),),
+    "delivered": (record("sequence consumer_sequence last_active"),),
+    "dependents": (
+        record("name stream kind state lag active error last_revision recreated?"),
+        NAME,
+    ),
+    "dest": (VALUE,),
+    "differences": (DIFFERENCE, KEY_DIFFERENCE),
+    "drops": (record("entries bytes refilled"),),
+    "edges": (record("origin replica keys prefix map transforms state? evidence? lag? active? error?"),),
+    "entries": (TABLE_ENTRY,),
+    "files": (record("name bytes sha256"),),
+    "found": (record("revision operation value encoding"),),
+    "hazards": (record("name change evidence remedy forced"), NAME),
+    "hottest": (record("key revision bytes entries a_day"),),
+    "jetstream": (record("domain memory storage streams consumers limits tiers"),),
+    "keys": (record("key"), TABLE_KEY),
+    "largest": (record("key revision bytes entries a_day"),),
+    "last": (COMMIT,),
+    "leaving": (NAME,),
+    "limits": (record("memory storage streams consumers"),),
+    "nodes": (record("id name stream kind context domain api cluster"),),
+    "partition_details": (record("partition range stream leader entries"),),
+    "permissions": (record("action subject allowed reason"),),
+    "prefixes": (record("prefix keys deleted entries bytes held changed_today oldest median newest"),),
+    "readers": (NAME,),
+    "samples": (AUDIT_DIFFERENCE,),
+    "server": (record("name version url cluster domain tls max_payload"),),
+    "source": (VALUE,),
+    "sources": (record("name source"),),
+    "streams": (NAME,),
+    "tags": (REF,),
+    "transforms": (record("src dest"),),
+    "unlisted": (record("kind name place"),),
+    "workers": (record("host python kvctl"),),
+}
+"""Field -> objects in it, wherever it appears. Configurations, headers and metadata have the names of their owners."""
+
+
 def records_of(path: str) -> tuple[Record, ...]:
     """Return the records of a command by its path: `kvctl bucket ls`."""
     return PRINTED.get(path.removeprefix("kvctl "), ())
+
+
+def fields_of(path: str) -> list[str]:
+    """Return all fields of a command's records, which `--columns` can pick."""
+    return list(dict.fromkeys(name for kind in records_of(path) for name in kind.fields))
 
 
 _SECTION = re.compile(r"(?<=^## Fields\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
@@ -361,14 +419,26 @@ command with several lists has several kinds of objects, by its options.
 def with_field_list(topic: str) -> str:
     """Return the topic with its section of fields generated from the catalogue."""
     listed = "".join(f"    {name}\n{''.join(map(_lines, records))}" for name, records in sorted(PRINTED.items()))
-    return _SECTION.sub(lambda _: f"{_INTRODUCTION}{listed}\n", topic)
+    inside = "".join(f"    {name}\n{''.join(map(_names, parts))}" for name, parts in sorted(PARTS.items()))
+    objects = f"Fields that hold objects, or lists of objects:\n\n{inside}\n"
+    return _SECTION.sub(lambda _: f"{_INTRODUCTION}{listed}\n{objects}", topic)
 
 
 def _lines(kind: Record) -> str:
-    from textwrap import fill
-
     if kind is ANY:
         return "      - a configuration, file or schema\n"
-    marked = (f"{name}?" if name in kind.optional else name for name in kind.fields)
-    shown = [name if name.strip("?") in kind.columns else f"({name})" for name in marked]
-    return fill(" ".join(shown), _WIDTH, initial_indent="      - ", subsequent_indent="        ") + "\n"
+    return _item(name if name.strip("?") in kind.columns else f"({name})" for name in _marked(kind))
+
+
+def _names(part: Record) -> str:
+    return _item(_marked(part))
+
+
+def _marked(kind: Record) -> list[str]:
+    return [f"{name}?" if name in kind.optional else name for name in kind.fields]
+
+
+def _item(names: Iterable[str]) -> str:
+    from textwrap import fill
+
+    return fill(" ".join(names), _WIDTH, initial_indent="      - ", subsequent_indent="        ") + "\n"

@@ -103,3 +103,8 @@ def test_columns_on_a_terminal_are_those_of_a_table(keyed: Keyed) -> None:
 def test_help_lists_the_columns_of_a_command(run: Run) -> None:
     shown = run("keys", "--help").out
     assert "\nColumns:\n  key\n\nFurther columns for --columns:\n  revision  created" in shown
+
+
+def test_columns_are_completed_one_by_one(run: Run) -> None:
+    offered = run("__complete", "--", "bucket", "ls", "--columns", "kind,na").out.splitlines()
+    assert [line.split("\t")[0] for line in offered] == ["kind,name"]

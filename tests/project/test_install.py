@@ -112,6 +112,11 @@ def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel: ZipFile) -> 
     assert not pages - shared
 
 
+def test_wheel_declares_the_plugin_of_pytest(wheel: ZipFile) -> None:
+    (declared,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    assert "[pytest11]\nkvctl = kvctl.pytest_plugin\n" in wheel.read(declared).decode()
+
+
 def test_the_wheel_holds_nothing_else(wheel: ZipFile) -> None:
     assert not [name for name in wheel.namelist() if not name.startswith(("kvctl", "pyspark_kvctl/__init__.py"))]
 

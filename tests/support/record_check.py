@@ -8,7 +8,7 @@ from typing import Any
 
 from kvctl.cli.app.command import Command
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import ANY, Record, records_of
+from kvctl.cli.records import ANY, PARTS, Record, records_of
 from kvctl.render.formats import TsvWriter, Writer
 from kvctl.render.view import Row, View
 
@@ -45,10 +45,22 @@ class _Checked:
         for row in batch:
             if row is not None and ANY not in known:
                 assert any(_is_row_of(record, list(row)) for record in known), _undeclared(self._path, list(row))
+                _check_parts(self._path, row)
         return self._writer.rows(batch)
 
     def end(self) -> bytes:
         return self._writer.end()
+
+
+def _check_parts(path: str, row: Row) -> None:
+    """Compare the objects in declared fields, at any depth."""
+    for name, value in row.items():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict) and name in PARTS:
+                assert any(_is_row_of(record, list(part)) for record in PARTS[name]), (
+                    f"declare the objects in `{name}` of `{path}` in kvctl/cli/records.py: {' '.join(part)}"
+                )
+                _check_parts(path, part)
 
 
 def _is_row_of(record: Record, names: list[str]) -> bool:

@@ -60,7 +60,7 @@ class SharedOption(TyperOption):
         parse: Callable[[str], Any] | None = None,
         choices: Sequence[str] = (),
         also: Sequence[str] = (),
-        complete: Callable[[str], Sequence[str]] | None = None,
+        complete: Callable[[typer.Context, str], Sequence[str]] | None = None,
         is_eager: bool = False,
     ) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class SharedOption(TyperOption):
             expose_value=False,
             callback=_store,
             help=help,
-            autocompletion=lambda ctx, args, incomplete: complete(incomplete) if complete else choices,
+            autocompletion=lambda ctx, args, incomplete: complete(ctx, incomplete) if complete else choices,
         )
         self.spellings = spellings
         self.choices = choices
@@ -83,7 +83,9 @@ class SharedOption(TyperOption):
 def shared_options() -> tuple[SharedOption, ...]:
     """Return the shared options in the order of the help; `also` holds hidden spellings of the `nats` CLI."""
     return (
-        SharedOption("--context", metavar="NAME", help="Context to use, see `kvctl context`", complete=context_names),
+        SharedOption(
+            "--context", metavar="NAME", help="Context to use, see `kvctl context`", complete=_complete_context
+        ),
         SharedOption("-s", "--server", metavar="URL", help="URL of the server, or several separated by commas"),
         SharedOption(
             "--user", metavar="NAME", help="User name; the password comes from --password-file or NATS_PASSWORD"
@@ -102,7 +104,13 @@ def shared_options() -> tuple[SharedOption, ...]:
         SharedOption("--timeout", metavar="DURATION", help="Maximum time to wait for a response", parse=parse_duration),
         SharedOption("--read-only", help="Refuse all writes"),
         SharedOption("-o", "--output", metavar="FORMAT", help=", ".join(FORMATS), choices=FORMATS),
-        SharedOption("--columns", metavar="NAMES", help="Columns of tsv and tables: `name,kind`", parse=_column_names),
+        SharedOption(
+            "--columns",
+            metavar="NAMES",
+            help="Columns of tsv and tables: `name,kind`",
+            parse=_column_names,
+            complete=_complete_columns,
+        ),
         SharedOption("--header", help="Begin tsv with a line of column names"),
         SharedOption("-q", "--quiet", help="Print only results and errors, no notes or progress"),
         SharedOption("-v", "--verbose", help="Show each API request and its duration", also=["--trace"]),
@@ -143,6 +151,18 @@ def _column_names(text: str) -> tuple[str, ...]:
     if "" in names:
         raise UsageError(f"`{text}` is not a list of columns", hint="Separate names by commas: `--columns name,kind`")
     return names
+
+
+def _complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
+    return context_names(incomplete)
+
+
+def _complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last of several columns with those that are not picked yet."""
+    from kvctl.cli.records import fields_of
+
+    picked = incomplete.split(",")[:-1]
+    return [",".join([*picked, name]) for name in fields_of(ctx.command_path) if name not in picked]
 
 
 def context_names(incomplete: str) -> list[str]:

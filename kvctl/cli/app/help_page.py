@@ -12,7 +12,7 @@ from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
 from kvctl.cli.app.global_options import SharedOption, shared_options
-from kvctl.cli.records import records_of
+from kvctl.cli.records import fields_of, records_of
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
@@ -90,8 +90,8 @@ def record_lists(path: str) -> list[tuple[str, list[str]]]:
     if not records:
         return []
     columns = list(records[0].columns)
-    more = dict.fromkeys(name for record in records for name in record.fields if name not in columns)
-    found = [("Columns", columns), ("Further columns for --columns", list(more))]
+    more = [name for name in fields_of(path) if name not in columns]
+    found = [("Columns", columns), ("Further columns for --columns", more)]
     return [(title, names) for title, names in found if names]
 
 

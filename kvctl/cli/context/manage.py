@@ -89,7 +89,7 @@ def show(session: Session, name: OptionalName = None) -> None:
     """
     if name is None:
         context = session.context
-        facts = {**facts_of(context), "origin": context.origin}
+        facts = {**facts_of(context), "url_from": context.origin}
     else:
         context = _store().stored(name)
         facts = facts_of(context)

@@ -24,7 +24,7 @@ async def report(session: Session, context: "Context", bucket: str | None) -> No
     """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used."""
     from kvctl.urls import redact
 
-    facts: dict[str, Any] = {"name": context.name, "url": redact(context.url), "origin": context.origin}
+    facts: dict[str, Any] = {"name": context.name, "url": redact(context.url), "url_from": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
     try:
         await _inspect(facts, context, bucket)
@@ -107,7 +107,7 @@ def _view(facts: dict[str, Any]) -> View:
         facts,
         Column("name"),
         Column("url", "URL"),
-        Column("origin", "URL from", tsv=False),
+        Column("url_from", "URL from", tsv=False),
         Column("usable"),
         Column("rtt", "Round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
         Column("server", text=_server_text, tsv=False),

@@ -15,7 +15,7 @@ FIELDS = (
 _LABELS = {
     "url": "URL", "creds": "Credentials", "nkey": "NKey seed", "user_jwt": "User JWT", "user_seed": "User seed",
     "cert": "TLS certificate", "key": "TLS key", "ca": "TLS authority", "tls_first": "TLS first",
-    "api_prefix": "API prefix", "origin": "URL from",
+    "api_prefix": "API prefix", "url_from": "URL from",
 }  # fmt: skip
 _CHANGED = "changed"
 _WAYS = {

@@ -183,7 +183,7 @@ def test_a_context_is_used_by_name_and_by_selection(run: Run, context: Context, 
     assert context("test", "-o", "json", env={"NATS_CONTEXT": "tests"}).exit_code == 0
     context("select", "tests")
     selected = json.loads(context("test", "-o", "json").out)
-    assert (selected["origin"], selected["usable"]) == ("selected context `tests`", True)
+    assert (selected["url_from"], selected["usable"]) == ("selected context `tests`", True)
 
 
 class TestTest:

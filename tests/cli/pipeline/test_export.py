@@ -92,9 +92,9 @@ def test_verify_names_each_damaged_file(run: Run, env: Env, folder: Path) -> Non
         {"file": "part-00001.json", "problem": "missing"},
         {"file": "part-9.json", "problem": "extra"},
     ]
-    assert found.err == (
-        f"error: The export in `{folder}` is damaged: `part-00000.json` has been changed, "
-        "`part-00001.json` is missing, `part-9.json` does not belong to it\n"
+    assert json.loads(found.err)["error"]["message"] == (
+        f"The export in `{folder}` is damaged: `part-00000.json` has been changed, "
+        "`part-00001.json` is missing, `part-9.json` does not belong to it"
     )
     refused = run("pipeline", "load", str(folder), "--into", "anything", "--create", env=env)
     assert (refused.exit_code, refused.out) == (4, "")

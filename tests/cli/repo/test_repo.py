@@ -79,7 +79,7 @@ class TestRepositories:
     @pytest.mark.guarantee("versions-19")
     def test_bucket_commands_name_the_repository_command(self, repo: Repo, snapshot: Any) -> None:
         stream = f"KVR_{repo.name}"
-        rows = repo.json("bucket", "ls")
+        rows = repo.json("bucket", "ls", "--all")
         assert [row["kind"] for row in rows if row["name"] == repo.name] == ["repository"]
         for number, line in enumerate((
             ("put", ".", "a", "1"),
