@@ -43,6 +43,7 @@
     │   └── TableSealed
     ├── StreamReplaced          1  deleted, recreated or emptied during a reading
     └── ServerError             1  any other answer of the server, with its code
+        └── BucketSealed           a write to a bucket that is permanently read-only
 
 Messages name things in backticks and end without a full stop; hints name the next command.
 """
@@ -297,3 +298,7 @@ class ServerError(KvctlError, kind="server-error"):
         super().__init__(message, hint=hint)
         self.code = code
         self.err_code = err_code
+
+
+class BucketSealed(ServerError, kind="bucket-sealed"):
+    """A write to a sealed bucket, which is permanently read-only."""

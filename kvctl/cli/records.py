@@ -31,6 +31,7 @@ ANY = Record((), (), frozenset())
 """Document whose fields are defined elsewhere: a stream's configuration, a topology file, a JSON Schema."""
 
 CHANGE = record("name changed")
+SEAL = record("name sealed changed")
 
 # Keys
 ENTRY = record("bucket key revision created operation value encoding (reason?) (delta?) (stream?) (ttl?) (headers?)")
@@ -149,7 +150,6 @@ TABLE = record(
     "(metadata) (partition_details)"
 )
 TABLE_CREATION = record("name stream partitions changed")
-TABLE_SEAL = record("name sealed changed")
 TABLE_COMPACTION = record("name markers changed")
 TABLE_DELETION_PLAN = record("name streams")
 TABLE_WRITE = record("(key) (key_encoding?) (family) version")
@@ -232,6 +232,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "bucket ls": (BUCKET_ROW,),
     "bucket show": (BUCKET,),
     "bucket edit": (BUCKET_EDIT, DIFFERENCE),
+    "bucket seal": (SEAL,),
     "bucket delete": (BUCKET_DELETION, CHANGE),
     "bucket copy": (BUCKET_COPY, ANY),
     "bucket diff": (KEY_DIFFERENCE,),
@@ -285,7 +286,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "table ls": (TABLE_ROW,),
     "table show": (TABLE,),
     "table edit": (CHANGE, DIFFERENCE),
-    "table seal": (TABLE_SEAL,),
+    "table seal": (SEAL,),
     "table compact": (TABLE_COMPACTION,),
     "table delete": (CHANGE, TABLE_DELETION_PLAN),
     "table put": (TABLE_WRITE,),

@@ -57,6 +57,15 @@ async def update(api: Api, config: StreamConfig) -> StreamInfo:
     return cast("StreamInfo", answer)
 
 
+async def seal(api: Api, config: StreamConfig) -> None:
+    """Make a stream permanently read-only; its entries no longer expire. Raises as `update`."""
+    try:
+        await update(api, {**config, "sealed": True})
+    except RequestTimeout:
+        if not (await info(api, config["name"]))["config"].get("sealed"):
+            raise
+
+
 async def info(api: Api, stream: str, *, timeout: float | None = None, **request: Any) -> StreamInfo:
     """Return the stream's info: config, state, cluster, mirror, sources, alternates. Raises StreamNotFound."""
     answer = await api.call(f"STREAM.INFO.{_checked(stream)}", request or None, timeout=timeout, retry=True)

@@ -34,7 +34,7 @@ from kvctl.kv.config_diff import (
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.settings import FIXED
-from kvctl.kv.stream_kind import Kind, kind_of, started
+from kvctl.kv.stream_kind import Kind, described, kind_of, started
 
 EDIT_ATTEMPTS = 5
 """Number of times that a change overwritten by others is written again."""
@@ -197,6 +197,36 @@ async def create_or_update(api: Api, config: BucketConfig) -> Creation:
     if await streams.find(api, STREAM_PREFIX + check_bucket(config.name)) is not None:
         return Creation(await update(api, config), created=False)
     return await create(api, config)
+
+
+async def plan_seal(api: Api, name: str) -> StreamInfo:
+    """Return the info of a bucket that can be sealed, or is. Raises BucketNotFound, RefusedError for other kinds."""
+    info = await find(api, name)
+    reserved_streams.refuse(info["config"], forcible=False)
+    kind = kind_of(info["config"])
+    if kind is Kind.INCOMPLETE:
+        raise _incomplete(name)
+    if kind is not Kind.BUCKET:
+        raise RefusedError(
+            f"`{name}` is {described(kind)}, not a bucket",
+            hint="A sealed replica would silently stop to replicate; seal its origin instead",
+        )
+    return info
+
+
+async def seal(api: Api, name: str) -> bool:
+    """Make a bucket permanently read-only; return False if it already was. Its keys no longer expire.
+
+    Raises BucketNotFound, RefusedError for a mirror or an aggregate, ReadOnly, ServerError.
+    """
+    streams.require_writable(api)
+    stream = (await plan_seal(api, name))["config"]["name"]
+    async with edit_lock(api, stream):
+        config = (await streams.info(api, stream))["config"]
+        if config.get("sealed"):
+            return False
+        await streams.seal(api, config)
+    return True
 
 
 async def delete(api: Api, stream: str) -> None:

@@ -83,6 +83,12 @@ class Client:
 
         return await catalog.statuses(self.api)
 
+    async def seal_bucket(self, name: str) -> bool:
+        """Make a bucket permanently read-only; return False if it is already. Raises BucketNotFound, RefusedError."""
+        from kvctl.kv import catalog
+
+        return await catalog.seal(self.api, name)
+
     async def delete_bucket(self, name: str) -> None:
         """Delete the bucket with all its data. Raises BucketNotFound."""
         self.connection.context.require_writable()

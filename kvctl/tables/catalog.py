@@ -150,9 +150,9 @@ async def seal(api: Api, name: str) -> bool:
     parts = [info["config"] for info in await _parts(api, table)]
     if table.sealed and all(part.get("sealed") for part in parts):
         return False
-    await _each([part for part in parts if not part.get("sealed")], lambda part: _seal(api, part))
+    await _each([part for part in parts if not part.get("sealed")], lambda part: streams.seal(api, part))
     if not table.sealed:
-        await _seal(api, table.info["config"])  # last, so that an interrupted seal can be completed
+        await streams.seal(api, table.info["config"])  # last, so that an interrupted seal can be completed
     return True
 
 
@@ -206,10 +206,6 @@ async def _create(api: Api, wanted: StreamConfig) -> StreamInfo:
         return await catalog.create_stream(api, wanted)
     except ConflictError:
         return await streams.info(api, wanted["name"])
-
-
-async def _seal(api: Api, config: StreamConfig) -> None:
-    await streams.update(api, {**config, "sealed": True})
 
 
 async def _each(items: Iterable[Any], do: Callable[[Any], Awaitable[object]]) -> None:

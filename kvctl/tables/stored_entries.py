@@ -16,7 +16,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.jetstream import streams
-from kvctl.jetstream.api import Api
+from kvctl.jetstream.api import STREAM_SEALED, Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
@@ -31,7 +31,6 @@ from kvctl.tables.ranges import Families, Range
 LIFE_CHECK_S = 1.0
 """Minimum seconds between checks that the table is still the opened instance, when entries are missing."""
 
-_SEALED = 10109
 
 T = TypeVar("T")
 
@@ -115,7 +114,7 @@ class Layout:
         except BucketNotFound:
             raise self._replaced() from None
         except ServerError as error:
-            if error.err_code == _SEALED:
+            if error.err_code == STREAM_SEALED:
                 raise TableSealed(f"Table `{self.config.name}` is sealed: it is permanently read-only") from None
             error.hint = error.hint and error.hint.replace("`kvctl bucket edit ", "`kvctl table edit ")
             raise

@@ -11,12 +11,23 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.errors import BucketExists, BucketNotFound, OutcomeUnknown, ReadOnly, RefusedError, UsageError
+from kvctl.errors import (
+    BucketExists,
+    BucketNotFound,
+    BucketSealed,
+    KvctlError,
+    OutcomeUnknown,
+    ReadOnly,
+    RefusedError,
+    UsageError,
+)
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind, Republish
 from kvctl.kv.config_edit import FIELDS
+from kvctl.kv.transaction.transaction import Transaction
 from kvctl.labs import Lab
 from kvctl.server import Server
+from kvctl.topology.model import Mirror, Origin
 from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
@@ -344,3 +355,40 @@ async def _until_led(client: kvctl.Client) -> None:
                     return
             except kvctl.errors.KvctlError:
                 await asyncio.sleep(0.2)
+
+
+# -- sealing -----------------------------------------------------------------------------------------------
+
+
+async def test_sealed_bucket_is_read_and_takes_no_write(client: kvctl.Client, bucket_name: str) -> None:
+    bucket = await client.create_bucket(bucket_name, history=2, ttl=MINUTE, marker_ttl=MINUTE, atomic=True)
+    await bucket.put("k", b"1")
+    assert await client.seal_bucket(bucket_name) is True
+    assert await client.seal_bucket(bucket_name) is False
+    assert (await bucket.get("k")).value == b"1"
+    assert [entry.value async for entry in bucket.history("k")] == [b"1"]
+    batch = Transaction().put("k", b"2").put("l", b"2")
+    writes: list[Coroutine[Any, Any, Any]] = [
+        bucket.put("k", b"2"), bucket.create("l", b"2"), bucket.update("k", b"2", 1), bucket.delete("k"),
+        bucket.purge("k"), bucket.commit(batch),
+    ]  # fmt: skip
+    for write in writes:
+        with pytest.raises(BucketSealed, match=f"^Bucket `{bucket_name}` is sealed: it is permanently read-only$"):
+            await write
+    with pytest.raises(KvctlError):
+        await catalog.apply_edit(client.api, await catalog.plan_edit(client.api, bucket_name, {"ttl": MINUTE}))
+    assert (await bucket.get("k")).revision == 1
+    await client.delete_bucket(bucket_name)
+
+
+async def test_only_buckets_can_be_sealed(client: kvctl.Client, unique: Callable[..., str]) -> None:
+    origin, mirror = unique("O"), unique("M")
+    await client.create_bucket(origin)
+    await kvctl.create_mirror(client, Mirror(mirror, Origin(origin)))
+    with pytest.raises(RefusedError, match=f"`{mirror}` is a mirror, not a bucket"):
+        await client.seal_bucket(mirror)
+    with pytest.raises(BucketNotFound):
+        await client.seal_bucket(origin + "x")
+    async with kvctl.connect(client.connection.context, read_only=True) as reader:
+        with pytest.raises(ReadOnly):
+            await reader.seal_bucket(origin)

@@ -229,6 +229,35 @@ async def edit(
 
 @command(
     app,
+    "seal",
+    examples=["kvctl bucket seal orders-2025", "kvctl bucket seal orders-2025 --yes"],
+    see=["bucket edit", "bucket delete", "table seal"],
+)
+async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Make a bucket permanently read-only.
+
+    Keys can still be read, and no longer expire. Later writes exit 1. A sealed bucket cannot be unsealed, but it can be
+    deleted, and `kvctl bucket copy` copies it into a bucket that can be written. Mirrors and aggregates cannot be
+    sealed: they would silently stop to replicate.
+    """
+    from kvctl.cli.topology.replicas import tell_sealed
+    from kvctl.jetstream import streams
+    from kvctl.kv import catalog
+
+    api = (await session.client()).api
+    if not dry_run:
+        streams.require_writable(api)
+    config = (await catalog.plan_seal(api, bucket))["config"]
+    changed = not config.get("sealed")
+    if changed and not dry_run:
+        expires = " Its keys no longer expire." if config.get("max_age") else ""
+        await session.confirm(f"Seal bucket `{bucket}`? This is permanent: it becomes read-only.{expires}", yes=yes)
+        changed = await catalog.seal(api, bucket)
+    tell_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
+
+
+@command(
+    app,
     "delete",
     examples=["kvctl bucket delete orders", "kvctl bucket delete orders --yes"],
     see=["delete", "bucket ls"],

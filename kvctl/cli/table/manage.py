@@ -12,7 +12,7 @@ from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.table import entries, scan
 from kvctl.cli.table.options import TableName
-from kvctl.cli.topology.replicas import tell
+from kvctl.cli.topology.replicas import tell, tell_sealed
 from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
     if not dry_run and not found.sealed:
         await session.confirm(f"Seal table `{table}`? This is permanent: the table becomes read-only", yes=yes)
     changed = not found.sealed if dry_run else await catalog.seal(api, table)  # also completes an interrupted one
-    done = f"Would seal table `{table}`" if dry_run else f"Sealed table `{table}`"
-    text = done if changed else f"Table `{table}` is already sealed"
-    tell(session, {"name": table, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
+    tell_sealed(session, "table", table, changed=changed, dry_run=dry_run)
 
 
 @command(

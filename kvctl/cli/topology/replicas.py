@@ -103,6 +103,13 @@ def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = Fal
         session.note(text, always=always)
 
 
+def tell_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_run: bool) -> None:
+    """Print the result of `bucket seal` and `table seal`."""
+    done = f"Would seal {kind} `{name}`" if dry_run else f"Sealed {kind} `{name}`"
+    text = done if changed else f"{kind.capitalize()} `{name}` is already sealed"
+    tell(session, {"name": name, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
+
+
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
     """Print all mirrors, or all aggregates, with the worst state of their links to origins."""
     from kvctl.topology.discover.health import check_health

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvctl.errors import BucketNotFound, RefusedError, StreamNotFound, UsageError
+from kvctl.errors import BucketNotFound, BucketSealed, StreamNotFound, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
@@ -57,5 +57,5 @@ async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
     except StreamNotFound:
         raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
     if info["config"].get("sealed"):
-        raise RefusedError(f"`{source.bucket}` is sealed and read-only")
+        raise BucketSealed(f"Bucket `{source.bucket}` is sealed: it is permanently read-only")
     return Target(source, info)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from kvctl.errors import (
+    BucketSealed,
     KvctlError,
     ServerError,
     UnreachableError,
     UsageError,
     WrongRevision,
 )
+from kvctl.jetstream.api import STREAM_SEALED
 from kvctl.jetstream.publish import publish
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write import identity as identities
@@ -152,6 +154,10 @@ def no_ttl(version: tuple[int, ...]) -> KvctlError:
 def explained(error: ServerError, binding: Binding) -> KvctlError:
     """Add a hint with the bucket's remedy to the server's refusal."""
     bucket = binding.bucket
+    if error.err_code == STREAM_SEALED:
+        return BucketSealed(
+            f"Bucket `{bucket}` is sealed: it is permanently read-only", code=error.code, err_code=error.err_code
+        )
     if error.err_code in (10166, 10165):
         error.hint = f"Allow per-key TTLs with `kvctl bucket edit {bucket} --marker-ttl 1s`"
     elif error.err_code == 10077:

@@ -205,6 +205,21 @@ def assorted(seeds: RawClient) -> None:
         time.sleep(0.02)
 
 
+def test_seal_asks_and_is_permanent(run: Run, own_server: Server, bucket: Bucket, orders: str) -> None:
+    assert bucket("seal", "orders").exit_code == 2
+    assert json.loads(bucket("seal", "orders", "--dry-run", "-o", "json").out)["changed"] is True
+    sealed = {"name": "orders", "sealed": True, "changed": True}
+    assert json.loads(bucket("seal", "orders", "--yes", "-o", "json").out) == sealed
+    again = bucket("seal", "orders")
+    assert (again.exit_code, again.err) == (0, "Bucket `orders` is already sealed\n")
+    refused = run("put", "orders", "a", "x", env={"NATS_URL": own_server.url})
+    assert refused.exit_code == 1
+    assert refused.err == "error: Bucket `orders` is sealed: it is permanently read-only\n"
+    assert run("get", "orders", "a", env={"NATS_URL": own_server.url}).out == "2"
+    assert "permanently read-only" in bucket("show", "orders", tty=True).out
+    assert bucket("seal", "nope", "--yes").exit_code == 3
+
+
 def test_ls_shows_every_kind(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
     assorted(seeds)
     ages = {r"(just now|\d+s ago)( *)": "AGE ", r"CREATED +": "CREATED "}
