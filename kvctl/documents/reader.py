@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -36,7 +37,7 @@ class Reader:
     def __init__(self, document: Document) -> None:
         self._unreadable: set[Place] = set()
         """Places of variables without a value, at which no other errors are reported."""
-        self._document = document.located() if document.problems else document
+        self._document = document
         self._problems: list[_Problem] = []
         for path, problem, hint in document.problems:
             with self.collecting():
@@ -111,10 +112,21 @@ class Reader:
             self.unknown(path, text, f"a value of `{path[-1]}`", words)
         return text
 
+    def decoded(self, path: Path, text: str, encoding: str) -> bytes:
+        """Return the bytes of a text that is UTF-8 or base64."""
+        try:
+            return b64decode(text, validate=True) if encoding == "base64" else text.encode()
+        except ValueError:
+            self.fail(path, f"{_called(path)} is not valid {'base64' if encoding == 'base64' else 'UTF-8'}")
+
     def _typed(self, path: Path) -> Any:
         """Return the value at a path; the text of a variable means what it would mean unquoted."""
         value = self.at(path)
         return plain(value) if isinstance(value, Substituted) else value
+
+    def where(self, path: Path) -> str:
+        """Return file, line and column of a value."""
+        return self._document.where(*path)
 
     # -- errors ----------------------------------------------------------------------------------------------
 
@@ -167,8 +179,9 @@ class Reader:
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:
         """Raise UsageError with the place; values of variables are replaced by the variables."""
+        self._document = self._document.located()
         secret = [*(step for step in path if isinstance(step, Substituted)), *self._substituted(path)]
-        trail = ".".join(step.source if isinstance(step, Substituted) else str(step) for step in path)
+        trail = "".join(map(_step, path)).removeprefix(".")
         text = f"{trail}: {hidden(problem, secret)}" if trail else problem
         place = self._document.place(*path) or (0, 0)
         raise _Problem(f"{self._document.where(*path)}: {text}", hint and hidden(hint, secret), place)
@@ -199,6 +212,12 @@ class _Recorded(UsageError):
 
     def __init__(self) -> None:
         super().__init__("")
+
+
+def _step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step.source if isinstance(step, Substituted) else step}"
 
 
 def _called(path: Path) -> str:

@@ -198,16 +198,39 @@ def one_of(words: Iterable[str]) -> Type:
     return Type(lambda reader, path: reader.word(path, known), lambda limits: {"enum": list(known), **limits})
 
 
-def constant(value: Any, problem: str) -> Type:
-    """Return the type of a single value; another one is the problem, in which `{}` stands for it."""
+def constant(value: Any, problem: str, hint: str | None = None) -> Type:
+    """Return the type of a single value; `problem` is the error of another one."""
 
     def read(reader: Reader, path: Path) -> Any:
         found = reader.at(path)
         if type(found) is not type(value) or found != value:
-            reader.fail(path, problem.format(f"`{found}`"))
+            reader.fail(path, problem, hint=hint)
         return found
 
     return Type(read, lambda limits: {"const": value, **limits})
+
+
+def version_field(version: int) -> Field:
+    """Return the field of a file's version, for a reader that calls `require_version` first."""
+    return Field(
+        constant(version, ""), "Version of the file format", required=True, missing=f"Add `version: {version}`"
+    )
+
+
+def require_version(reader: Reader, version: int) -> None:
+    """Fail for a file of another version, whose other fields may have another meaning."""
+    root = reader.at(())
+    found = root.get("version", version) if isinstance(root, dict) else version
+    if type(found) is not int or found != version:
+        reader.fail(("version",), f"This kvctl reads version {version}, not `{found}`")
+
+
+def or_null(item: Type) -> Type:
+    """Return a type that also has null, which is as if the field were missing."""
+    return Type(
+        lambda reader, path: None if reader.at(path) is None else item.read(reader, path),
+        lambda limits: {"anyOf": [item.schema(limits), {"type": "null"}]},
+    )
 
 
 def checked(item: Type, check: Callable[[Any], Any]) -> Type:
@@ -248,3 +271,5 @@ PAIRS = Type(
 )
 """Mapping of texts, which may be empty."""
 TEXTS = one_or_several(TEXT)
+ENCODING = one_of(("utf-8", "base64"))
+"""Encoding of bytes in a text."""

@@ -22,8 +22,9 @@ from kvctl.documents.record import (
     Schema,
     Type,
     checked,
-    constant,
     one_of,
+    require_version,
+    version_field,
 )
 from kvctl.errors import UsageError
 from kvctl.pipeline.options import OPTIONS, Purpose, parse
@@ -82,9 +83,7 @@ def read_declared(document: Document, folder: FilePath) -> Declared:
 
 
 def _declared(reader: Reader, folder: FilePath) -> Declared:
-    version = reader.mapping((), _ROOT.what).get("version", VERSION)
-    if type(version) is not int or version != VERSION:
-        reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{version}`")
+    require_version(reader, VERSION)
     found = _ROOT.read(reader, ())
     given = found.get("sources") or {"source": found["source"]}
     sources = {name: _place(folder, place) for name, place in given.items()}
@@ -191,9 +190,7 @@ _SOURCES_SCHEMA: Schema = {
 _ROOT = Record(
     "a pipeline file",
     {
-        "version": Field(
-            constant(VERSION, ""), "Version of the file format", required=True, missing=f"Add `version: {VERSION}`"
-        ),
+        "version": version_field(VERSION),
         "source": Field(_SOURCE, "The only source"),
         "sources": Field(Type(_sources, lambda _: _SOURCES_SCHEMA), "Sources, by the names that `sql` uses"),
         "sql": Field(checked(TEXT, _check_query), "A query over the sources"),

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import codecs
 import json
-from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvctl.documents import parser
+from kvctl.documents.parser import Document, Path
+from kvctl.documents.reader import Reader, read
+from kvctl.documents.record import ENCODING, EXACT_TEXT, Choice, Field, Record, checked, or_null
 from kvctl.errors import UsageError
-from kvctl.phrases import quoted
-from kvctl.suggest import did_you_mean
 from kvctl.tables.changes import NO_VERSION, Change, Insert, Put, Remove, Version, named
 from kvctl.tables.keys import check_key
 
-VERBS = ("insert", "put", "remove")
-FIELDS = (*VERBS, "value", "encoding", "key_encoding", "version", "family")
-_ENCODINGS = ("utf-8", "base64")
-
 
 def read_changes(content: bytes, source: str) -> list[Change]:
-    """Return the changes in a file, in their order. Raises UsageError with the place of the problem."""
+    """Return the changes in a file, in their order. Raises UsageError with all errors, each with its place."""
+    return read(_document(content, source), _changes)
+
+
+def _document(content: bytes, source: str) -> Document:
+    """Parse a file to a list of changes. Raises UsageError."""
     lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
     if _is_ndjson([line.strip() for line in lines if line.strip()]):
-        places = [f"{source}:{number}" for number, line in enumerate(lines, 1) if line.strip()]
-        items = [_object(line, place) for line, place in zip(filter(bytes.strip, lines), places, strict=True)]
-        return _changes(items, places.__getitem__)
+        numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+        items = [_object(lines[number - 1], f"{source}:{number}") for number in numbers]
+        return Document(items, source, {(at,): (number, 1) for at, number in enumerate(numbers)})
     document = parser.parse(content, source)
     if isinstance(document.data, dict):
-        return _changes([document.data], lambda _: document.where())
+        return document
     if not isinstance(document.data, list) or not document.data:
         raise UsageError(f"{source}: A batch must be a list of changes", hint="For example `[{put: KEY, value: TEXT}]`")
-    return _changes(document.data, document.where)
+    return document
 
 
 def _is_ndjson(lines: list[bytes]) -> bool:
@@ -57,70 +57,46 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _changes(items: Sequence[Any], where: Callable[[int], str]) -> list[Change]:
-    """Return the changes, each key once; `where` returns the place of an item by its number."""
-    found: dict[tuple[str | None, bytes], int] = {}
-    changes = []
-    for number, item in enumerate(items):
-        try:
-            change = _change(item)
-            first = found.setdefault((change.family, change.key), number)
-            if first != number:
-                raise UsageError(
-                    f"{named(change.family, change.key)} appears twice in the batch, first at {where(first)}"
-                )
-        except UsageError as error:
-            raise UsageError(f"{where(number)}: {error.message}", hint=error.hint) from None
-        changes.append(change)
-    return changes
+def _changes(reader: Reader) -> list[Change]:
+    """Read the changes, each key once."""
+    found: dict[tuple[str | None, bytes], Path] = {}
+
+    def one(path: Path) -> Change:
+        change = _change(reader, path)
+        first = found.setdefault((change.family, change.key), path)
+        if first != path:
+            reader.fail(
+                path, f"{named(change.family, change.key)} appears twice in the batch, first at {reader.where(first)}"
+            )
+        return change
+
+    return reader.each([()] if isinstance(reader.at(()), dict) else reader.items(()), one)
 
 
-def _change(item: Any) -> Change:
-    if not isinstance(item, dict):
-        raise UsageError("A change must be a mapping", hint="For example `{put: KEY, value: TEXT}`")
-    _check_fields(item)
-    verb = next(verb for verb in VERBS if verb in item)
-    family = _text(item, "family") if item.get("family") is not None else None
-    key = _bytes(item, verb, item.get("key_encoding", "utf-8"))
-    version = Version.parse(_text(item, "version")) if item.get("version") is not None else NO_VERSION
-    check_key(family, key)
+def _change(reader: Reader, path: Path) -> Change:
+    verb, found = _CHANGE.read(reader, path)
+    key = reader.decoded((*path, verb), found[verb], found.get("key_encoding", "utf-8"))
+    family, version = found.get("family"), found.get("version") or NO_VERSION
+    reader.checked((*path, verb), lambda: check_key(family, key))
     if verb == "remove":
         return Remove(key, version, family)
-    value = _bytes(item, "value", item.get("encoding", "utf-8"))
+    value = reader.decoded((*path, "value"), found["value"], found.get("encoding", "utf-8"))
     return Insert(key, value, family) if verb == "insert" else Put(key, value, version, family)
 
 
-def _check_fields(item: dict[str, Any]) -> None:
-    """Raise UsageError for fields that are unknown, missing, or cannot be combined."""
-    for name in item:
-        if name not in FIELDS:
-            hint = did_you_mean(str(name), FIELDS, otherwise=f"Use one of {quoted(FIELDS)}")
-            raise UsageError(f"`{name}` is not a field of a change", hint=hint)
-    verbs = [verb for verb in VERBS if verb in item]
-    if len(verbs) != 1:
-        raise UsageError("A change needs exactly one of `insert`, `put` and `remove`", hint="Its value is the key")
-    if verbs == ["remove"] and "value" in item:
-        raise UsageError("`remove` takes no `value`")
-    if verbs != ["remove"] and "value" not in item:
-        raise UsageError(f"`{verbs[0]}` needs a `value`", hint="Use `''` for an empty value")
-    if verbs == ["insert"] and item.get("version") is not None:
-        raise UsageError(
-            "`insert` takes no `version`: the entry must not exist", hint="Use `put` to write a given version"
-        )
-
-
-def _text(item: dict[str, Any], name: str) -> str:
-    value = item[name]
-    if not isinstance(value, str):
-        raise UsageError(f"`{name}` must be text, not `{json.dumps(value)}`", hint="Quote the value")
-    return value
-
-
-def _bytes(item: dict[str, Any], name: str, encoding: Any) -> bytes:
-    text = _text(item, name)
-    if encoding not in _ENCODINGS:
-        raise UsageError(f"`{encoding}` is not an encoding", hint=f"Use one of {quoted(_ENCODINGS)}")
-    try:
-        return b64decode(text, validate=True) if encoding == "base64" else text.encode()
-    except ValueError:
-        raise UsageError(f"`{name}` is not valid {'base64' if encoding == 'base64' else 'UTF-8'}") from None
+_KEY = {
+    "key_encoding": Field(ENCODING, "Encoding of the key"),
+    "family": Field(or_null(EXACT_TEXT), "Key family"),
+}
+_VALUE = {
+    "value": Field(EXACT_TEXT, "Value", required=True, missing="Use `''` for an empty value"),
+    "encoding": Field(ENCODING, "Encoding of the value"),
+}
+_VERSION = {"version": Field(or_null(checked(EXACT_TEXT, Version.parse)), "Required version of the entry")}
+_CHANGE = Choice(
+    "a change",
+    {
+        verb: Record("a change", {verb: Field(EXACT_TEXT, "Key", required=True), **_KEY, **fields})
+        for verb, fields in {"insert": _VALUE, "put": {**_VALUE, **_VERSION}, "remove": _VERSION}.items()
+    },
+)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvctl.documents.parser import Document, Path
 from kvctl.documents.reader import Reader, read
-from kvctl.documents.record import TEXT, Field, Record, Schema, Type, checked, constant
+from kvctl.documents.record import TEXT, Field, Record, Schema, Type, checked, require_version, version_field
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.names import STREAM_PREFIX
@@ -59,9 +59,7 @@ def read_topology(document: Document) -> Topology:
 
 
 def _topology(reader: Reader) -> Topology:
-    version = reader.mapping((), ROOT.what).get("version", VERSION)
-    if type(version) is not int or version != VERSION:
-        reader.fail(("version",), f"This kvctl reads version {VERSION}, not `{version}`")
+    require_version(reader, VERSION)
     found = ROOT.read(reader, ())
     resources: dict[str, dict[str, _Read]] = {section: found.get(section, {}) for section in SECTIONS}
     everything = {name: made for inside in resources.values() for name, made in inside.items()}
@@ -168,9 +166,7 @@ _MIRROR_NAME = {**NAME, "not": {"pattern": f"^{STREAM_PREFIX}"}}
 ROOT = Record(
     "a topology file",
     {
-        "version": Field(
-            constant(VERSION, ""), "Version of the file format", required=True, missing=f"Add `version: {VERSION}`"
-        ),
+        "version": version_field(VERSION),
         "name": Field(
             checked(TEXT, _check_title), "Name of the topology, which marks everything created from it", _TITLE
         ),

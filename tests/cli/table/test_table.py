@@ -138,7 +138,7 @@ def test_update_reads_batches_in_ndjson_and_yaml(table: Tables) -> None:
 def test_update_with_an_invalid_batch_names_the_line(table: Tables) -> None:
     lines = b'{"put": "a", "value": "x"}\n\n{"put": "b", "value": 1}\n'
     result = table("update", "-f", "-", stdin=lines)
-    assert (result.exit_code, "standard input:3: `value` must be text" in result.err) == (2, True)
+    assert (result.exit_code, "standard input:3:1: [1].value: `value` must be text" in result.err) == (2, True)
     assert table.json("keys")["keys"] == []
 
 

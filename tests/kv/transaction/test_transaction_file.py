@@ -60,46 +60,46 @@ def test_json_says_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("", "This is not a transaction", "`if`, `then`"),
+        ("", "The transaction has no `then`", "Add `then: ["),
         ("then: []", "has no changes", ""),
         ("if: []", "has no `then`", "then"),
-        ("then: {}", "`then` is not a list", ""),
-        ("then:\n- put", "t.yaml:2:3: then[0]: This is not a change", ""),
-        ("then:\n- {put: a, value: '1'}\nelse: []", "t.yaml:3:1: `else` is not a field of a transaction", ""),
-        ("then:\n- {put: a, value: 8081}", "then[0]: `value` is not text but a number", 'Quote it: `"8081"`'),
-        ("then:\n- {put: a, value: true}", "not text but a boolean", 'Quote it: `"true"`'),
-        ("then:\n- {put: a, value: 1.5}", "not text but a number", '"1.5"'),
-        ("then:\n- {put: a, value: }", "`value` is not text but empty", ""),
-        ("then:\n- {put: a, value: [x]}", "not text but a list", ""),
+        ("then: {}", "`then` must be a list", ""),
+        ("then:\n- put", "t.yaml:2:3: then[0]: A change must be a mapping", ""),
+        ("then:\n- {put: a, value: '1'}\nelse: []", "t.yaml:3:1: else: `else` is not a field of a transaction", ""),
+        ("then:\n- {put: a, value: 8081}", "then[0].value: `value` must be text, not a number", 'Quote it: `"8081"`'),
+        ("then:\n- {put: a, value: true}", "must be text, not a boolean", 'Quote it: `"true"`'),
+        ("then:\n- {put: a, value: 1.5}", "must be text, not a number", '"1.5"'),
+        ("then:\n- {put: a, value: }", "`value` must be text, not empty", ""),
+        ("then:\n- {put: a, value: [x]}", "must be text, not a list", ""),
         ("then:\n- {put: a}", "The change has no `value`", "value: ''"),
-        ("then:\n- {put: 7, value: x}", "`put` is not text but a number", '"7"'),
+        ("then:\n- {put: 7, value: x}", "`put` must be text, not a number", '"7"'),
         ("then:\n- {put: a, vlaue: x}", "`vlaue` is not a field of a change", "Did you mean `value`?"),
-        ("then:\n- {put: a, delete: b}", "A change has one of `put`, `delete`", ""),
-        ("then:\n- {value: a}", "The change has no operation", "`put: KEY`"),
-        ("then:\n- {put: a, value: x, revision: 1}", "`put` does not take `revision`", "Use `update` with a revision"),
-        ("then:\n- {delete: a, value: x}", "`delete` does not take `value`", "`revision`"),
-        ("then:\n- {update: a, value: x}", "`update` needs the key's current `revision`", "`put`"),
+        ("then:\n- {put: a, delete: b}", "`put` and `delete` cannot be combined", ""),
+        ("then:\n- {value: a}", "A change needs `put`, `create`, `update`, `delete` or `purge`", ""),
+        ("then:\n- {put: a, value: x, revision: 1}", "`revision` cannot be used with `put`", ""),
+        ("then:\n- {delete: a, value: x}", "`value` cannot be used with `delete`", ""),
+        ("then:\n- {update: a, value: x}", "The change has no `revision`", "`put`"),
         ("then:\n- {update: a, value: x, revision: '1'}", "The revision is not a whole number", "0 stands"),
         ("then:\n- {update: a, value: x, revision: true}", "The revision is not a whole number", ""),
         ("then:\n- {update: a, value: x, revision: -1}", "The revision is not a whole number", ""),
         ("then:\n- {put: a, value: x, ttl: 30}", "The ttl has no unit", "`30s`"),
         ("then:\n- {put: a, value: x, ttl: 30q}", "`30q` is not a duration", ""),
         ("then:\n- {put: a, value: x, ttl: 10ms}", "at least 1 second", ""),
-        ("then:\n- {put: a, value: x, encoding: hex}", "`hex` is not an encoding", "`base64`"),
-        ("then:\n- {put: a, value: '!', encoding: base64}", "The value is not base64", ""),
-        ("then:\n- {put: a.*, value: x}", "t.yaml:2:4: then[0]: `a.*` is not a key", ""),
-        ("then:\n- {put: a, value: x}\n- {delete: a}", "t.yaml:3:4: then[1]: `a` is changed twice", "once"),
+        ("then:\n- {put: a, value: x, encoding: hex}", "`hex` is not a value of `encoding`", "`base64`"),
+        ("then:\n- {put: a, value: '!', encoding: base64}", "`value` is not valid base64", ""),
+        ("then:\n- {put: a.*, value: x}", "t.yaml:2:4: then[0].put: `a.*` is not a key", ""),
+        ("then:\n- {put: a, value: x}\n- {delete: a}", "t.yaml:3:4: then[1].delete: `a` is changed twice", "once"),
         ("if:\n- {revision: 1}\nthen:\n- {delete: a}", "t.yaml:2:3: if[0]: The condition has no `key`", ""),
         ("if:\n- {key: a}\nthen:\n- {delete: a}", "The condition on `a` is empty", "`absent`"),
         ("if:\n- {key: a, exists: false}\nthen:\n- {delete: a}", "`exists` can only be `true`", "`absent: true`"),
-        ("if:\n- {key: a, value: 1}\nthen:\n- {delete: a}", "`value` is not text but a number", ""),
-        ("if:\n- {key: a, encoding: base64}\nthen:\n- {delete: a}", "The change has no `value`", ""),
+        ("if:\n- {key: a, value: 1}\nthen:\n- {delete: a}", "`value` must be text, not a number", ""),
+        ("if:\n- {key: a, encoding: base64}\nthen:\n- {delete: a}", "`encoding` requires `value`", ""),
         (
             "if:\n- {key: a, exist: true}\nthen:\n- {delete: a}",
             "is not a field of a condition",
             "Did you mean `exists`?",
         ),
-        ("if: x\nthen:\n- {delete: a}", "`if` is not a list", ""),
+        ("if: x\nthen:\n- {delete: a}", "`if` must be a list", ""),
     ],
 )
 def test_errors_name_the_position_and_the_fix(text: str, said: str, hint: str) -> None:
@@ -109,6 +109,18 @@ def test_errors_name_the_position_and_the_fix(text: str, said: str, hint: str) -
     assert caught.value.message.startswith("t.yaml")
     assert hint in (caught.value.hint or "")
     assert caught.value.exit_code == 2
+
+
+def test_all_errors_are_reported() -> None:
+    with pytest.raises(UsageError) as caught:
+        read("if:\n- {key: a, exists: false}\nthen:\n- {put: a}\n- {delete: b, ttl: 1s}\n- {put: c, value: x, ttl: 5}")
+    assert caught.value.message.splitlines() == [
+        "t.yaml has 4 errors:",
+        "  t.yaml:2:12: if[0].exists: `exists` can only be `true`. Use `absent: true` for the opposite",
+        "  t.yaml:4:3: then[0]: The change has no `value`. Write an empty one as `value: ''`",
+        "  t.yaml:5:15: then[1].ttl: `ttl` cannot be used with `delete`",
+        "  t.yaml:6:22: then[2].ttl: The ttl has no unit. Write it like `5s`",
+    ]
 
 
 def test_a_thousand_messages_are_the_most() -> None:
