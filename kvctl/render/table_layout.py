@@ -6,7 +6,7 @@ Then the last columns are hidden.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ SHARE = 0.4
 NARROWEST = 8
 """Width to which text and names are truncated if no column is left to hide."""
 _WORDS = re.compile(r"( *)([^ ]+)")
+_PHRASES = re.compile(r"( *)((?:`[^`]*`|[^ ])+)")
+"""Words, or code in backticks, which is best copied from one line."""
 _COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -152,7 +154,7 @@ def cut_middle(text: str, width: int) -> str:
 def wrapped(text: str, width: int, indent: int) -> str:
     """Wrap lines at spaces. Each continues under its first word, or `indent` columns further right.
 
-    Longer words are not split. Escape sequences for colour take no room.
+    Code in backticks stays on one line if it fits. Longer words are not split. Colours take no room.
     """
     return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
 
@@ -160,13 +162,23 @@ def wrapped(text: str, width: int, indent: int) -> str:
 def _wrapped_line(line: str, width: int, indent: int) -> str:
     margin = " " * (indent + len(line) - len(line.lstrip(" ")))
     done, current = [], ""
-    for space, word in _WORDS.findall(line):
+    for space, word in _phrases(line, width - len(margin)):
         if current.strip(" ") and plain_width(current + space + word) > width:
             done.append(current)
             current = margin + word
         else:
             current += space + word
     return "\n".join([*done, current + line[len(line.rstrip(" ")) :]])
+
+
+def _phrases(line: str, room: int) -> Iterator[tuple[str, str]]:
+    """Yield spaces and what follows them: a word, or code that fits into `room`."""
+    for space, phrase in _PHRASES.findall(line):
+        if plain_width(phrase) <= room:
+            yield space, phrase
+        else:
+            first, *others = _WORDS.findall(phrase)
+            yield from [(space, first[1]), *others]
 
 
 def _free(column: Column) -> bool:

@@ -61,6 +61,8 @@ def test_markdown_for_terminals() -> None:
     [
         ("hint: use it", 20, 6, ["hint: use it"]),
         ("hint: use `kvctl bucket ls` to see", 20, 6, ["hint: use `kvctl", "      bucket ls` to", "      see"]),
+        ("hint: use `kvctl ls` to see", 20, 6, ["hint: use `kvctl ls`", "      to see"]),
+        ("hint: or use `kvctl ls` to see", 20, 6, ["hint: or use", "      `kvctl ls` to", "      see"]),
         ("error: " + "x" * 30, 20, 7, ["error:", "       " + "x" * 30]),
         ("a  b\n  - one two three\n\nend ", 10, 0, ["a  b", "  - one", "  two", "  three", "", "end "]),
         ("漢字 漢字 漢字", 9, 0, ["漢字 漢字", "漢字"]),
@@ -76,3 +78,4 @@ def test_wrapped_messages_keep_their_words_and_fit(text: str, width: int) -> Non
     lines = wrapped(text, width, 6)
     assert lines.split() == text.split()
     assert all(cell_width(line.rstrip(" ")) <= width or len(line.split()) == 1 for line in lines.split("\n"))
+    assert wrapped(text.replace(" ", ""), width, 6) == text.replace(" ", "")
