@@ -48,11 +48,13 @@ def import_(
     aggregates. Other streams, other resources, and settings that a file cannot express are left out. Warnings and
     comments name them.
 
-    - nats: stream configurations in JSON, as `nats stream add --config` takes and `nats stream info --json` prints.
-      Directories in a directory become contexts.
-    - nack: `Stream` and `KeyValue` resources of NACK, in YAML or JSON. Accounts and domains become contexts.
-    - terraform: resources of the provider nats-io/jetstream, in `.tf` and `.tf.json` files. Provider aliases become
-      contexts. Only literal values are read: a resource with variables or functions is left out.
+    nats reads stream configurations in JSON, as `nats stream add --config` takes and `nats stream info` prints. The
+    directories in a directory become contexts.
+
+    nack reads `Stream` and `KeyValue` resources of NACK, in YAML or JSON. Accounts and domains become contexts.
+
+    terraform reads resources of the provider nats-io/jetstream, in `.tf` and `.tf.json` files. Provider aliases become
+    contexts. Only literal values are read: a resource with variables or functions is left out.
     """
     from kvctl.topology.formats.imported import READERS, topology_file
 

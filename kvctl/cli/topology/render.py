@@ -66,12 +66,12 @@ def render(
     before their replicas. If an origin is not in the file, the history and ttl that its replicas inherit are unknown; a
     warning names each.
 
-    Other formats are for other tools, which create the same streams:
+    Other formats are for tools that create the same streams. nats is one JSON file a stream, for `nats stream add
+    --config FILE`. --to writes the files and prints their paths, in the order in which to create the streams. Without
+    it the file may describe one stream only.
 
-    - nats: one JSON file a stream for `nats stream add --config FILE`. --to writes them and prints their paths in the
-      order in which to create them. Without it the file may describe one stream only.
-    - nack: `Stream` resources of NACK, the JetStream controller for Kubernetes. `-o json` prints a `List`.
-    - terraform: resources of the provider nats-io/jetstream. `-o json` prints Terraform's JSON syntax.
+    nack is a `Stream` resource for each stream, for NACK, the JetStream controller for Kubernetes. With `-o json` it is
+    a `List`. terraform is resources of the provider nats-io/jetstream. With `-o json` it is Terraform's JSON syntax.
 
     A setting that a format cannot express is refused by name, unless --force lossy-format is given.
     """

@@ -63,15 +63,25 @@ def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
     return _exported(_Streams(configs, kinds, origins), names)
 
 
-def export_configs(configs: Iterable[StreamConfig]) -> Exported:
-    """Export streams of one account that are known from their configurations alone."""
+def export_configs(configs: Iterable[StreamConfig], elsewhere: Iterable[StreamConfig] = ()) -> Exported:
+    """Export streams of one account that are known from their configurations alone.
+
+    Streams elsewhere only help to recognize a mirror of a mirror in another account.
+    """
     known = {config["name"]: config for config in configs}
     origins = {
         name: [None if source.is_external else known.get(source.name) for source in parsed_sources(config)]
         for name, config in known.items()
     }
-    kinds = {name: kind_of(config, known) or Kind.STREAM for name, config in known.items()}
+    near = {config["name"]: _without_external(config) for config in (*elsewhere, *known.values())}
+    kinds = {name: kind_of(near[name], near) or Kind.STREAM for name in known}
     return _exported(_Streams(known, kinds, origins), ())
+
+
+def _without_external(config: StreamConfig) -> StreamConfig:
+    """Return the configuration with its origin, if it is a mirror, in the same account."""
+    mirror = config.get("mirror")
+    return {**config, "mirror": {**mirror, "external": None}} if mirror else config
 
 
 @dataclass(frozen=True, slots=True)

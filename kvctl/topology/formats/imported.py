@@ -27,7 +27,8 @@ def topology_file(found: Found) -> Exported:
     exported = Exported({section: {} for section in SECTIONS}, left_out=dict(found.left_out))
     titles: set[str | None] = set()
     for place in dict.fromkeys(stream.place for stream in found.streams):
-        one = export_configs(_completed(stream.config) for stream in found.streams if stream.place == place)
+        here = [_completed(stream.config) for stream in found.streams if stream.place == place]
+        one = export_configs(here, [stream.config for stream in found.streams if stream.place != place])
         titles.add(one.document.get("name"))
         _merge(exported, one, place)
     for stream, remarks in found.remarks.items():

@@ -32,7 +32,7 @@ from kvctl.topology.formats.field_map import (
     unknown,
     written,
 )
-from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, unique
+from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, labels, unique
 
 GROUP = "jetstream.nats.io"
 API_VERSION = f"{GROUP}/v1beta2"
@@ -115,11 +115,14 @@ _DNS_NAME_MAX = 253
 
 def resources(streams: Iterable[Placed], contexts: Contexts) -> list[dict[str, Any]]:
     """Return a `Stream` for each stream, in the same order; contexts become accounts and domains."""
+    streams = list(streams)
+    accounts = labels(streams, contexts, _dns_name)
     found: list[dict[str, Any]] = []
     names: list[str] = []
     for stream in streams:
         names.append(unique(_dns_name(stream.name), names))
-        spec = {**spec_of(stream.config), **_connection(stream.place, contexts.get(stream.place, {}))}
+        connection = {"account": accounts.get(stream.place), "jsDomain": contexts.get(stream.place, {}).get("domain")}
+        spec = {**spec_of(stream.config), **{name: text for name, text in connection.items() if text}}
         found.append({"apiVersion": API_VERSION, "kind": "Stream", "metadata": {"name": names[-1]}, "spec": spec})
     return found
 
@@ -146,11 +149,6 @@ def warnings(streams: Iterable[Placed], contexts: Contexts) -> list[str]:
     if direct or any("jsDomain" in spec for spec in specs):
         found.append("The controller has to run with `--control-loop`, or it ignores `mirrorDirect` and `jsDomain`")
     return found
-
-
-def _connection(place: str, context: Mapping[str, str]) -> dict[str, str]:
-    account = {"account": _dns_name(place)} if {"context", "url"} & context.keys() else {}
-    return account | ({"jsDomain": context["domain"]} if "domain" in context else {})
 
 
 def _dns_name(name: str) -> str:
@@ -184,7 +182,7 @@ def _add(found: Found, resource: Mapping[str, Any]) -> None:
     label = f"{kind} {metadata.get('name') if isinstance(metadata, Mapping) else ''}".strip()
     reader = _READERS.get(kind)
     if str(resource.get("apiVersion")) != API_VERSION or reader is None:
-        found.left_out[label] = f"not a `Stream` or `KeyValue` of `{API_VERSION}`"
+        found.leave_out(label, f"not a `Stream` or `KeyValue` of `{API_VERSION}`")
         return
     try:
         if not isinstance(spec, Mapping):
@@ -194,7 +192,7 @@ def _add(found: Found, resource: Mapping[str, Any]) -> None:
             raise UsageError("has no name in its `spec`")
         place = _place(found, spec)
     except UsageError as error:
-        found.left_out[label] = error.message
+        found.leave_out(label, error.message)
         return
     remarks = [f"`{name}`" for name in unknown(rows, spec, _CONTEXT.values()) if spec[name]]
     expires = [] if kind == "KeyValue" or spec.get("maxAge") else [_NO_EXPIRY]

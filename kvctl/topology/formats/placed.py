@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +36,14 @@ class Found:
     remarks: dict[str, list[str]] = field(default_factory=dict)
     """What is not expressed of a stream, by the stream's name."""
 
+    def leave_out(self, label: str, reason: str) -> None:
+        """Note a resource that is left out; several may have the same label."""
+        self.left_out[unique(label, self.left_out)] = reason
+
     def add(self, stream: Placed, remarks: Collection[str] = ()) -> None:
         """Add a stream; a second one of its name in the same context is left out."""
         if any((other.name, other.place) == (stream.name, stream.place) for other in self.streams):
-            self.left_out[f"stream {stream.name}"] = "it is described twice, and the first description is used"
+            self.leave_out(f"stream {stream.name}", "described more than once, and the first description is used")
             return
         self.streams.append(stream)
         if remarks:
@@ -56,6 +60,15 @@ class SourceFile:
     """Plain data."""
     place: str = ""
     """Context that the file's folder names."""
+
+
+def labels(streams: Iterable[Placed], contexts: Contexts, label: Callable[[str], str]) -> dict[str, str]:
+    """Return a unique name for each context that has a connection of its own, as a format can write it."""
+    found: dict[str, str] = {}
+    for place in dict.fromkeys(stream.place for stream in streams):
+        if {"context", "url"} & contexts.get(place, {}).keys():
+            found[place] = unique(label(place), found.values())
+    return found
 
 
 def unique(name: str, taken: Collection[str]) -> str:

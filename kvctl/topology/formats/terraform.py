@@ -33,7 +33,7 @@ from kvctl.topology.formats.field_map import (
     unknown,
     written,
 )
-from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, unique
+from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, labels, unique
 
 STREAM = "jetstream_stream"
 KV_BUCKET = "jetstream_kv_bucket"
@@ -110,18 +110,19 @@ _REPEATED = ("count", "for_each")
 def resources(streams: Iterable[Placed], contexts: Contexts) -> dict[str, Any]:
     """Return a `jetstream_stream` for each stream; contexts become provider aliases, origins dependencies."""
     streams = list(streams)
+    aliases = labels(streams, contexts, _identifier)
     found: dict[str, dict[str, Any]] = {}
-    names: dict[tuple[str, str], str] = {}
+    names: dict[str, str] = {}
     for stream in streams:
         label = unique(re.sub(r"^(?=[^A-Za-z_])", "_", stream.name), found)
         body = escaped(arguments_of(stream.config))
-        if {"context", "url"} & contexts.get(stream.place, {}).keys():
-            body["provider"] = f"jetstream.{_identifier(stream.place)}"
-        before = [names.get((stream.place, source["name"])) for source in sources_of(stream.config)]
+        if stream.place in aliases:
+            body["provider"] = f"jetstream.{aliases[stream.place]}"
+        before = [names.get(source["name"]) for source in sources_of(stream.config)]
         if depends := [f"{STREAM}.{name}" for name in dict.fromkeys(before) if name]:
             body["depends_on"] = depends
         found[label] = body
-        names[stream.place, stream.name] = label
+        names[stream.name] = label
     return {"resource": {STREAM: found}} if found else {}
 
 
@@ -147,9 +148,8 @@ def _placed(config: StreamConfig) -> StreamConfig:
 
 def warnings(streams: Iterable[Placed], contexts: Contexts) -> list[str]:
     """Return what the resources need of the configuration that they become part of."""
-    places = dict.fromkeys(stream.place for stream in streams)
-    used = [_identifier(place) for place in places if {"context", "url"} & contexts.get(place, {}).keys()]
-    return [f"The resources use provider aliases, which have to be defined: {quoted(used)}"] if used else []
+    used = labels(streams, contexts, _identifier).values()
+    return [f"The resources use provider aliases that have to be defined: {quoted(used)}"] if used else []
 
 
 def _identifier(name: str) -> str:
@@ -171,14 +171,14 @@ def read_resources(files: Iterable[SourceFile]) -> Found:
             _add(found, kind, label, body)
         for name in ("module", "data"):
             for label in _names(file.data.get(name)):
-                found.left_out[f"{name} {label}"] = "not a resource"
+                found.leave_out(f"{name} {label}", "not a resource")
     return found
 
 
 def _resources(file: SourceFile) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     for types in _blocks(file.data.get("resource")):
-        for kind, labels in types.items():
-            for inside in _blocks(labels):
+        for kind, resources in types.items():
+            for inside in _blocks(resources):
                 for label, bodies in inside.items():
                     for body in _blocks(bodies):
                         yield kind, label, body
@@ -198,7 +198,7 @@ def _add(found: Found, kind: str, label: str, body: Mapping[str, Any]) -> None:
     title = f"{kind}.{label}"
     reader = {STREAM: _stream, KV_BUCKET: _kv_bucket}.get(kind)
     if reader is None:
-        found.left_out[title] = f"not a `{STREAM}` or `{KV_BUCKET}`"
+        found.leave_out(title, f"not a `{STREAM}` or `{KV_BUCKET}`")
         return
     try:
         _refuse_expressions(body)
@@ -206,7 +206,7 @@ def _add(found: Found, kind: str, label: str, body: Mapping[str, Any]) -> None:
         if not config.get("name"):
             raise UsageError("it has no `name`")
     except UsageError as error:
-        found.left_out[title] = error.message
+        found.leave_out(title, error.message)
         return
     place = str(body.get("provider") or "jetstream").partition(".")[2]
     if place:

@@ -185,6 +185,17 @@ def test_contexts_become_provider_aliases() -> None:
     ]
 
 
+def test_contexts_that_differ_in_characters_alone_stay_apart() -> None:
+    text = (
+        "contexts: {e u: {context: a}, e.u: {context: b}}\nbuckets: {A: {in: e u}, B: {in: e.u}}\n"
+        "aggregates: {C: {in: e.u, origins: [{bucket: A, domain: d}]}}"
+    )
+    assert [spec["account"] for spec in bodies("nack", text)] == ["e-u", "e-u-2", "e-u-2"]
+    found = bodies("terraform", text)
+    assert [stream["provider"] for stream in found] == ["jetstream.e_u", "jetstream.e_u-2", "jetstream.e_u-2"]
+    assert found[2]["depends_on"] == ["jetstream_stream.KV_A"]
+
+
 def test_contexts_become_folders() -> None:
     found = [*streams(PLACES), Placed({"name": "KV_X"}, "../etc"), Placed({"name": "KV_X"}, "/etc")]
     names = [nats_config.file_name(stream) for stream in found]
