@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import bucket_names, duration
+from kvctl.cli.app.parameters import bucket_names, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.views import health_style, last_seen_text
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
-from kvctl.errors import RequestTimeout, UnreachableError, UsageError
+from kvctl.errors import KvctlError, RequestTimeout, UnreachableError, UsageError
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.view import Column, View, duration_text
@@ -38,6 +38,7 @@ _CONNECTION_CHECK_S = 0.2
         "kvctl topology status ORDERS --watch",
         "kvctl topology status -f topology.yaml -o json | jq '.[] | select(.state != \"ok\")'",
         "kvctl topology status --watch --interval 10s -o ndjson >> replicas.ndjson",
+        "kvctl topology status --format prometheus --to /var/lib/node_exporter/kvctl.prom",
     ],
     see=["help topologies", "topology graph", "topology audit", "bucket show"],
 )
@@ -52,6 +53,15 @@ async def status(
     file: OptionalFile = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running until Ctrl-C")] = False,
     interval: Annotated[timedelta | None, duration("--interval", help="Time between updates (default 2s)")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="FORMAT", help="`prometheus`: metrics as text", autocompletion=one_of("prometheus")
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE", help="File to replace with the metrics (default: stdout)")
+    ] = None,
 ) -> None:
     """Show the state of replicas.
 
@@ -73,7 +83,12 @@ async def status(
 
     With --watch, a terminal shows a live table. In a pipe, all rows are printed first, then each row that changes; a
     deleted replica is `gone`. The exit code is always 0.
+
+    With --format prometheus, the states and numbers of the replicas and the sizes of the buckets are written as
+    metrics, for the textfile collector of node_exporter. --to replaces a file in one step. A number that nobody can
+    know has no sample.
     """
+    _check_format(session, format, to, watch=watch)
     if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
         raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
     from kvctl.topology.discover.status import Wanted
@@ -81,6 +96,9 @@ async def status(
     topology = read_file(session, file) if file is not None else None
     wanted = Wanted(names or (), topology)
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
+    if format is not None:
+        await _metrics(session, apis, wanted, to)
+        return
     looks = _looks(apis, wanted, (interval or INTERVAL).total_seconds())
     if not watch:
         rows = (await anext(looks)).rows
@@ -89,6 +107,38 @@ async def status(
         await _live(session, looks, interval or INTERVAL)
     else:
         await session.stream(_view([]), _changes(session, looks), endless=True)
+
+
+def _check_format(session: Session, format: str | None, to: str | None, *, watch: bool) -> None:
+    """Raise UsageError for an unknown format, and for options that cannot be combined with it."""
+    if format not in (None, "prometheus"):
+        raise UsageError(f"`{format}` is not a format of the status", hint="Use `--format prometheus`, or `-o`")
+    if to is not None and format is None:
+        raise UsageError("`--to` needs `--format prometheus`")
+    if format and (watch or session.options.output):
+        raise UsageError(f"`--format` and `{'--watch' if watch else '--output'}` cannot be combined")
+
+
+async def _metrics(session: Session, apis: "dict[str, Api]", wanted: "Wanted", to: str | None) -> None:
+    """Write the metrics to stdout, or replace a file with them. Raises KvctlError for a file that cannot be written."""
+    from pathlib import Path
+
+    from kvctl.atomic_file import PUBLIC, replace
+    from kvctl.topology.discover.inventory import survey
+    from kvctl.topology.discover.metrics import exposition, metrics
+    from kvctl.topology.discover.status import status_of
+
+    inventory = await survey(apis)
+    rows = await status_of(inventory, wanted)
+    linked = {row[name] for row in rows for name in ("replica", "origin")} if wanted.selects else None
+    text = exposition(metrics(rows, inventory, lambda name: linked is None or name in linked)).encode()
+    if to is None:
+        session.write(text)
+        return
+    try:
+        replace(Path(to), text, mode=PUBLIC)
+    except OSError as error:
+        raise KvctlError(f"Cannot write `{to}`: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ class Wanted:
     must_exist: bool = True
     """Whether an unknown name is an error."""
 
+    @property
+    def selects(self) -> bool:
+        """Whether it selects some replicas of all."""
+        return bool(self.names or self.topology)
+
     def means(self, replica: str, origin: str | None) -> bool:
         """Return whether a replica of this origin is selected."""
         return not self.names or bool({replica, origin} & set(self.names))
@@ -63,7 +68,11 @@ class Wanted:
 
 async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
     """Return the rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
-    inventory = await survey(apis)
+    return await status_of(await survey(apis), wanted, second_look)
+
+
+async def status_of(inventory: Inventory, wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
+    """Return the rows of what was surveyed. Raises BucketNotFound."""
     if wanted.must_exist:
         _require_known(inventory, wanted.names)
     links = tuple(link for link in inventory.links if wanted.means(*(node.name for node in nodes_of_link(link))))

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kvctl.server import Server
 from tests.cli.conftest import Run, open_terminal
 from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas, until
+from tests.topology.discover.test_metrics import parsed, values
 
 
 def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
@@ -121,3 +123,31 @@ def test_status_watch_on_a_terminal_leaves_the_last_table(
     assert b"1 replica, all ok" in live
     assert mirror.encode() in after
     assert b"Traceback" not in output
+
+
+def test_status_as_metrics(
+    run: Run, server: Server, raw: RawClient, unique: Callable[..., str], tmp_path: Path
+) -> None:
+    origin, mirror = pair(raw, unique)
+    shown = run("topology", "status", origin, "--format", "prometheus", "-s", server.url)
+    samples = parsed(shown.out)
+    states = values(samples, "kvctl_replica_state", "replica", "origin", "state")
+    assert [key for key, value in states.items() if value] == [(mirror, origin, "ok")]
+    assert values(samples, "kvctl_replica_entries_behind", "replica") == {(mirror,): 0}
+    assert values(samples, "kvctl_bucket_entries", "bucket", "kind") == {(origin, "bucket"): 1, (mirror, "mirror"): 1}
+    file = tmp_path / "kvctl.prom"
+    file.write_text("before")
+    file.chmod(0o600)
+    done = run("topology", "status", "--format", "prometheus", "--to", str(file), "-s", server.url)
+    assert (done.exit_code, done.out, os.listdir(tmp_path)) == (0, "", ["kvctl.prom"])
+    assert set(values(parsed(file.read_text()), "kvctl_bucket_up", "bucket")) >= {(origin,), (mirror,)}
+    assert file.stat().st_mode & 0o044 == 0o044  # the collector is another user
+    assert (
+        run(
+            "topology", "status", "--format", "prometheus", "--to", str(tmp_path / "no" / "x"), "-s", server.url
+        ).exit_code
+        == 1
+    )
+    for args in (["--format", "xml"], ["--to", "x"], ["--format", "prometheus", "--watch"],
+                 ["--format", "prometheus", "-o", "json"]):  # fmt: skip
+        assert run("topology", "status", *args, "-s", server.url).exit_code == 2
