@@ -109,8 +109,17 @@ def completion(
 ) -> None:
     """Print the completion script of a shell.
 
-    For bash, add the line of the first example to ~/.bashrc. For zsh and fish, write the script to one of their
-    completion directories. It completes commands and options, names of contexts and buckets, and keys token by token.
+    The wheel installs the scripts of all three shells below share/ of its environment. If that is /usr or /usr/local,
+    as with `pip install` outside of a virtual environment, there is nothing to do: open a new shell. Otherwise:
+
+    - bash: add `eval "$(kvctl completion bash)"` to ~/.bashrc
+    - zsh: write the script to ~/.zfunc/_kvctl, and have these lines in ~/.zshrc:
+        fpath=(~/.zfunc $fpath)
+        autoload -U compinit && compinit
+    - fish: write the script to ~/.config/fish/completions/kvctl.fish
+
+    It completes commands, options and their values, names of contexts, buckets and replicas with their kinds, refs,
+    revisions, and keys token by token. If the server does not answer within a second, it offers nothing.
     """
     if shell not in SCRIPTS:
         raise UsageError(f"`{shell}` is not a supported shell", hint=f"Use one of {', '.join(SHELLS)}")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 BUDGET = 0.8
 """Seconds to wait for a server; the rest of the second is Python's start-up."""
 MOST_KEYS = 200
+Described = tuple[str, str]
+"""Name and description."""
 
 
 def contexts(incomplete: str) -> list[str]:
@@ -23,40 +25,81 @@ def contexts(incomplete: str) -> list[str]:
     return [name for name in ContextStore().names() if name.startswith(incomplete)]
 
 
-def buckets(shared: "Shared", incomplete: str) -> list[str]:
-    """Return names of buckets."""
+def buckets(shared: "Shared", incomplete: str, *kinds: str) -> list[Described]:
+    """Return names of buckets, mirrors and aggregates, or of these kinds, with their kinds."""
 
-    async def names(client: Any, found: dict[str, None]) -> None:
-        found.update(dict.fromkeys(await client.bucket_names()))
+    async def names(client: Any, found: dict[str, str]) -> None:
+        listed = await client.buckets()
+        found.update({status.bucket: str(status.kind) for status in listed if not kinds or status.kind in kinds})
 
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+    return _begun(_ask(shared, names), incomplete)
 
 
-def keyed(shared: "Shared", incomplete: str) -> list[str]:
-    """Return arguments of key commands: names of buckets, and NAME@REF of repositories."""
+def keyed(shared: "Shared", incomplete: str) -> list[Described]:
+    """Return arguments of key commands: names of buckets, and NAME@REF of repositories, with their kinds."""
     if is_ref(incomplete):
-        return places(shared, incomplete)
+        return [(place, "") for place in places(shared, incomplete)]
 
-    async def names(client: Any, found: dict[str, None]) -> None:
+    async def names(client: Any, found: dict[str, str]) -> None:
         from kvctl.kv import catalog
         from kvctl.kv.stream_kind import Kind
 
         for status in (await catalog.listing(client.api)).statuses:
             if status.kind in (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR):
-                found[status.bucket] = None
+                found[status.bucket] = str(status.kind)
             elif status.kind is Kind.REPOSITORY:
-                found[f"{status.bucket}@"] = None
+                found[f"{status.bucket}@"] = str(status.kind)
+
+    return _begun(_ask(shared, names), incomplete)
+
+
+def placements(shared: "Shared", incomplete: str, *, tags: bool = False) -> list[str]:
+    """Return names of clusters, or with `tags` server tags, as far as streams are placed there."""
+
+    async def names(client: Any, found: dict[str, str]) -> None:
+        from kvctl.jetstream import streams
+
+        for info in (await streams.listing(client.api)).answering:
+            asked = info["config"].get("placement") or {}
+            seen = asked.get("tags") or [] if tags else [(info.get("cluster") or {}).get("name"), asked.get("cluster")]
+            found.update(dict.fromkeys(filter(None, seen), ""))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+
+
+def table_keys(shared: "Shared", table: str | None, family: str | None, incomplete: str) -> list[str]:
+    """Return keys of a table, or of one of its families, that are text."""
+
+    async def names(client: Any, found: dict[str, str]) -> None:
+        from kvctl.tables.ranges import Families, Range
+        from kvctl.tables.table import Table
+
+        opened = await Table.open(client.api, str(table))
+        of = Range(Families.ALL if family is None else family, prefix=incomplete.encode())
+        async for page in opened.pages(of, values=False, limit=MOST_KEYS):
+            found.update(dict.fromkeys([entry.key.decode(errors="replace") for entry in page.entries], ""))
+
+    return [name for name in _ask(shared, names) if name.startswith(incomplete)] if table else []
+
+
+def revisions(shared: "Shared", bucket: str | None, key: str | None, incomplete: str) -> list[Described]:
+    """Return the revisions of a key, the latest first, with operation and time."""
+
+    async def names(client: Any, found: dict[str, str]) -> None:
+        entries = [entry async for entry in client.bucket(bucket).history(key)]
+        for entry in reversed(entries):
+            found[str(entry.revision)] = f"{entry.operation} {entry.created:%Y-%m-%d %H:%M:%S}"
+
+    return _begun(_ask(shared, names), incomplete) if bucket and key else []
 
 
 def tables(shared: "Shared", incomplete: str) -> list[str]:
     """Return names of tables."""
 
-    async def names(client: Any, found: dict[str, None]) -> None:
+    async def names(client: Any, found: dict[str, str]) -> None:
         from kvctl.tables import catalog
 
-        found.update(dict.fromkeys([table.config.name for table in await catalog.listing(client.api)]))
+        found.update(dict.fromkeys([table.config.name for table in await catalog.listing(client.api)], ""))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
 
@@ -64,10 +107,10 @@ def tables(shared: "Shared", incomplete: str) -> list[str]:
 def repositories(shared: "Shared", incomplete: str) -> list[str]:
     """Return names of repositories."""
 
-    async def names(client: Any, found: dict[str, None]) -> None:
+    async def names(client: Any, found: dict[str, str]) -> None:
         from kvctl.versions import catalog
 
-        found.update(dict.fromkeys([item.config.name for item in await catalog.listing(client.api)]))
+        found.update(dict.fromkeys([item.config.name for item in await catalog.listing(client.api)], ""))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
 
@@ -83,12 +126,12 @@ def places(shared: "Shared", incomplete: str, *, branches: bool = True, tags: bo
 def refs(shared: "Shared", repository: str, incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
     """Return branches and tags of a repository."""
 
-    async def names(client: Any, found: dict[str, None]) -> None:
+    async def names(client: Any, found: dict[str, str]) -> None:
         from kvctl.versions.repositories import Repositories
 
         opened = await Repositories(client).open(repository)
         for wanted, listing in ((branches, opened.branches), (tags, opened.tags)):
-            found.update(dict.fromkeys(await listing() if wanted else ()))
+            found.update(dict.fromkeys(await listing() if wanted else (), ""))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)] if repository else []
 
@@ -96,8 +139,8 @@ def refs(shared: "Shared", repository: str, incomplete: str, *, branches: bool =
 def streams(shared: "Shared", incomplete: str) -> list[str]:
     """Return names of streams."""
 
-    async def names(client: Any, found: dict[str, None]) -> None:
-        found.update(dict.fromkeys(await client.jetstream.stream_names()))
+    async def names(client: Any, found: dict[str, str]) -> None:
+        found.update(dict.fromkeys(await client.jetstream.stream_names(), ""))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)]
 
@@ -105,8 +148,8 @@ def streams(shared: "Shared", incomplete: str) -> list[str]:
 def consumers(shared: "Shared", stream: str | None, incomplete: str) -> list[str]:
     """Return names of a stream's consumers."""
 
-    async def names(client: Any, found: dict[str, None]) -> None:
-        found.update(dict.fromkeys(await client.jetstream.stream(stream).consumer_names()))
+    async def names(client: Any, found: dict[str, str]) -> None:
+        found.update(dict.fromkeys(await client.jetstream.stream(stream).consumer_names(), ""))
 
     return [name for name in _ask(shared, names) if name.startswith(incomplete)] if stream else []
 
@@ -115,15 +158,15 @@ def keys(shared: "Shared", bucket: str | None, incomplete: str) -> list[str]:
     """Return names of keys up to their next token: `NEW.` represents all keys that begin with it."""
     head = incomplete[: incomplete.rfind(".") + 1]
 
-    async def tokens(client: Any, found: dict[str, None]) -> None:
+    async def tokens(client: Any, found: dict[str, str]) -> None:
         async for key in _keys_of(client, str(bucket), head):
             token, dot, _ = key[len(head) :].partition(".")
             if (head + token).startswith(incomplete):
-                found[head + token + dot] = None
+                found[head + token + dot] = ""
             if len(found) >= MOST_KEYS:
                 return
 
-    return _ask(shared, tokens) if bucket else []
+    return list(_ask(shared, tokens)) if bucket else []
 
 
 async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
@@ -142,15 +185,19 @@ async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
             yield entry.key
 
 
-def _ask(shared: "Shared", question: Callable[[Any, dict[str, None]], Awaitable[None]]) -> list[str]:
-    """Return the names that the query stored in its dict within the deadline, also partial results."""
+def _begun(found: dict[str, str], incomplete: str) -> list[Described]:
+    return [(name, about) for name, about in found.items() if name.startswith(incomplete)]
+
+
+def _ask(shared: "Shared", question: Callable[[Any, dict[str, str]], Awaitable[None]]) -> dict[str, str]:
+    """Return the names that the query stored within the deadline with descriptions, also partial results."""
     import asyncio
     import os
 
     import kvctl
     from kvctl.contexts import resolve
 
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}
 
     async def ask() -> None:
         async with asyncio.timeout(BUDGET):
@@ -160,4 +207,4 @@ def _ask(shared: "Shared", question: Callable[[Any, dict[str, None]], Awaitable[
 
     with suppress(Exception):
         asyncio.run(ask())
-    return list(found)
+    return found

@@ -53,11 +53,48 @@ def one_of(*words: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def bucket_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of buckets."""
-    from kvctl.cli.app.live_names import buckets
+def names_of(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """Return a completion of the names of buckets, mirrors and aggregates, or of these kinds."""
 
-    return buckets(ctx.obj, incomplete)
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        from kvctl.cli.app.live_names import buckets
+
+        return buckets(ctx.obj, incomplete, *kinds)
+
+    return complete
+
+
+bucket_names = names_of()
+
+
+def cluster_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of clusters."""
+    from kvctl.cli.app.live_names import placements
+
+    return placements(ctx.obj, incomplete)
+
+
+def server_tags(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete tags of servers."""
+    from kvctl.cli.app.live_names import placements
+
+    return placements(ctx.obj, incomplete, tags=True)
+
+
+def revision_numbers(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete revisions of the key that the arguments `bucket` and `key`, or `keys`, name."""
+    from kvctl.cli.app.live_names import revisions
+
+    keys = ctx.params.get("keys") or [ctx.params.get("key")]
+    return revisions(ctx.obj, ctx.params.get("bucket"), keys[0], incomplete)
+
+
+def safety_checks(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the safety checks that the command can override."""
+    from kvctl.cli.safety_checks import CHECKS
+
+    known = CHECKS.get(ctx.command_path.removeprefix("kvctl "), ())
+    return [name for name in known if name.startswith(incomplete)]
 
 
 def key_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -67,7 +104,7 @@ def key_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return keys(ctx.obj, ctx.params.get("bucket"), incomplete)
 
 
-def keyed_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def keyed_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Complete names of buckets, and NAME@REF of repositories."""
     from kvctl.cli.app.live_names import keyed
 
@@ -94,7 +131,13 @@ Filters = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Print the changes without making them")]
 Force = Annotated[
-    list[str] | None, typer.Option("--force", metavar="NAME", help="Override the named safety check; repeatable")
+    list[str] | None,
+    typer.Option(
+        "--force",
+        metavar="NAME",
+        help="Override the named safety check; repeatable",
+        autocompletion=safety_checks,
+    ),
 ]
 Confirm = Annotated[
     str | None, typer.Option("--confirm", metavar="NAME", help="Confirm the deletion of replicated data by its name")

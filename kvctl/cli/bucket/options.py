@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.parameters import OptionGroup, duration, one_of, size
+from kvctl.cli.app.parameters import OptionGroup, cluster_names, duration, one_of, server_tags, size
 from kvctl.errors import UsageError
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
 
 Given = Mapping[str, Any]
 """Settings that a command line gives, as fields of BucketConfig."""
 
+_COMPLETIONS = {"cluster": cluster_names, "tags": server_tags}
 _REPEATABLE = (Form.TEXTS, Form.PAIRS)
 
 
@@ -57,7 +58,7 @@ def _option(row: Setting, *, edit: bool) -> tuple[Any, Any]:
         return Annotated[Any, quantity(spelling, help=help)], None
     words = row.limits.get("enum")
     kind: Any = int if row.form is Form.INTEGER else list[str] if row.form in _REPEATABLE else str
-    completion = one_of(*words) if words else None
+    completion = one_of(*words) if words else _COMPLETIONS.get(row.name)
     return Annotated[
         kind | None, typer.Option(spelling, metavar=row.metavar, help=help, autocompletion=completion)
     ], None

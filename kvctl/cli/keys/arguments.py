@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvctl.cli.app.parameters import one_of
+from kvctl.cli.app.parameters import one_of, revision_numbers
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import UsageError
@@ -136,7 +136,7 @@ def parse_encoding(text: str) -> str:
 
 def revision(*spellings: str, help: str) -> Any:
     """Create an option whose value is a revision, as `int`."""
-    return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help)
+    return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help, autocompletion=revision_numbers)
 
 
 def expected(*spellings: str, help: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import BucketName, KeyedName, KeyName, duration
+from kvctl.cli.app.parameters import BucketName, KeyedName, KeyName, duration, revision_numbers
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import (
     check_keys,
@@ -165,7 +165,13 @@ async def revert(
     bucket: BucketName,
     key: KeyName,
     to: Annotated[
-        int, typer.Argument(metavar="REVISION", help="Revision of the key to restore", parser=parse_revision)
+        int,
+        typer.Argument(
+            metavar="REVISION",
+            help="Revision of the key to restore",
+            parser=parse_revision,
+            autocompletion=revision_numbers,
+        ),
     ],
 ) -> None:
     """Restore an earlier value.

@@ -17,8 +17,17 @@ def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return tables(ctx.obj, incomplete)
 
 
+def table_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete keys of the table that the argument `table` names, in the family of `--family`."""
+    from kvctl.cli.app.live_names import table_keys
+
+    return table_keys(ctx.obj, ctx.params.get("table"), ctx.params.get("family"), incomplete)
+
+
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table", autocompletion=table_names)]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or `base64:...`")]
+Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or `base64:...`", autocompletion=table_keys)
+]
 Family = Annotated[
     str | None,
     typer.Option("--family", metavar="F", help="Key family; `''` is the empty family, not the absence of one"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes
+from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
@@ -38,7 +38,9 @@ app = group(
 )
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the aggregate", autocompletion=bucket_names)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the aggregate", autocompletion=names_of("aggregate"))
+]
 Origins = Annotated[
     list[str],
     typer.Option(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes
+from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
@@ -35,7 +35,7 @@ app = group(
 NewName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, without prefix `KV_`")
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=bucket_names)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=names_of("mirror"))]
 Origin = Annotated[
     str, typer.Option("--origin", metavar="BUCKET", help="Bucket to replicate", autocompletion=bucket_names)
 ]

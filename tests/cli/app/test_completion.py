@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import shutil
 import socket
@@ -15,12 +16,26 @@ from typing import Any
 import pytest
 
 from kvctl.cli.app.completion import SCRIPTS
+from kvctl.cli.app.main import root
+from kvctl.cli.app.manual import walk
+from kvctl.cli.safety_checks import CHECKS
 from kvctl.server import Server
 from tests.cli.conftest import Run, run_process
 from tests.support.patience import quickest
 from tests.support.raw import RawClient
 
 KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]
+
+FORCED = {
+    "aggregate add-origin": "A X", "aggregate create": "A --origin X", "aggregate remove-origin": "A X",
+    "bucket compact": "X", "bucket delete": "X", "bucket edit": "X --history 1", "load": "B /none.ndjson",
+    "mirror create": "M --origin X", "mirror promote": "M --as X",
+    "pipeline capture": "B --to /none/x --checkpoint /none/y", "pipeline load": "/none --into B",
+    "stream delete": "S", "stream delete-message": "S 1", "stream edit": "S --set a=b", "stream purge": "S",
+    "table edit": "T --ttl 1h", "topology apply": "-f /none.yaml", "topology plan": "-f /none.yaml",
+    "topology render": "-f /none.yaml",
+}  # fmt: skip
+"""Commands that check `--force` before they connect, with arguments."""
 
 
 PATIENT = """
@@ -107,6 +122,69 @@ class TestWords:
         assert offered("--output=") == [
             f"--output={name}" for name in ("table", "tsv", "json", "ndjson", "yaml", "name")
         ]
+
+
+class TestKinds:
+    """Names that fit the command, with descriptions."""
+
+    def test_every_command_with_force_has_its_safety_checks(self) -> None:
+        forcing = {
+            ctx.command_path.removeprefix("kvctl ")
+            for ctx, found in walk(root())
+            if any("--force" in param.opts and not getattr(param, "hidden", False) for param in found.params)
+        }
+        assert forcing == CHECKS.keys()
+        delegated = {"aggregate delete", "aggregate edit", "mirror delete", "mirror edit"}
+        assert CHECKS.keys() - FORCED.keys() == delegated
+        assert all(CHECKS[name] == CHECKS[f"bucket {name.split()[1]}"] for name in delegated)
+
+    @pytest.mark.parametrize("line", FORCED)
+    def test_safety_checks_are_those_of_the_command(self, run: Run, line: str) -> None:
+        refused = run(*line.split(), *FORCED[line].split(), "--force", "none", "-s", "nats://127.0.0.1:1")
+        assert refused.exit_code == 2
+        assert tuple(re.findall(r"`([a-z-]+)`", refused.err.partition("hint: ")[2])) == CHECKS[line]
+
+    def test_safety_checks_are_offered(self, offered: Callable[..., list[str]]) -> None:
+        assert offered("mirror", "create", "M", "--force", "short") == ["shorter-history", "shorter-ttl"]
+        assert offered("bucket", "rm", "B", "--force=") == ["--force=unreachable-stream"]
+
+    def test_replicas_are_offered_to_their_commands(
+        self, run: Run, offered: Callable[..., list[str]], server: Server, bucket: str
+    ) -> None:
+        at, mirror, aggregate = ("-s", server.url), f"{bucket}_M", f"{bucket}_A"
+        assert run("mirror", "create", mirror, "--origin", bucket, *at).exit_code == 0
+        assert run("aggregate", "create", aggregate, "--origin", bucket, *at).exit_code == 0
+        assert offered(*at, "mirror", "promote", bucket) == [mirror]
+        assert offered(*at, "aggregate", "show", bucket) == [aggregate]
+        described = run("__complete", "--", *at, "bucket", "show", bucket).out
+        assert set(described.split("\n")) == {f"{bucket}\tbucket", f"{mirror}\tmirror", f"{aggregate}\taggregate", ""}
+
+    def test_revisions_of_a_key_latest_first(
+        self, run: Run, offered: Callable[..., list[str]], server: Server, raw: RawClient, unique: Callable[..., str]
+    ) -> None:
+        name = unique("REVISIONS")
+        raw.create_bucket(name, max_msgs_per_subject=3)
+        for value in (b"1", b"2"):
+            raw.put(name, "k", value)
+        assert offered("-s", server.url, "revert", name, "k", "") == ["2", "1"]
+        assert offered("-s", server.url, "get", name, "k", "--revision", "1") == ["1"]
+        assert "\tPUT 20" in run("__complete", "--", "-s", server.url, "revert", name, "k", "").out
+
+    def test_keys_of_a_table(
+        self, run: Run, offered: Callable[..., list[str]], server: Server, unique: Callable[..., str]
+    ) -> None:
+        name, at = unique("T"), ("-s", server.url)
+        assert run("table", "create", name, "--partitions", "2", *at).exit_code == 0
+        for key in ("alice", "alan", "bob"):
+            assert run("table", "put", name, key, "v", *at).exit_code == 0
+        assert sorted(offered(*at, "table", "get", name, "al")) == ["alan", "alice"]
+
+    def test_clusters_that_are_seen(self, offered: Callable[..., list[str]], cluster: Any) -> None:
+        url = next(iter(cluster.servers.values())).url
+        assert run_process("bucket", "add", "PLACED", "-s", url).exit_code in (0, 4)
+        (found,) = offered("-s", url, "bucket", "add", "B", "--cluster", "")
+        assert found
+        assert offered("-s", url, "bucket", "add", "B", "--tag", "nothing") == []
 
 
 class TestNames:
