@@ -167,7 +167,9 @@ class Choice:
 
     def schema(self) -> Schema:
         """Return its JSON Schema."""
-        return {"oneOf": [record.schema() for record in self.records.values()]}
+        forms = {name: record.schema() for name, record in self.records.items()}
+        needed = {name: dict.fromkeys([name, *form.get("required", ())]) for name, form in forms.items()}
+        return {"oneOf": [{**form, "type": "object", "required": [*needed[name]]} for name, form in forms.items()]}
 
 
 # -- types -------------------------------------------------------------------------------------------------

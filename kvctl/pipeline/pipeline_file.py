@@ -118,7 +118,7 @@ def _option(reader: Reader, path: Path) -> str:
 def _options(name: str, *purposes: Purpose) -> Record:
     found = {item.field: item for item in OPTIONS if item.purpose in purposes and item.field not in _INNER}
     fields = {field: Field(_OPTION, f"{item.help} ({item.form})") for field, item in found.items()}
-    return Record(f"`{name}`", {**fields, "bucket": replace(fields["bucket"], required=True)})
+    return Record(f"`{name}`", fields)
 
 
 def _check_query(text: str) -> str:
@@ -175,7 +175,7 @@ _OPTION = Type(
     _option, lambda _: {"type": ["string", "number", "boolean", "array"], "items": {"type": ["string", "number"]}}
 )
 _FILE = {
-    "path": Field(TEXT, "File or folder, relative to the folder of this file", {"type": "string"}, required=True),
+    "path": Field(TEXT, "File or folder, relative to the folder of this file", {"type": "string"}),
     "format": Field(one_of(FORMATS), "Format of the files; default: by extension"),
 }
 _MODE = {"mode": Field(one_of(MODES), "Action if the path already exists")}

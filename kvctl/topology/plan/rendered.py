@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.phrases import counted
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import unseen
@@ -16,7 +17,7 @@ class Rendered:
 
     streams: list[StreamConfig]
     warnings: list[str]
-    """Notes on settings that depend on the servers."""
+    """Notes on settings that depend on the servers, and on what configurations do not contain."""
     places: list[str]
     """Context of each stream, in the same order."""
 
@@ -26,9 +27,16 @@ def render(topology: Topology) -> Rendered:
     drafts = DesiredState(topology, unseen(topology)).all()
     return Rendered(
         [draft.after for draft in drafts],
-        [text for draft in drafts for text in _unknown(topology, draft)],
+        [*(text for draft in drafts for text in _unknown(topology, draft)), *_entries(topology)],
         [draft.place for draft in drafts],
     )
+
+
+def _entries(topology: Topology) -> list[str]:
+    return [
+        f"Configurations do not contain entries: `topology apply` creates {counted(len(entries), 'entry')} in `{name}`"
+        for name, entries in topology.entries.items()
+    ]
 
 
 def _unknown(topology: Topology, draft: Draft) -> list[str]:

@@ -101,6 +101,9 @@ def test_document_reads_entries_of_a_bucket() -> None:
     topology = read("version: 1\nbuckets: {B: {entries: {a.b: x, c: '', d: '1e3'}}, C: {entries: }}")
     assert topology.entries == {"B": {"a.b": "x", "c": "", "d": "1e3"}}
     assert "1e3" not in repr(topology)
+    assert render(topology).warnings == [
+        "Configurations do not contain entries: `topology apply` creates 3 entries in `B`"
+    ]
 
 
 def test_document_reads_origins_in_command_line_notation() -> None:
