@@ -1,4 +1,4 @@
-"""Error tree of kvctl; each class has the exit code of the command line.
+"""Error tree of kvctl; each class has an exit code and a `kind`, its name for programs.
 
     KvctlError                  1  failed; message, and optionally a hint for the next step
     ├── UsageError              2  bad argument, name, or document; nothing was sent

@@ -1,6 +1,9 @@
 """Errors and warnings as JSON documents, with `-o json` and `-o ndjson`."""
 
 import json
+import signal
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -80,3 +83,12 @@ def test_error_on_a_terminal_is_escaped_in_its_document(keyed: Keyed) -> None:
     (found,) = documents(result)
     assert "\u202e" not in result.err
     assert found["error"]["kind"] in ("usage", "key-not-found")
+
+
+def test_interrupted_command_prints_no_document(keyed: Keyed, start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
+    keyed.put("a")
+    process = start("watch", keyed.name, "-o", "json", env=keyed.env())
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(30), process.communicate()[1]) == (130, b"")
