@@ -63,6 +63,7 @@ BUCKET = record(
     "name stream kind description backing_store compressed values history bytes ttl last_revision created replicas "
     "(cluster) (origins) (alternates) (answered_by) (dependents) (config) state"
 )
+ALTERNATE = record("order served_by role cluster domain leader state entries_behind last_seen round_trip here (name)")
 BUCKET_CHANGE = record("name stream changed")
 BUCKET_EDIT = record("name stream changed differences")
 BUCKET_DELETION = record("name stream kind values dependents changed?")
@@ -102,7 +103,7 @@ TRACE = record(
 )
 TRACE_TREE = record(
     "name stream kind context domain api cluster key subject state evidence revision created operation keys prefix map "
-    "transforms end (origins) (replicas) (unreachable)"
+    "transforms end (origins) (replicas) (offline)"
 )
 AUDIT = record(
     "origin replica kind origin_at context keys missing extra stale differing collisions local expiring consistent "
@@ -231,6 +232,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "bucket add": (BUCKET_CHANGE, ANY),
     "bucket ls": (BUCKET_ROW,),
     "bucket show": (BUCKET,),
+    "bucket alternates": (ALTERNATE,),
     "bucket edit": (BUCKET_EDIT, DIFFERENCE),
     "bucket seal": (SEAL,),
     "bucket delete": (BUCKET_DELETION, CHANGE),

@@ -1,9 +1,9 @@
 """Rows of tables as text, in batches, and documents as lines."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from kvctl.render.escapes import utf8
+from kvctl.render.escapes import escape, utf8
 from kvctl.render.table_layout import (
     GAP,
     NAME_WIDTH,
@@ -63,10 +63,13 @@ class TableWriter:
             styles = [cell_style(column, row.get(column.key)) for column in layout.columns]
             lines.append(list(zip(shown, styles, strict=True)))
         if not self.complete or self.view.light or len(batch) > DRAWN_ROWS:
-            return utf8("".join([self._line(layout, line) for line in lines]))
-        from kvctl.render.rich_table import draw
+            drawn = [self._line(layout, line) for line in lines]
+        else:
+            from kvctl.render.rich_table import draw
 
-        return utf8(draw(layout, [self._fitting(layout, line) for line in lines], color=self.color))
+            text = draw(layout, [self._fitting(layout, line) for line in lines], color=self.color)
+            drawn = text.splitlines(keepends=True)
+        return utf8("".join(self._with_remarks(drawn, batch) if self.view.below else drawn))
 
     def end(self) -> bytes:
         """Render the view's sections."""
@@ -79,6 +82,17 @@ class TableWriter:
         )
         self.hidden = [column.heading for column in layout.hidden]
         return layout
+
+    def _with_remarks(self, lines: list[str], batch: Sequence[Row]) -> Iterator[str]:
+        """Yield the lines, each row's with its remark below it."""
+        from textwrap import wrap
+
+        yield from lines[: len(lines) - len(batch)]  # the headings
+        for line, row in zip(lines[len(lines) - len(batch) :], batch, strict=True):
+            yield line
+            remark = escape(str(row.get(self.view.below) or ""))
+            width = max((self.width or len(remark) + len(GAP)) - len(GAP), NAME_WIDTH)
+            yield from (f"{GAP}{part}\n" for part in wrap(remark, width, break_on_hyphens=False))
 
     def _grow(self, layout: Layout, cells: Sequence[Sequence[str]]) -> None:
         """Widen short columns, such as numbers and ages, for later batches."""

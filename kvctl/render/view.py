@@ -62,6 +62,8 @@ class View:
     """Field that `-o name` prints."""
     empty: str = ""
     """Note on a terminal's stderr if there are no rows."""
+    below: str = ""
+    """Field with a remark, which tables without wrapped columns print below its row."""
     light: bool = False
     """Rows of a key command, which does not load rich to draw them."""
     picked: bool = False

@@ -137,6 +137,20 @@ class TestCompleteTables:
         assert lines[0] == "NAME    HISTORY  STATE      CREATED  DESCRIPTION"
         assert not hidden
 
+    @pytest.mark.parametrize("complete", [True, False])
+    def test_print_a_remark_below_its_row(self, complete: bool) -> None:
+        rows = [
+            {"name": "a", "remark": "it has no entries, but `orders` has\x1b[31m five"},
+            {"name": "b", "remark": None},
+        ]
+        writer = TableWriter(View(columns=[Column("name")], below="remark"), width=24, color=False, complete=complete)
+        assert writer.rows(rows).decode().splitlines() == [
+            "NAME", "a", "  it has no entries, but", "  `orders` has\\x1b[31m", "  five", "b",
+        ]  # fmt: skip
+        assert TableWriter(View(columns=[Column("name")], below="remark"), width=None, color=False).rows(rows[1:]) == (
+            b"NAME\nb\n"
+        )
+
     @pytest.mark.parametrize(
         ("width", "heading", "hidden"),
         [

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import alternates
 from kvctl.cli.bucket.views import KIND_STYLES, health_style, history_text, last_seen_text
 from kvctl.jetstream.stream_info import Cluster
 from kvctl.jetstream.stream_source import Source, sources_of
@@ -32,8 +33,8 @@ def show(session: Session, found: "Overview") -> None:
         remark(session, found.description)
     for text in remarks(found):
         session.warn(text)
-    if found.alternates is None and found.lineages:
-        session.note("This server reports no alternates (only clusters do): any reachable mirror may answer reads")
+    if not found.reads.reported and len(found.reads.alternates) > 1:
+        session.note(alternates.NOT_REPORTED)
 
 
 def remark(session: Session, described: "Described") -> None:
@@ -54,7 +55,10 @@ def bucket_view(found: "Overview") -> View:
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
         ("Origins", _table(_ORIGINS, [with_rules_text(origin, found.stream) for origin in row["origins"]])),
-        ("Alternates, nearest first", _table(_ALTERNATES, row["alternates"])),
+        (
+            "Alternates, nearest first",
+            _table(alternates.COLUMNS, row["alternates"] if len(row["alternates"]) > 1 else []),
+        ),
         ("Replicated by", _table(_DEPENDENTS, row["dependents"] or [])),
     ]
     shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(row["config"] or {}), *_TAIL)]
@@ -97,7 +101,7 @@ def bucket_row(found: "Overview") -> dict[str, Any]:
     return {
         **(_stored(found.description.status) if found.description else _offline(found)),
         "origins": list(_origins(found)),
-        "alternates": found.alternates or [],
+        "alternates": alternates.rows(found.reads),
         "answered_by": None if found.answered_by is None else [{"stream": stream} for stream in found.answered_by],
         "dependents": None
         if found.dependents is None
@@ -319,7 +323,6 @@ _ORIGINS = (
     Column("lands_as", "LANDS AS"),
     *_REPLICATION,
 )
-_ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))
 _DEPENDENTS = (
     Column("name"),
     Column("kind"),

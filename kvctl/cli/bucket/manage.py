@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import data
+from kvctl.cli.bucket import alternates, data
 from kvctl.cli.bucket.data import report
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
@@ -173,7 +173,7 @@ async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.
 
     VALUES counts all stored entries, including history and deletions. ALTERNATES are the streams that can answer reads
-    of this bucket, nearest first; only clusters report them. SERVED BY names the streams that answered some test reads.
+    of this bucket, as in `kvctl bucket alternates`. SERVED BY names the streams that answered some test reads.
     REPLICATED BY lists the mirrors and aggregates of the bucket in this account and domain; others are not visible.
     STATE is the same as in `kvctl topology status`. ORIGIN is `recreated` if the origin was recreated after the mirror
     was created.
@@ -392,3 +392,4 @@ def _named(described: "Described", name: str) -> str:
 
 
 app.entries.update(data.app.entries)
+app.entries.update(alternates.app.entries)

@@ -222,10 +222,10 @@ def _view(rows: "list[Row]") -> View:
 
 
 def _table(rows: "list[Row]") -> View:
-    """Build the view of a table."""
+    """Build the view of a table, with the evidence below each row."""
     from kvctl.topology.graph.rules import with_rules_text
 
-    return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows])
+    return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows], below="evidence")
 
 
 _COLUMNS = (
@@ -252,7 +252,7 @@ _COLUMNS = (
     Column("origin_revision", "ORIGIN AT", right=True),
     Column("created", table=False),
     Column("origin_created", table=False),
-    Column("evidence", flex=True, keep=True),
+    Column("evidence", table=False),
     Column("prefix", table=False),
     Column("map", table=False),
     Column("transforms", table=False),

@@ -8,6 +8,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.cli.topology.graph import painted
 from kvctl.errors import KeyNotFound
+from kvctl.phrases import quoted
 from kvctl.render.escapes import utf8
 from kvctl.render.view import Column, View, document
 
@@ -46,9 +47,8 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
 
     check_bucket(bucket), check_key(key)
     found = await _trace(session, bucket, key, file)
-    if found.unreachable:
-        names = ", ".join(f"`{stream}`" for stream in found.unreachable)
-        session.warn(f"Streams that do not answer may replicate the key: {names}")
+    if found.offline:
+        session.warn(f"Offline streams that may replicate the key: {quoted(found.offline)}")
     if session.options.output in ("json", "yaml"):
         session.show(document(found.to_json()))
     elif session.output == "table":

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream.api import Api
@@ -17,6 +18,7 @@ from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.bucket_changes import Description
 from kvctl.topology.discover import links
+from kvctl.topology.discover.alternates import Reads, answering, reads
 from kvctl.topology.discover.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.discover.inventory import Inventory, Place, reads_from, survey_around, view
 from kvctl.topology.discover.links import Dependent
@@ -25,9 +27,6 @@ from kvctl.topology.discover.offline import Clue, lost_majority
 from kvctl.topology.discover.origin_lookup import PATIENCE
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
-
-PROBE_READS = 6
-"""Reads to find out which replicas answer: servers distribute them among the nearest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,18 @@ class Overview:
     """What its origin reports of it, if its servers do not answer."""
     cluster: str | None = None
     """Its cluster, also if its servers do not answer."""
-    alternates: list[dict[str, str]] | None = None
-    """Streams that can serve its reads, nearest first: name, cluster, domain; None: not reported by the server."""
-    answered_by: list[str] | None = None
-    """Streams that did answer, by name; None: it is empty, or may not be read here."""
+    reads: Reads = field(default_factory=Reads)
+    """Streams that can serve its reads, and those that did answer; for a mirror, the reads of its origin."""
     origins: Sequence[StreamInfo | None] = ()
     """Infos of its origins, as far as readable."""
     lineage: Lineage | None = None
     """Set for mirrors only."""
     hazards: list[Hazard] = field(default_factory=list)
+
+    @property
+    def answered_by(self) -> list[str] | None:
+        """The streams that answered reads, by name; None: it is empty, or may not be read here."""
+        return None if self.reads.answers is None else list(self.reads.answers)
 
     @property
     def doubts(self) -> list[str]:
@@ -112,15 +114,6 @@ async def inspect(api: Api, name: str) -> Overview:
             task.cancel()
 
 
-async def answering(api: Api, stream: str) -> list[str] | None:
-    """Return the streams that serve reads of a stream here, by name; None: it is empty, or may not be read."""
-    asked = (direct_get.last(api, stream, ">", timeout=PATIENCE) for _ in range(PROBE_READS))
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    names = sorted({item.stream for item in found if isinstance(item, direct_get.StoredMessage)})
-    nobody = any(isinstance(item, NoResponders | RequestTimeout) for item in found)
-    return names if names or nobody else None
-
-
 async def is_served_by_others(api: Api, stream: str) -> bool:
     """Return whether a mirror serves reads of a stream that may be deleted: then it serves the old values."""
     with suppress(KvctlError):
@@ -131,13 +124,14 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
 
 async def _from_inside(api: Api, description: Description) -> Overview:
     status, place = description.status, description.place
-    mirror = status.config.get("mirror")
-    origins, around, lineages, answered_by = await asyncio.gather(
+    read = _read(status.config.get("mirror"), status.stream)
+    origins, health, lineages, answers = await asyncio.gather(
         origins_of(api, status.config),
-        _around(place, status.stream),
+        _health(place, status.stream, read.name),
         _lineages(api, status.info, place.infos.values() if place else ()),
-        answering(api, mirror["name"] if mirror else status.stream),
+        answering(api, read.name),
     )
+    mirror = bool(status.config.get("mirror"))
     holder = origins[0] if mirror else status.info
     return Overview(
         status.bucket,
@@ -145,19 +139,28 @@ async def _from_inside(api: Api, description: Description) -> Overview:
         description,
         description.dependents,
         lineages,
-        await check_health(around) if around else [],
+        health,
         status.info,
         cluster=(status.info.get("cluster") or {}).get("name") or None,
-        alternates=_alternates(holder) if holder else None,
-        answered_by=answered_by,
+        reads=reads(read.name, holder, health, answers, place=place, api=read.api),
         origins=origins,
         lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
         hazards=of_replica(status.info, origins) if sources_of(status.info["config"]) else [],
     )
 
 
-async def _around(place: Place | None, stream: str) -> Inventory | None:
-    return await survey_around(place, stream) if place else None
+def _read(mirror: Mapping[str, Any] | None, stream: str) -> Source:
+    """Return the stream that clients name when they read a mirror or a stream."""
+    return Source.parse(mirror) if mirror else Source(stream)
+
+
+async def _health(place: Place | None, stream: str, read: str) -> list[ReplicaHealth]:
+    return await check_health(await _around(place, stream, read)) if place else []
+
+
+async def _around(place: Place, stream: str, read: str) -> Inventory:
+    """Return the links of a stream, and those around the one that clients name when they read it."""
+    return await survey_around(place, read if read in place.infos or read in place.offline else stream)
 
 
 def _recreated(item: ReplicaHealth) -> bool:
@@ -168,19 +171,17 @@ async def _from_outside(api: Api, name: str) -> Overview:
     """Return the overview of a stream whose own servers do not answer, from other streams."""
     place = await _place(api, STREAM_PREFIX + name)
     if place is None:
-        answered_by = await answering(api, STREAM_PREFIX + name)
-        return Overview(name, STREAM_PREFIX + name, None, None, {}, answered_by=answered_by)
+        stream = STREAM_PREFIX + name
+        return Overview(name, stream, None, None, {}, reads=reads(stream, None, (), await answering(api, stream)))
     stream = next((found for found in (STREAM_PREFIX + name, name) if place.has(found)), STREAM_PREFIX + name)
     info, clue = place.offline.get(stream), place.clues.get(stream)
-    mirror = info["config"].get("mirror") if info else clue.source if clue else None
-    dependents, around = links.dependents_among(place.listing, stream), await survey_around(place, stream)
-    health, answered_by = await asyncio.gather(
-        check_health(around), answering(api, mirror["name"] if mirror else stream)
-    )
-    origin = place.infos.get(mirror["name"]) if mirror else None
+    read = _read(info["config"].get("mirror") if info else clue.source if clue else None, stream)
+    dependents, around = links.dependents_among(place.listing, stream), await _around(place, stream, read.name)
+    health, answers = await asyncio.gather(check_health(around), answering(api, read.name))
+    origin = await seen(api, read.name) if read.name in place.infos else None
     return Overview(
         name, stream, None, links.identified(dependents, stream, place.clues), {}, health, info, clue,
-        place.cluster_of(stream), _alternates(origin) if origin else None, answered_by,
+        place.cluster_of(stream), reads(read.name, origin, health, answers, place=place, api=read.api),
     )  # fmt: skip
 
 
@@ -211,10 +212,3 @@ async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> 
 def _mirrors(info: StreamInfo, stream: str) -> bool:
     mirror = info["config"].get("mirror")
     return mirror is not None and Source.parse(mirror).reads_locally(stream)
-
-
-def _alternates(info: StreamInfo) -> list[dict[str, str]] | None:
-    found = info.get("alternates")
-    if not found:
-        return None
-    return [{key: str(item.get(key, "")) for key in ("name", "cluster", "domain")} for item in found]

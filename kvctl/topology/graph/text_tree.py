@@ -59,7 +59,7 @@ def _trees(graph: Graph, *, several: bool) -> Iterator[list[_Row]]:
     # Nodes that only a cycle leads to come last, each cycle once.
     for root in [*roots, *graph.nodes]:
         if root.id not in shown:
-            yield [_Row(_title(root, several)), *_below(graph, root, shown, "", several)]
+            yield [_Row(title(root, several)), *_below(graph, root, shown, "", several)]
 
 
 def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
@@ -73,7 +73,7 @@ def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool
         replica, again = nodes[edge.replica], edge.replica in shown
         above = [(" (above)", "dim")] if again else []
         rows.append(
-            _Row([(margin + branch, "dim"), *_title(replica, several), *above], (edge.health, STYLES[edge.tone]))
+            _Row([(margin + branch, "dim"), *title(replica, several), *above], (edge.health, STYLES[edge.tone]))
         )
         indent = f"{margin}{inner}  "
         details = [(words, "") for words in edge.words]
@@ -91,7 +91,8 @@ def _evidence(edge: Edge, width: int) -> list[str]:
     return wrap(edge.standing.evidence, max(width, 20), **_UNBROKEN)
 
 
-def _title(node: Node, several: bool) -> Line:
+def title(node: Node, several: bool) -> Line:
+    """Return a node's name and kind, with its place if there are several."""
     where = f", {node.where}" if several and node.where else ""
     return [(node.name, "bold"), (f"  {node.words}{where}", "red" if node.offline or node.kind == MISSING else "dim")]
 

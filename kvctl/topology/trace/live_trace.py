@@ -48,7 +48,7 @@ async def trace(apis: Mapping[str, Api], name: str, key: str) -> Trace:
     walk = _Walk(graph, links, inventory, await ServerClock.of_connection(next(iter(apis.values()))))
     found = await walk.trace(node, subject_of(graph, node, key))
     unknown = (stream for place in inventory.places.values() for stream in place.unknown if stream != node.stream)
-    return replace(found, unreachable=tuple(unknown))
+    return replace(found, offline=tuple(unknown))
 
 
 async def _survey(apis: Mapping[str, Api]) -> Inventory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_wild
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.graph.graph import Edge, Graph, Node
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import UnknownTransform
@@ -128,8 +128,3 @@ class _Follower:
         if self._count > MAX_STOPS:
             return replace(stop, end=LIMIT)
         return replace(stop, onward=self.stops(stop.node, stop.subject, (*path, stop.node.id)))
-
-
-def literal(stop: Stop) -> str | None:
-    """Return the one subject of a stop; None if it has several, or none."""
-    return None if stop.subject is None or is_wild(stop.subject) else stop.subject

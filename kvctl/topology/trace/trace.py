@@ -80,14 +80,14 @@ class Trace:
     start: Traced
     origins: tuple[Traced, ...]
     replicas: tuple[Traced, ...]
-    unreachable: tuple[str, ...] = ()
+    offline: tuple[str, ...] = ()
     """Streams that do not answer and whose configuration is unknown: any of them may replicate the key."""
 
     @property
     def exists(self) -> bool:
         """Whether a stream holds an entry of the key, or may hold one."""
         nothing = (KeyState.ABSENT, KeyState.FILTERED_OUT)
-        return bool(self.unreachable) or any(
+        return bool(self.offline) or any(
             item.message is not None or item.state not in nothing for _, _, _, item in flat(self)
         )
 
@@ -98,7 +98,7 @@ class Trace:
             **self.start.to_json(),
             "origins": origins,
             "replicas": [_nested(item, "replicas") for item in self.replicas],
-            "unreachable": list(self.unreachable),
+            "offline": list(self.offline),
         }
 
 

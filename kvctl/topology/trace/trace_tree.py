@@ -6,25 +6,16 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from kvctl.kv.entry import from_message
-from kvctl.topology.graph.graph import MISSING, OUTSIDE
 from kvctl.topology.graph.rules import with_rules_text
-from kvctl.topology.graph.text_tree import WIDTH, Line, Span
+from kvctl.topology.graph.text_tree import WIDTH, Line, Span, title
 from kvctl.topology.trace.key_state import KeyState
 from kvctl.topology.trace.route import ABOVE, CYCLE, LIMIT
 from kvctl.topology.trace.trace import Trace, Traced
 from kvctl.units import format_age
 
-_KINDS = {OUTSIDE: "out of view", MISSING: "does not exist"}
 _GOOD = (KeyState.HELD, KeyState.ARRIVED)
 _NEUTRAL = (KeyState.FILTERED_OUT, KeyState.ABSENT)
-_DOUBTFUL = (
-    KeyState.DELETED,
-    KeyState.ON_ITS_WAY,
-    KeyState.UNKNOWN,
-    KeyState.OVERWRITTEN,
-    KeyState.EXPIRED,
-    KeyState.KEPT,
-)
+_BAD = (KeyState.LINK_DOWN, KeyState.OFFLINE, KeyState.STALE, KeyState.MISSING)
 _ENDS = {ABOVE: " (above)", CYCLE: " (cycle)", LIMIT: " (and more)"}
 _SHORTEST_TEXT = 20
 """Columns that evidence has at least, however deep its stop is."""
@@ -50,9 +41,7 @@ def _tree(stops: Sequence[Traced], arrow: str, margin: str) -> Iterator[Line]:
 
 def _title(stop: Traced) -> Line:
     """Return name, kind and place of a stream, the key and its state there."""
-    node = stop.node
-    where = f", {node.where}" if node.where else ""
-    line: Line = [(node.name, "bold"), (f"  {_KINDS.get(node.kind, node.kind)}{where}", "dim")]
+    line = title(stop.node, several=True)
     if stop.stop.subject is not None:
         line.append((f"  {stop.key or stop.stop.subject}", ""))
     if (state := _state(stop))[0]:
@@ -73,7 +62,7 @@ def _style(state: KeyState) -> str:
         return "green"
     if state in _NEUTRAL:
         return "dim"
-    return "yellow" if state in _DOUBTFUL else "red"
+    return "red" if state in _BAD else "yellow"
 
 
 def _details(stop: Traced, indent: str, margin: int = 0) -> Iterator[Line]:

@@ -129,8 +129,8 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
         nodes = {node["stream"]: (node["kind"], node["state"]) for node in json.loads(graph.out)["nodes"]}
         assert (nodes["MO"], nodes["KV_AO"]) == (("mirror", "offline"), ("unknown", "offline"))
         assert {(row["stream"], row["state"], row["revision"]) for row in json.loads(status.out)} == SILENT
-        assert json.loads(trace.out)["unreachable"] == ["KV_AO", "MO"]
-        assert "may replicate the key: `KV_AO`, `MO`" in trace.err
+        assert json.loads(trace.out)["offline"] == ["KV_AO", "MO"]
+        assert "Offline streams that may replicate the key: " in trace.err
         checks = {(item["check"], item["subject"]) for item in json.loads(doctor.out)}
         assert {("offline", "MO"), ("offline", "AO")} <= checks
         rows = {row["stream"]: row for row in json.loads(ls.out)}

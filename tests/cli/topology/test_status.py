@@ -13,7 +13,7 @@ from pathlib import Path
 from kvctl.server import Server
 from tests.cli.conftest import Run, open_terminal
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, until
+from tests.topology.conftest import Replicas, source, until
 from tests.topology.discover.test_metrics import parsed, values
 
 
@@ -46,6 +46,17 @@ def test_status_shows_replicas_in_a_table_and_as_records(
     ]  # fmt: skip
     assert run("topology", "status", mirror, "-s", server.url).out.split("\t")[12:15] == ["[]", "ok", "0"]
     assert run("topology", "status", unique("NONE"), "-s", server.url).exit_code == 3
+
+
+def test_status_prints_evidence_below_its_row(
+    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
+) -> None:
+    name = unique("A")
+    Replicas(raw).aggregate(name, source("NOBODY", name, "a.>", "b.>"))
+    heading, row, evidence = run("topology", "status", name, "-s", server.url, tty=True).out.splitlines()
+    assert heading.split()[:6] == ["REPLICA", "KIND", "ORIGIN", "KEYS", "LANDS", "AS"]
+    assert row.split()[:5] == [name, "aggregate", "NOBODY", "a.>", "b.>"]
+    assert evidence == "  `NOBODY` does not exist"
 
 
 def test_status_interval_needs_watch(run: Run, server: Server) -> None:

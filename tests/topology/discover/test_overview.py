@@ -23,7 +23,7 @@ async def test_bucket_and_mirror_on_one_server_both_answer(client: kvctl.Client,
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     empty = await overview.inspect(client.api, bucket)
-    assert (empty.answered_by, empty.alternates, empty.hazards) == (None, None, [])
+    assert (empty.answered_by, empty.reads.reported, empty.hazards) == (None, False, [])
     revision = raw.put(bucket, "k", b"v")
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     seen = await overview.inspect(client.api, bucket)
@@ -84,13 +84,18 @@ async def test_alternates_are_ordered_by_distance_from_the_client(supercluster: 
     ):
         await (await lon.create_bucket(bucket, cluster="lon")).put("k", b"v")
         await create_mirror(lon, Mirror(mirror, Origin(bucket), cluster="nyc"))
-        ours = {"name": f"KV_{bucket}", "cluster": "lon", "domain": ""}
-        theirs = {"name": mirror, "cluster": "nyc", "domain": ""}
+        ours = (bucket, f"KV_{bucket}", "origin", "lon", "lon", "ok", 0)
+        theirs = (mirror, mirror, "mirror", "nyc", "nyc", "ok", 0)
         for client, order in ((lon, [ours, theirs]), (nyc, [theirs, ours])):
             for name in (bucket, mirror):
-                seen = await overview.inspect(client.api, name)
-                assert seen.alternates == order
-                assert seen.answered_by == [order[0]["name"]]
+                found = (await overview.inspect(client.api, name)).reads
+                assert found.reported
+                rows = found.alternates
+                assert [
+                    (row.served_by, row.stream, row.role, row.cluster, row.leader, row.state, row.entries_behind)
+                    for row in rows
+                ] == order
+                assert [(row.here, row.round_trip is not None) for row in rows] == [(True, True), (False, False)]
 
 
 async def test_mirror_at_the_edge_answers_there(leaf: Lab, unique: Names) -> None:
@@ -101,7 +106,9 @@ async def test_mirror_at_the_edge_answers_there(leaf: Lab, unique: Names) -> Non
         await create_mirror(edge, Mirror(mirror, way))
         await create_aggregate(edge, Aggregate(aggregate, (way,)))
         seen = await overview.inspect(edge.api, mirror)
-        assert (seen.answered_by, seen.alternates) == ([mirror], None)
+        assert (seen.answered_by, seen.reads.reported) == ([mirror], False)
+        rows = [(row.stream, row.role, row.state, row.here) for row in seen.reads.alternates]
+        assert rows == [(mirror, "mirror", "ok", True), (f"KV_{bucket}", "origin", "ok", False)]
         assert seen.lineage is not None
         assert seen.lineage.same
         seen = await overview.inspect(edge.api, aggregate)
@@ -137,7 +144,7 @@ async def test_overview_of_replicas_on_three_servers(cluster: Lab, unique: Names
         await create_mirror(client, Mirror(mirror, Origin(bucket), replicas=3))
         for name in (bucket, mirror):
             seen = await overview.inspect(client.api, name)
-            assert {item["name"] for item in seen.alternates or ()} == {f"KV_{bucket}", mirror}
+            assert {item.stream for item in seen.reads.alternates} == {f"KV_{bucket}", mirror}
             assert set(seen.answered_by or ()) <= {f"KV_{bucket}", mirror}
             assert (seen.lineage or seen.lineages[mirror]).same
 
@@ -156,5 +163,7 @@ async def test_overview_when_the_origin_s_cluster_is_down() -> None:
             assert time.monotonic() - begun < 15
             assert (seen.description, seen.answered_by) == (None, ["ORDERS_NYC"])
             assert [item.name for item in seen.dependents or ()] == ["ORDERS_NYC"]
+            rows = [(row.served_by, row.role, row.state, row.here) for row in seen.reads.alternates]
+            assert rows == [("ORDERS_NYC", "mirror", "offline origin", True), ("ORDERS", "origin", "offline", False)]
             seen = await overview.inspect(nyc.api, "ORDERS_NYC")
             assert (seen.origins, seen.lineage, seen.answered_by) == ([None], None, ["ORDERS_NYC"])

@@ -1,0 +1,71 @@
+"""`kvctl bucket alternates`: the streams that can answer reads of a bucket, and the one that does."""
+
+from typing import TYPE_CHECKING, Any
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName
+from kvctl.cli.app.session import Session
+from kvctl.cli.bucket.views import health_style, last_seen_text
+from kvctl.render.view import Column, View
+
+if TYPE_CHECKING:
+    from kvctl.topology.discover.alternates import Reads
+
+app = group()
+
+FIELDS = (
+    "served_by", "role", "cluster", "domain", "leader", "state", "entries_behind", "last_seen", "round_trip", "here",
+)  # fmt: skip
+NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
+
+
+@command(
+    app,
+    "alternates",
+    examples=["kvctl bucket alternates ORDERS", "kvctl bucket alternates ORDERS -o name | head -1"],
+    see=["bucket show", "mirror create", "help topologies"],
+)
+async def alternates(session: Session, bucket: BucketName) -> None:
+    """List the streams that can answer reads of a bucket, nearest first.
+
+    Clients read a bucket by its name, and the nearest stream answers: the origin or one of its mirrors. The order is
+    that of the server, seen from the one that kvctl is connected to. HERE marks the streams that answered test reads,
+    with the shortest round trip; an empty bucket has no entry to read.
+
+    STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
+    may be. Servers outside of clusters report no alternates; then the origin and the mirrors in view are listed.
+    """
+    from kvctl.topology.discover import overview
+
+    found = await overview.inspect((await session.client()).api, bucket)
+    session.show(View(columns=COLUMNS, rows=rows(found.reads), name="served_by", empty="No stream answers reads here"))
+    if not found.reads.reported and found.reads.alternates:
+        session.note(NOT_REPORTED, always=True)
+
+
+def rows(found: "Reads") -> list[dict[str, Any]]:
+    """Return the JSON objects of alternates, nearest first."""
+    return [
+        {"order": order, **{name: getattr(item, name) for name in FIELDS}, "name": item.stream}
+        for order, item in enumerate(found.alternates, 1)
+    ]
+
+
+def _round_trip_text(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+COLUMNS = (
+    Column("order", "#", right=True),
+    Column("served_by"),
+    Column("role"),
+    Column("cluster"),
+    Column("domain"),
+    Column("leader"),
+    Column("state", style=health_style),
+    Column("entries_behind", "BEHIND", right=True),
+    Column("last_seen", text=last_seen_text),
+    Column("round_trip", text=_round_trip_text, right=True),
+    Column("here", text=lambda here: "<- reads from here" if here else "", style="green"),
+    Column("name", table=False),
+)
