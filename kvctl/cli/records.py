@@ -173,6 +173,9 @@ BRANCH_STATUS = record("(repository) (branch) (commit) (changes)")
 KEY_CHANGE = record("change key before after")
 MERGE_CONFLICT = record("change key base source dest")
 REF = record("name commit")
+BRANCH_ROW = record("name commit staged created message")
+TAG_ROW = record("name commit created message")
+TAG = record("name repository commit (last)")
 BRANCH = record("name repository commit staged (last)")
 REF_CHANGE = record("name repository commit changed?")
 BRANCH_DELETION = record("name repository commit staged changed?")
@@ -316,11 +319,12 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "repo checkout": (CHECKOUT, CHECKOUT_STEP),
     "repo annotate": (ANNOTATION,),
     "repo gc": (COLLECTION,),
-    "branch ls": (REF,),
+    "branch ls": (BRANCH_ROW,),
     "branch show": (BRANCH,),
     "branch create": (REF_CHANGE,),
     "branch delete": (BRANCH_DELETION, CHANGE),
-    "tag ls": (REF,),
+    "tag ls": (TAG_ROW,),
+    "tag show": (TAG,),
     "tag create": (REF_CHANGE,),
     "tag delete": (REF_CHANGE, CHANGE),
     "pipeline audit": (AUDIT, AUDIT_DIFFERENCE),

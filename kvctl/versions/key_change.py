@@ -37,6 +37,11 @@ class KeyChange:
     after: Value
     kind: Kind
 
+    @property
+    def is_conflict(self) -> bool:
+        """True if both sides changed the key."""
+        return self.kind is Kind.CONFLICT
+
     @classmethod
     def of(cls, key: str, before: Value, after: Value, *, conflict: bool = False) -> KeyChange:
         """Create the change, with the kind that follows from the values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -85,10 +86,20 @@ def reverting(store: Store, ref: str, parent: int | None, author: str) -> Plan:
     async def plan(_: Head) -> MergeInput:
         identity, before = await _commit_and_parent(store, ref, parent)
         title = (await refs.commit(store, identity)).message.partition("\n")[0]
-        message = f"Revert `{title}`" if title else f"Revert {identity[:12]}"
-        return MergeInput(identity, before, CommitInfo(message, author, {"reverts": identity}))
+        return MergeInput(identity, before, CommitInfo(_reverse(title, identity), author, {"reverts": identity}))
 
     return plan
+
+
+def _reverse(title: str, identity: str) -> str:
+    """Return the title of a commit that reverts another one; of a revert, that its changes are applied again."""
+    reverted = _REVERSED.fullmatch(title)
+    if reverted:
+        return f"{'Reapply' if reverted[1] == 'Revert' else 'Revert'} `{reverted[2]}`"
+    return f"Revert `{title}`" if title else f"Revert {identity[:12]}"
+
+
+_REVERSED = re.compile(r"(Revert|Reapply) `(.+)`")
 
 
 def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:

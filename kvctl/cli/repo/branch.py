@@ -1,6 +1,6 @@
 """`kvctl branch`: list, inspect, create and delete branches."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, deletes
@@ -18,9 +18,12 @@ from kvctl.cli.repo.options import (
     ref_option,
 )
 from kvctl.cli.topology.replicas import tell
-from kvctl.errors import ConflictError
+from kvctl.errors import ConflictError, NotFoundError
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, document
+from kvctl.render.view import Column, Row, View, document
+
+if TYPE_CHECKING:
+    from kvctl.versions.repository import Repository
 
 app = group(
     "branch",
@@ -32,13 +35,36 @@ app = group(
 )
 
 
+CONCURRENT_BRANCHES = 16
+"""Number of branches to read concurrently."""
+
+
 @command(app, "ls", examples=["kvctl branch ls config", "kvctl branch ls config -o name"], see=["branch show"])
 async def ls(session: Session, name: Name) -> None:
-    """List branches, each with its last commit."""
-    from kvctl.cli.repo.views import NAMED, named_rows
+    """List branches, each with its last commit and count of staged changes."""
+    import asyncio
+
+    from kvctl.cli.repo.views import BRANCHES
 
     repository = await open_repository(session, parse_name(name))
-    session.show(View(columns=NAMED, rows=named_rows(await repository.branches()), empty="No branches"))
+    rows: list[Row] = []
+    names = sorted(await repository.branches())
+    for start in range(0, len(names), CONCURRENT_BRANCHES):
+        found = await asyncio.gather(*(_row(repository, one) for one in names[start : start + CONCURRENT_BRANCHES]))
+        rows += [row for row in found if row is not None]
+    session.show(View(columns=BRANCHES, rows=rows, empty="No branches"))
+
+
+async def _row(repository: "Repository", branch: str) -> Row | None:
+    """Return the row of a branch, None if it was deleted since it was listed."""
+    from kvctl.cli.repo.views import ref_row
+
+    try:
+        status = await repository.status(branch, values=False)
+    except NotFoundError:
+        return None
+    staged = {"staged": len(status.changes)}
+    return ref_row(branch, await repository.show(status.commit), staged)
 
 
 @command(

@@ -174,6 +174,7 @@ async def _rows(commits: AsyncIterator[tuple[str, "Commit"]], together: int) -> 
         "kvctl repo diff config@main",
         "kvctl repo diff config@v1 main",
         "kvctl repo diff config@main release --three-dot",
+        "kvctl repo diff config@v1 main -p > changes.diff",
         "kvctl repo diff config@main --exit-code || echo something is staged",
     ],
     see=["repo status", "repo merge", "bucket diff"],
@@ -183,6 +184,10 @@ async def diff(
     at: AtRef,
     other: Annotated[str | None, ref_argument("REF", "Ref to compare with (default: the staged changes)")] = None,
     three_dot: Annotated[bool, typer.Option("--three-dot", help="Show what REF changed since the merge base")] = False,
+    patch: Annotated[
+        bool, typer.Option("--patch", "-p", help="Show changed lines, as on a terminal without -o")
+    ] = False,
+    stat: Annotated[bool, typer.Option("--stat", help="Show a table with the beginning of each value")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences")] = False,
 ) -> int:
     """Show the differences between two refs.
@@ -191,12 +196,16 @@ async def diff(
     (`~`). A branch means its last commit; append `$` to include its staged changes. Without REF, the branch's staged
     changes are shown.
 
+    On a terminal the changed lines of each value are shown, as in `git diff`; -p does that in a pipe, too. --stat shows
+    a table of the keys. Binary values are shown by their sizes. With -o every key is a record with both values.
+
     --three-dot shows what merging REF into the first ref would change: the changes since their merge base, with `*` for
     conflicts.
     """
-    from kvctl.cli.repo.views import show_changes
+    from kvctl.cli.repo.views import show_changes, show_patch
 
     place = parse_at(at)
+    as_patch = _is_patch(session, patch, stat)
     if other is None and three_dot:
         raise UsageError("`--three-dot` compares two refs", hint=f"Use `kvctl repo diff {place} REF --three-dot`")
     ref = None if other is None else parse_ref(other, place.repository)
@@ -207,5 +216,16 @@ async def diff(
         )
     repository = await open_repository(session, place.repository)
     found = await repository.diff(place.ref, ref, three_dot=three_dot, values=False)
-    await show_changes(session, repository, found, empty="No differences")
+    if as_patch and found:
+        await show_patch(session, repository, found)
+    else:
+        await show_changes(session, repository, found, empty="No differences")
     return PENDING if found and exit_code else 0
+
+
+def _is_patch(session: Session, patch: bool, stat: bool) -> bool:
+    """Return True if the difference is shown as a patch. Raises UsageError for options that cannot be combined."""
+    if patch and (stat or session.options.output is not None):
+        raise UsageError(f"`--patch` and `{'--stat' if stat else '--output'}` cannot be combined")
+    as_rows = stat or session.options.output is not None or session.options.columns
+    return patch or (session.output == "table" and not as_rows)

@@ -60,7 +60,7 @@ async def merge(
         typer.Option(
             "--strategy",
             metavar="STRATEGY",
-            help="AuditReader that wins conflicts: `source-wins` or `dest-wins`",
+            help="Side that wins conflicts: `source-wins` or `dest-wins`",
             autocompletion=one_of(*STRATEGIES),
         ),
     ] = None,

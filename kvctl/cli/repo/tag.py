@@ -1,6 +1,6 @@
 """`kvctl tag`: list, create and delete tags."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes
@@ -17,7 +17,11 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import tell
 from kvctl.errors import ConflictError
-from kvctl.render.view import View
+from kvctl.render.view import Column, View, document
+
+if TYPE_CHECKING:
+    from kvctl.cli.repo.options import At
+    from kvctl.versions.repository import Repository
 
 app = group(
     "tag",
@@ -31,10 +35,26 @@ app = group(
 @command(app, "ls", examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"], see=["tag create"])
 async def ls(session: Session, name: Name) -> None:
     """List tags, each with its commit."""
-    from kvctl.cli.repo.views import NAMED, named_rows
+    from kvctl.cli.repo.views import TAGS, ref_row
 
     repository = await open_repository(session, parse_name(name))
-    session.show(View(columns=NAMED, rows=named_rows(await repository.tags()), empty="No tags"))
+    tags = sorted((await repository.tags()).items())
+    rows = [ref_row(tag, await repository.show(commit)) for tag, commit in tags]
+    session.show(View(columns=TAGS, rows=rows, empty="No tags"))
+
+
+@command(app, "show", examples=["kvctl tag show config@v1"], see=["tag ls", "repo show"])
+async def show(session: Session, at: AtTag) -> None:
+    """Show a tag with its commit."""
+    from kvctl.cli.repo.views import COMMIT, commit_row
+
+    place = parse_tag(at)
+    repository = await open_repository(session, place.repository)
+    commit = commit_row(await repository.show(await _commit_of(repository, place)))
+    row = {"name": place.ref, "repository": place.repository, "commit": commit["id"], "last": commit}
+    last = View(columns=[column for column in COMMIT if column.key != "id"], rows=[commit], single=True)
+    columns = [Column("name", style="green"), Column("repository"), Column("commit", style="yellow")]
+    session.show(document(row, *columns, sections=[("Commit", last)]))
 
 
 @command(
@@ -82,17 +102,23 @@ async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: Dry
     Its commit is kept while a branch or another tag reaches it.
     """
     from kvctl.cli.repo.views import short
-    from kvctl.versions.refs import RefNotFound
 
     place = parse_tag(at)
     repository = await open_repository(session, place.repository, write=not dry_run)
-    commit = (await repository.tags()).get(place.ref)
-    if commit is None:
-        raise RefNotFound(
-            f"Tag `{place.ref}` does not exist", hint=f"List the tags with `kvctl tag ls {place.repository}`"
-        )
+    commit = await _commit_of(repository, place)
     if not dry_run:
         await repository.delete_tag(place.ref)
     row = {"name": place.ref, "repository": place.repository, "commit": commit}
     text = f"{'Would delete' if dry_run else 'Deleted'} tag `{place.ref}`, at commit `{short(commit)}`"
     tell(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)
+
+
+async def _commit_of(repository: "Repository", place: "At") -> str:
+    """Return the id of a tag's commit. Raises RefNotFound."""
+    from kvctl.versions.refs import RefNotFound
+
+    commit = (await repository.tags()).get(place.ref)
+    if commit is None:
+        hint = f"List the tags with `kvctl tag ls {place.repository}`"
+        raise RefNotFound(f"Tag `{place.ref}` does not exist", hint=hint)
+    return commit

@@ -142,6 +142,21 @@ def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "commit": commit} for name, commit in sorted(refs.items())]
 
 
+BRANCHES = [
+    *NAMED,
+    Column("staged", right=True),
+    Column("created", "AGE", text=age_text),
+    Column("message", "SUBJECT", text=lambda message: message.partition("\n")[0], flex=True),
+]
+TAGS = [column for column in BRANCHES if column.key != "staged"]
+
+
+def ref_row(name: str, commit: "Commit", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a branch or tag with its commit as a JSON object, `more` between id and time."""
+    row = {"name": name, "commit": commit.id, **(more or {})}
+    return row | {"created": format_time(commit.created_ns), "message": commit.message}
+
+
 # -- differences -------------------------------------------------------------------------------------------
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "conflict": "*"}
@@ -175,6 +190,32 @@ async def show_changes(
             ]
 
     await _show_rows(session, View(columns=CHANGES, name="key", empty=empty), rows())
+
+
+async def show_patch(session: Session, repository: "Repository", changes: Iterable["KeyChange"]) -> None:
+    """Print keys that differ as a patch, with colours on a terminal."""
+    from kvctl.cli.repo.patch import patch_lines
+
+    escaped, colored = session.terminal.is_terminal, session.terminal.colored
+
+    def shown(text: str, style: str) -> str:
+        text = escape(text, keep="\n\t") if escaped else text
+        return paint(text, style) if colored and style else text
+
+    async def chunks() -> AsyncIterator[bytes]:
+        async for some in repository.resolved(changes):
+            lines = [
+                shown(text, style)
+                for one in some
+                for text, style in patch_lines(one.key, _bytes(one.before), _bytes(one.after), conflict=one.is_conflict)
+            ]
+            yield "".join(f"{line}\n" for line in lines).encode()
+
+    await session.stream_bytes(chunks())
+
+
+def _bytes(value: "Value") -> bytes | None:
+    return value if isinstance(value, bytes) else None
 
 
 async def show_conflicts(session: Session, repository: "Repository", conflicts: Iterable["KeyConflict"]) -> None:

@@ -172,13 +172,30 @@ class TestCommits:
         repo.commit("two", a="2", b="2")
         repo.commit("three", "try", a="3", d="1")
         repo.text("put", "@try", "raw", "-", stdin=b"\xff")
-        assert repo("diff", "@main", "try", tty=True) == snapshot(name="two dots")
-        assert repo("diff", "@main", "@try$", tty=True) == snapshot(name="staged")
-        assert repo("diff", "@main", "try", "--three-dot", tty=True) == snapshot(name="three dots")
+        assert repo("diff", "@main", "try", "--stat", tty=True) == snapshot(name="two dots")
+        assert repo("diff", "@main", "@try$", "--stat", tty=True) == snapshot(name="staged")
+        assert repo("diff", "@main", "try", "--three-dot", "--stat", tty=True) == snapshot(name="three dots")
         assert repo("diff", "@main", "try$", "-o", "json") == snapshot(name="json")
         assert repo("diff", "@main", "main", "--exit-code").exit_code == 0
         assert repo("diff", "@main", "try", "--exit-code").exit_code == 8
         assert repo("diff", "@main", "nope").exit_code == 3
+
+    def test_diff_on_a_terminal_shows_changed_lines(self, repo: Repo, snapshot: Any) -> None:
+        text = "server:\n  port: 8080\n  host: a\n  workers: 4\nlog:\n  level: info\n  path: \x1b[31m\n"
+        repo.commit("one", app_yaml=text, app_port="80", gone="1")
+        repo.put(app_yaml=text.replace("8080", "9090").replace("info", "debug"), app_port="81", new="1")
+        repo.text("put", "@main", "raw", "-", stdin=b"\xff")
+        repo.text("delete", "@main", "gone")
+        assert repo("diff", "@main", tty=True) == snapshot(name="terminal")
+        assert repo("diff", "@main", "--color", "always", tty=True) == snapshot(name="colours")
+        piped = repo("diff", "@main", "-p").out
+        assert "-  port: 8080\n+  port: 9090\n" in piped
+        assert "path: \x1b[31m\n" in piped
+        assert repo("diff", "@main").out.startswith("changed\tapp.port\t80\t81\n")
+        assert repo("diff", "@main", "--stat", tty=True).out.splitlines()[1].split() == ["~", "app.port", "80", "81"]
+        assert repo("diff", "@main", "main", tty=True).exit_code == 0
+        for other in ("--stat", "-ojson"):
+            assert repo("diff", "@main", "-p", other).exit_code == 2
 
     def test_annotate_names_the_last_commit_of_each_key(self, repo: Repo, snapshot: Any) -> None:
         one = repo.commit("one", a_x="1", b="1")
@@ -241,6 +258,8 @@ class TestMerges:
         assert (made["message"], made["meta"]) == ("Revert `two`", {"reverts": two})
         assert repo.text("get", "@main", "a") == "1"
         assert repo("revert", "@main", two).exit_code == 1
+        assert repo.json("repo", "revert", "@main", "main")["message"] == "Reapply `two`"
+        assert repo.json("repo", "revert", "@main", "main")["message"] == "Revert `two`"
         again = repo.json("repo", "cherry-pick", "@main", two)
         assert (again["message"], again["meta"]) == ("two", {"cherry-picked-from": two})
         repo.commit("three", a="3")
@@ -289,7 +308,15 @@ class TestBranchesAndTags:
         assert repo.run("branch", "create", "@try", "--from", one) == snapshot(name="elsewhere")
         assert repo.run("branch", "create", "@a b") == snapshot(name="name")
         assert repo.run("branch", "create", "@other", "--from", "nope").exit_code == 3
-        assert repo.json("branch", "ls", ".") == [{"name": "main", "commit": two}, {"name": "try", "commit": two}]
+        listed = repo.json("branch", "ls", ".")
+        assert [(row["name"], row["commit"], row["staged"], row["message"]) for row in listed] == [
+            ("main", two, 1, "two"), ("try", two, 0, "two")
+        ]  # fmt: skip
+        table = repo.run("branch", "ls", ".", tty=True).out.splitlines()
+        assert [line.split() for line in table] == [
+            ["NAME", "COMMIT", "STAGED", "AGE", "SUBJECT"],
+            ["main", two[:12], "1", "just", "now", "two"], ["try", two[:12], "0", "just", "now", "two"],
+        ]  # fmt: skip
         shown = repo.json("branch", "show", "@main")
         assert (shown["commit"], shown["staged"], shown["last"]["message"]) == (two, 1, "two")
         assert repo.run("branch", "show", "@nope").exit_code == 3
@@ -306,7 +333,12 @@ class TestBranchesAndTags:
         assert repo.run("tag", "create", "@v1.0", one) == snapshot(name="again")
         assert repo.run("tag", "create", "@v1.0") == snapshot(name="elsewhere")
         assert repo.run("tag", "create", "@main").exit_code == 4
-        assert repo.json("tag", "ls", ".") == [{"name": "v1.0", "commit": one}]
+        (listed,) = repo.json("tag", "ls", ".")
+        assert (listed["name"], listed["commit"], listed["message"]) == ("v1.0", one, "one")
+        shown = repo.json("tag", "show", "@v1.0")
+        assert (shown["name"], shown["commit"], shown["last"]) == ("v1.0", one, repo.json("repo", "show", "@v1.0"))
+        assert repo.run("tag", "show", "@v1.0", tty=True).masked({r"20\S+Z": "TIME"}) == snapshot(name="show")
+        assert repo.run("tag", "show", "@v2").exit_code == 3
         assert repo.text("get", "@v1.0", "a") == "1"
         assert repo.run("put", "@v1.0", "a", "2") == snapshot(name="put")
         repo.text("tag", "delete", "@v1.0")
