@@ -78,7 +78,7 @@ class Record:
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether it may have no field, and be null."""
+        """True if it may have no field, and be null."""
         return not any(item.required for item in self.fields.values()) and not self._rules_of(OneAtLeast)
 
     def read(self, reader: Reader, path: Path) -> dict[str, Any]:

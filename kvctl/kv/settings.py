@@ -82,9 +82,9 @@ class Setting:
     part_of: str = ""
     """Setting whose value contains this one, which then is not a field of BucketConfig."""
     fixed: bool = False
-    """Whether it cannot be changed after the creation."""
+    """True if it cannot be changed after the creation."""
     clearable: bool = True
-    """Whether an edit can reset it to its default."""
+    """True if an edit can reset it to its default."""
     check: Callable[[Any], str | None] | None = None
     """Returns the problem of an invalid value, which servers would refuse or silently change."""
     write: Callable[[StreamConfig, Any], None] | None = None

@@ -63,7 +63,7 @@ class Found:
 
     @property
     def sealed(self) -> bool:
-        """Whether it is permanently read-only."""
+        """True if it is permanently read-only."""
         return bool(self.info["config"].get("sealed"))
 
     @property

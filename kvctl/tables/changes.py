@@ -35,7 +35,7 @@ class Version:
 
     @property
     def special(self) -> bool:
-        """Whether it is NO_VERSION or NOT_EXISTS."""
+        """True if it is NO_VERSION or NOT_EXISTS."""
         return self.life == 0
 
     @classmethod

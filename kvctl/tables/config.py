@@ -45,7 +45,7 @@ class TableConfig:
     partitions: int = 16
     """Number of partitions, which never changes."""
     apart: bool = False
-    """Whether every partition is a separate stream."""
+    """True if every partition is a separate stream."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of BucketConfig (SETTINGS)."""
 

@@ -45,7 +45,7 @@ class Range:
 
     @property
     def complete(self) -> bool:
-        """Whether the range contains every key of its families."""
+        """True if the range contains every key of its families."""
         return not self.prefix and self.start is None and self.end is None
 
     def _bounds(self) -> tuple[bytes, bytes | None, bytes | None]:

@@ -60,7 +60,7 @@ class Write:
 
     @property
     def ends(self) -> bool:
-        """Whether this request completes the change."""
+        """True if this request completes the change."""
         if self.change.entries:
             return self.verb is Verb.SEED
         return self.verb is not Verb.DELETE or self.change.action is Action.DELETE

@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """Whether anything is to be done: not if it exists with the same configuration."""
+        """True if something has to be done, as it does not exist with the same configuration."""
         return self.info is None or bool(differences(self.info["config"], self.config))
 
     @property

@@ -75,7 +75,7 @@ class StandIn:
     place: Place
     config: StreamConfig
     exists: bool
-    """Whether the mirror itself exists."""
+    """True if the mirror itself exists."""
     link: Link = field(compare=False)
 
     @property

@@ -179,7 +179,7 @@ class _Audit:
 
     @property
     def mirror(self) -> bool:
-        """Whether revisions have to agree as well."""
+        """True if revisions have to agree as well."""
         return self.replica.kind is Kind.MIRROR
 
     async def run(self) -> None:

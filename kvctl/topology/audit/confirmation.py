@@ -65,12 +65,12 @@ class Feed:
 
     @property
     def complete(self) -> bool:
-        """Whether everything in the origin is replicated."""
+        """True if everything in the origin is replicated."""
         return self.rules.taken == (">",) or {*(self.info["config"].get("subjects") or (">",))} <= {*self.rules.taken}
 
     @property
     def alone(self) -> bool:
-        """Whether the origin has only one stream replica."""
+        """True if the origin has only one stream replica."""
         return int(self.info["config"].get("num_replicas") or 1) == 1
 
     def subject(self, landed: str, here: Held | None) -> str | None:
@@ -105,7 +105,7 @@ class Recheck:
     ages: Ages
     """The replica's expiry settings."""
     alone: bool
-    """Whether the replica has only one stream replica: a mirror there does not hold what it has skipped."""
+    """True if the replica has only one stream replica: a mirror there does not hold what it has skipped."""
     mirror: bool
     feeds: Sequence[Feed]
     ignored: Collection[str]

@@ -69,7 +69,7 @@ class Outcome:
     error: KvctlError | None = None
     """Reason why the pair could not be audited."""
     offline: bool = False
-    """Whether the servers of the replica do not answer."""
+    """True if the servers of the replica do not answer."""
 
     @property
     def state(self) -> Health | None:
@@ -90,14 +90,14 @@ class Outcome:
 
     @property
     def consistent(self) -> bool | None:
-        """Whether the replica holds what its origin does; None if unknown."""
+        """True if the replica has the contents of its origin; None if unknown."""
         if self.error is not None:
             return None
         return not self.drifts and not self.hidden
 
     @property
     def drifts(self) -> bool:
-        """Whether the contents differ, which a repair fixes."""
+        """True if the contents differ, which a repair fixes."""
         return bool(self.differences or self.evidence)
 
     def add(self, difference: Difference) -> None:

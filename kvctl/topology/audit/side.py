@@ -45,7 +45,7 @@ class AuditReader:
     stream: str
     subjects: tuple[str, ...] = (">",)
     by_name: bool = False
-    """Whether only names and single keys can be read: exports to other accounts may allow no more."""
+    """True if only names and single keys can be read: exports to other accounts may allow no more."""
 
     async def ready(self) -> AuditReader:
         """Return the reader, adapted to how the stream may be read. Raises StreamNotFound, and errors of access."""

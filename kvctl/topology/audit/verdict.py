@@ -51,7 +51,7 @@ class Ages(NamedTuple):
     max_age: int
     """Its ttl in ns; 0: none."""
     own: bool
-    """Whether per-key TTLs are allowed."""
+    """True if per-key TTLs are allowed."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Ages:
@@ -73,7 +73,7 @@ class Held:
 
     @property
     def lives(self) -> bool:
-        """Whether it is a value, not a deletion."""
+        """True if it is a value, not a deletion."""
         return self.mark != DELETED
 
     def ends(self, ages_of: Ages) -> int | None:

@@ -38,7 +38,7 @@ class Place:
 
     @property
     def listing(self) -> streams.Listing:
-        """The same streams as the server listed them."""
+        """Streams as the server listed them."""
         return streams.Listing(tuple(self.infos.values()), {name: self.offline.get(name) for name in self.unreachable})
 
     def has(self, stream: str) -> bool:
@@ -59,7 +59,7 @@ class Place:
 
     @property
     def seen(self) -> bool:
-        """Whether its servers were asked."""
+        """True if its servers were asked."""
         return True
 
 
@@ -79,7 +79,7 @@ class Link:
 
     @property
     def silent(self) -> bool:
-        """Whether the reader does not answer: only the configuration and the servers in its info are valid then."""
+        """True if the reader does not answer: only the configuration and the servers in its info are valid then."""
         return bool(self.place.offline) and self.info["config"]["name"] in self.place.offline
 
 

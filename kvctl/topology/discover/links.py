@@ -53,7 +53,7 @@ class Upstream:
 
     @property
     def behind(self) -> bool:
-        """Whether entries may be missing. A lag of 0 does not prove that none are."""
+        """True if entries may be missing. A lag of 0 does not prove that none are."""
         return self.lag > 0 or self.last_seen is None or self.error is not None
 
 
@@ -72,7 +72,7 @@ class Dependent:
 
     @property
     def offline(self) -> bool:
-        """Whether its servers do not answer."""
+        """True if its servers do not answer."""
         return self.upstream is None or self.last_revision is None
 
     def has(self, revision: int) -> bool:

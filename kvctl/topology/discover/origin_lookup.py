@@ -51,7 +51,7 @@ class Seen:
     exists: bool | None
     """None: unknown."""
     reachable: bool = True
-    """Whether anything answers at its address."""
+    """True if anything answers at its address."""
 
     @property
     def config(self) -> StreamConfig | None:

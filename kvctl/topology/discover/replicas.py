@@ -39,7 +39,7 @@ class Replica:
 
     @property
     def silent(self) -> bool:
-        """Whether its servers do not answer."""
+        """True if its servers do not answer."""
         return any(link.silent for link in self.links)
 
 

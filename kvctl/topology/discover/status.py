@@ -54,7 +54,7 @@ class Wanted:
     topology: Topology | None = None
     """A file whose replicas are selected, in its contexts."""
     must_exist: bool = True
-    """Whether an unknown name is an error."""
+    """True if an unknown name is an error."""
 
     @property
     def selects(self) -> bool:

@@ -36,7 +36,7 @@ class Row:
     default: Any = None
     """The tool's value when the field is absent, in its own terms, if that is a setting."""
     always: bool = False
-    """Whether to write it even if it means no setting."""
+    """True if to write it even if it means no setting."""
 
 
 def written(rows: Sequence[Row], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Node:
     """API prefix of its account, if it is another one."""
     cluster: str | None = None
     offline: bool = False
-    """Whether its servers do not answer."""
+    """True if its servers do not answer."""
 
     @property
     def words(self) -> str:
@@ -48,7 +48,7 @@ class Node:
 
     @property
     def absent(self) -> bool:
-        """Whether nothing but its name and configuration can be read."""
+        """True if nothing but its name and configuration can be read."""
         return self.offline or self.kind in (OUTSIDE, MISSING)
 
     @property
@@ -71,7 +71,7 @@ class Edge:
     standing: ReplicaHealth | None = None
     """Health of the replica; None if drawn from a file, or if only its origin is known."""
     offline: bool = False
-    """Whether the replica is known only by what its origin reports, because its servers do not answer."""
+    """True if the replica is known only by what its origin reports, because its servers do not answer."""
     source: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The source as the replica's configuration has it."""
 

@@ -51,11 +51,11 @@ class Draft:
     reads: tuple[Where | None, ...] = ()
     """Locations of its current origins."""
     follows: bool = False
-    """Whether it changes because an origin does."""
+    """True if it changes because an origin does."""
     recreated: bool = False
-    """Whether it is recreated: no server can change it in place, or its origin's content is replaced."""
+    """True if it is recreated: no server can change it in place, or its origin's content is replaced."""
     cascades: bool = False
-    """Whether it is recreated because its origin is."""
+    """True if it is recreated because its origin is."""
 
     @property
     def where(self) -> Where:
@@ -80,7 +80,7 @@ class Draft:
 
     @property
     def in_place(self) -> bool:
-        """Whether it can reach the desired state without being recreated."""
+        """True if it can reach the desired state without being recreated."""
         before, after = self.before or self.after, self.after
         stay = {source["name"] for source in sources_of(after)}
         return (
@@ -93,7 +93,7 @@ class Draft:
 
     @property
     def replaces_content(self) -> bool:
-        """Whether its content is replaced without its readers noticing."""
+        """True if its content is replaced without its readers noticing."""
         mirror = (self.before or {}).get("mirror")
         other = self.cascades or not mirror or not same_mirror(mirror, self.after.get("mirror"))
         return (self.recreated and other) or bool(self.leaving)

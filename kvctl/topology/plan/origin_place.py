@@ -38,7 +38,7 @@ class View(Protocol):
 
     @property
     def seen(self) -> bool:
-        """Whether its servers were asked."""
+        """True if its servers were asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Located:
     where: Where | None
     """None: not in view."""
     exists: bool | None
-    """Whether it exists when the change is applied; None: unknown."""
+    """True if it exists when the change is applied; None: unknown."""
     seen: Seen | None = None
     """Result of its lookup, if it is in another domain or account."""
 

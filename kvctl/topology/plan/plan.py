@@ -77,18 +77,18 @@ class Change:
 
     @property
     def is_copy(self) -> bool:
-        """Whether its content comes only from its origins, so that nothing is lost with it."""
+        """True if its content comes only from its origins, so that nothing is lost with it."""
         config = self.live["config"] if self.live else self.after or {}
         return bool(config.get("mirror") or (config.get("sources") and not config.get("subjects")))
 
     @property
     def refilled(self) -> bool:
-        """Whether its deleted content is replicated again from its origins."""
+        """True if its deleted content is replicated again from its origins."""
         return self.is_copy and self.action is Action.RECREATE
 
     @property
     def asks_name(self) -> bool:
-        """Whether the confirmation requires its name: its data is deleted, or readers remain."""
+        """True if the confirmation requires its name: its data is deleted, or readers remain."""
         return self.action is Action.RECREATE or (self.action is Action.DELETE and bool(self.readers))
 
 

@@ -61,7 +61,7 @@ class Reading:
 
     @property
     def known(self) -> bool:
-        """Whether the entry, or its absence, is known."""
+        """True if the entry, or its absence, is known."""
         return not self.error
 
 

@@ -100,7 +100,7 @@ class _Access:
 
     api: Api
     silent: bool = False
-    """Whether its servers are known not to answer."""
+    """True if its servers are known not to answer."""
 
 
 class _Walk:

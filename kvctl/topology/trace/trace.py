@@ -85,7 +85,7 @@ class Trace:
 
     @property
     def exists(self) -> bool:
-        """Whether a stream holds an entry of the key, or may hold one."""
+        """True if a stream holds an entry of the key, or may hold one."""
         nothing = (KeyState.ABSENT, KeyState.FILTERED_OUT)
         return bool(self.offline) or any(
             item.message is not None or item.state not in nothing for _, _, _, item in flat(self)
