@@ -31,6 +31,8 @@ _SIZES = {
     "g": 1024**3, "gib": 1024**3, "gb": 1000**3,
     "t": 1024**4, "tib": 1024**4, "tb": 1000**4,
 }  # fmt: skip
+SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+"""Units of sizes for people, each 1024 times the one before."""
 SIZE_PATTERN = r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)"
 _SIZE = re.compile(rf"{SIZE_PATTERN}\Z", re.ASCII)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
@@ -106,7 +108,7 @@ def format_size(size: int) -> str:
     if size < 1024:
         return f"{size} B"
     amount = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
+    for unit in SIZES[1:-1]:
         amount /= 1024
         if amount < 1023.95:  # larger amounts would round to 1024.0
             return f"{amount:.1f} {unit}"

@@ -163,11 +163,11 @@ class Session:
         if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
             raise Cancelled("Cancelled")
 
-    def progress(self, what: str, total: int | None = None) -> "Progress":
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> "Progress":
         """Show progress on a terminal's stderr after half a second: `with session.progress("Copying keys") as bar:`."""
         from kvctl.render.progress import Progress
 
-        return Progress(what, total, enabled=self.terminal.speaks and not self.options.quiet)
+        return Progress(what, total, unit=unit, enabled=self.terminal.speaks and not self.options.quiet)
 
     def read_input(self, file: str) -> bytes:
         """Read a file, `-` for standard input. Raises UsageError."""

@@ -25,6 +25,7 @@ from kvctl.render.view import Column, View, age_text, document, size_text
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
     from kvctl.kv.client import Client
     from kvctl.kv.maintenance.manifest import Manifest
 
@@ -94,7 +95,7 @@ async def copy(
         assert binding.info is not None
         show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
         return
-    with session.progress(f"Copying {bucket}") as progress:
+    with session.progress(f"Copying {bucket}", await _entries_of(source, data), unit="entries") as progress:
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
     row = {"name": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
     entries = f", {counted(copied.entries, 'entry')}" if data else ""
@@ -204,7 +205,7 @@ async def compact(
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
     hazards.refuse(reasons, force, f"Compacting `{bucket}` could lose or restore data")
-    with session.progress("Removing deleted keys", len(found.entries)) as progress:
+    with session.progress("Removing deleted keys", len(found.entries), unit="keys") as progress:
         messages = await bucket_changes.compact(source, found, progress.advance)
     row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
     text = f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
@@ -226,7 +227,7 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     from kvctl.kv.maintenance import bucket_backup
 
     client = await session.client()
-    with session.progress(f"Backing up {bucket}") as progress:
+    with session.progress(f"Backing up {bucket}", unit="bytes") as progress:
         made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
     report(session, _manifest_row(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
 
@@ -257,7 +258,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     expected = manifest.read(directory)
     api = (await session.client()).api
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
-    with session.progress(f"Restoring {expected.bucket}", total) as progress:
+    with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
     await offer_to_recreate(session, api, expected.stream)
     row = {
@@ -303,6 +304,15 @@ def _manifest_view(expected: "Manifest") -> View:
 
 def _contents(made: "Manifest") -> str:
     return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
+
+
+async def _entries_of(source: "Bucket", data: str | None) -> int | None:
+    """Return the number of entries that a copy sends, None without data."""
+    binding = await source.locate()
+    if data is None or binding.info is None:
+        return None
+    state = binding.info["state"]
+    return int(state["messages"] if data == "history" else state.get("num_subjects") or 0)
 
 
 async def _client_of(session: Session, name: str | None) -> "Client":

@@ -50,11 +50,11 @@ async def _stale(session: Session, api: "Api", stream: str) -> "list[Replica]":
 
 
 async def _differs(session: Session, replica: "Replica") -> bool:
-    from kvctl.topology.audit.audit import audit
+    from kvctl.topology.audit.audit import audit, messages_to_read
 
     if not replica.info["state"]["messages"]:
         return False
-    with session.progress(f"Auditing {replica.name}") as progress:
+    with session.progress(f"Auditing {replica.name}", messages_to_read(replica), unit="keys") as progress:
         outcomes = await audit(replica, _PATIENCE, advance=progress.advance)
     return any(outcome.consistent is False for outcome in outcomes)
 
@@ -71,7 +71,7 @@ async def _recreate(session: Session, replica: "Replica") -> None:
     from kvctl.topology.apply import repair
 
     try:
-        with session.progress(f"Filling {replica.name}") as progress:
+        with session.progress(f"Filling {replica.name}", unit="entries") as progress:
             await repair.run(repair.Repair(replica), advance=progress.advance)
     except KvctlError as error:
         session.warn(f"Could not recreate mirror `{replica.name}`: {error.message}")

@@ -140,8 +140,8 @@ async def _load(session: Session, target: Target, source: "LoadInput", options: 
     """Load with a progress bar, and report rejected rows and how to resume."""
     rejections = _Rejections(session)
     try:
-        with session.progress(f"Loading {target.text}", source.size) as bar:
-            reporting = replace(options, rejected=rejections.add, advance=bar.advance)
+        with session.progress(f"Loading {target.text}", source.size, unit="bytes") as bar:
+            reporting = replace(options, rejected=rejections.add, advance=bar.advance, advance_rows=bar.advance_rows)
             return await target.load(session, source, reporting)
     except BaseException:
         if session.terminal.interruption is not None:

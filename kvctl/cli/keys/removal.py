@@ -176,7 +176,7 @@ async def _run(session: Session, bucket: "Bucket", removal: Removal, chosen: Cho
 
     async def batches() -> AsyncIterator[Sequence[Row]]:
         nonlocal done
-        with session.progress(f"{removal.verb[:-1]}ing keys", len(keys)) as progress:
+        with session.progress(f"{removal.verb[:-1]}ing keys", len(keys), unit="keys") as progress:
             for start in range(0, len(keys), CONCURRENT_REMOVALS):
                 chunk = keys[start : start + CONCURRENT_REMOVALS]
                 outcomes = await _all(removal.one(bucket, key) for key in chunk)

@@ -164,7 +164,7 @@ async def hashing(session: Session, what: str, total: int, work: Callable[..., T
     import asyncio
 
     stopped = False
-    with session.progress(what, total) as bar:
+    with session.progress(what, total, unit="bytes") as bar:
 
         def advance(count: int) -> None:
             if stopped:

@@ -80,7 +80,7 @@ async def checkout(
     if rollout.steps:
         _preview(session, rollout)
         await session.confirm(_question(rollout), yes=yes)
-    with session.progress(f"Rolling out to {to}", len(rollout.steps)) as progress:
+    with session.progress(f"Rolling out to {to}", len(rollout.steps), unit="keys") as progress:
         done = await checkout.apply(rollout, bucket, advance=progress.advance)
     _report(session, place, rollout, done)
 

@@ -184,7 +184,7 @@ async def remove_origin(
     hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
     if not keep_data and session.interactive:  # the origin still holds what is deleted
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
-    with session.progress(f"Removing keys of {bucket}") as progress:
+    with session.progress(f"Removing keys of {bucket}", unit="entries") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
     row = {"name": name, "stream": found.after["name"], "origins": origin_rows(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip

@@ -225,12 +225,12 @@ async def _execute(
         before = journal.interrupted()
         left = unfilled(saved.topology(), await survey(apis))
         await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
-    with session.progress("Applying", len(applier.writes(saved.plan.changes))) as progress:
+    with session.progress("Applying", len(applier.writes(saved.plan.changes)), unit="changes") as progress:
         entries = saved.topology().entries
         report = await applier.apply(apis, saved.plan, journal, filling, progress.advance, entries=entries)
     if report.error is not None:
         return report
-    with session.progress("Filling replicas", filling.total) as progress:
+    with session.progress("Filling replicas", filling.total, unit="entries") as progress:
         await applier.fill(report, filling, progress.advance)
     if saved.plan.changes:
         patience = max(api.connection.timeout for api in apis.values())

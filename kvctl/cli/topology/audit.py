@@ -187,12 +187,12 @@ def _of_file(
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare all replicas; `for_repair` also collects the repairs that are needed."""
     from kvctl.topology.apply import repair
-    from kvctl.topology.audit.audit import audit
+    from kvctl.topology.audit.audit import audit, messages_to_read
 
     for replica in work.replicas:
         differences: list[Difference] = []
         keep = differences.append if for_repair and str(replica.kind) == "aggregate" else lambda _: None
-        with session.progress(f"Auditing {replica.name}") as progress:
+        with session.progress(f"Auditing {replica.name}", messages_to_read(replica), unit="keys") as progress:
             outcomes = await audit(replica, patience, report=keep, advance=progress.advance)
         work.outcomes += outcomes
         if for_repair and (needed := repair.needed(replica, outcomes, differences)) is not None:
@@ -285,10 +285,10 @@ async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, y
     await session.confirm(f"Repair {quoted(names)}?", yes=yes)
     limit = wait_for or arrival.WAIT_FOR
     for left in work.left:
-        with session.progress(f"Filling {left.name}") as progress:
+        with session.progress(f"Filling {left.name}", unit="entries") as progress:
             await _try(session, left.name, repair.complete(left, limit, progress.advance))
     for item in work.repairs:
-        with session.progress(f"Repairing {item.replica.name}") as progress:
+        with session.progress(f"Repairing {item.replica.name}", unit="entries") as progress:
             await _try(session, item.replica.name, repair.run(item, limit, progress.advance))
 
 

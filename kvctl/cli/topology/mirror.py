@@ -171,7 +171,7 @@ async def promote(
         return
     if delete_mirror:
         await _confirm_deletion(session, client.api, found, yes, confirm, force)
-    with session.progress(f"Copying {name}", found.entries) as progress:
+    with session.progress(f"Copying {name}", found.entries, unit="entries") as progress:
         count = await promotion.apply(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )

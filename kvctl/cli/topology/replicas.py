@@ -53,7 +53,7 @@ async def build(
         api, begun, entries = (await session.client()).api, time.monotonic(), 0
         info = await builders.apply(api, plan, force or ())
         if not no_wait:
-            with session.progress(f"Filling {plan.name}", arrival.total(plan.goals)) as progress:
+            with session.progress(f"Filling {plan.name}", arrival.total(plan.goals), unit="entries") as progress:
 
                 def advance(count: int) -> None:
                     nonlocal entries

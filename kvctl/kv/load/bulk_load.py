@@ -42,6 +42,7 @@ class LoadOptions:
     rejected: Callable[[BadRow], None] = field(default=lambda _: None)
     """Called with every row that is not written."""
     advance: Callable[[int], None] = field(default=lambda _: None)
+    advance_rows: Callable[[int], None] = field(default=lambda _: None)
     """Called with the number of input bytes done."""
     checked: Callable[[int], None] = field(default=lambda _: None)
     """Called with the number of bytes checked."""
@@ -68,6 +69,7 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         loader = Loader(
             bucket, target, options.mode,
             dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
+            advance_rows=options.advance_rows,
         )  # fmt: skip
         return await loader.run(read(source, start.line if start else 0), start=start, stored=stored)
 

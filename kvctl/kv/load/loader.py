@@ -50,7 +50,7 @@ class Loader(BulkWriter):
     def __init__(
         self, bucket: Bucket, target: Target, mode: Mode = Mode.PUT, *, dry_run: bool = False,
         rejected: Callable[[BadRow], None] = lambda _: None, progress: ProgressFile | None = None,
-        advance: Callable[[int], None] = lambda _: None,
+        advance: Callable[[int], None] = lambda _: None, advance_rows: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._bucket = bucket
@@ -62,6 +62,7 @@ class Loader(BulkWriter):
         self._progress = None if dry_run else progress
         self._save_points: SavePoints
         self._advance = advance
+        self._advance_rows = advance_rows
         self._current = Current(target.binding, target.info)
         self._ids = Series(most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
         self._reconciler = WriteReconciler(self._current, self._settled, self._ids)
@@ -128,6 +129,7 @@ class Loader(BulkWriter):
         self._acknowledged.sent_up_to(batch.line)
         if self._save_points.due_after(batch.size):
             self._save()
+        self._advance_rows(len(batch.rows))
         self._advance(batch.size)
 
     def _not_skipped(self, rows: list[Row], skip: dict[str, int]) -> list[Row]:

@@ -86,6 +86,11 @@ class Compared:
     """Number of live keys of each origin."""
 
 
+def messages_to_read(replica: Replica) -> int:
+    """Estimate how many messages an audit reads: the latest of each key, from the replica and from its origins."""
+    return 2 * int(replica.info["state"].get("num_subjects") or 0)
+
+
 async def audit(
     replica: Replica,
     patience: timedelta = PATIENCE,

@@ -46,6 +46,7 @@ async def load(repository: Repository, branch: str, source: LoadInput, options: 
     loading = _Loading(repository, branch, options)
     async for batch in read(source):
         await loading.take(batch)
+        options.advance_rows(len(batch.rows))
         options.advance(batch.size)
     return loading.loaded
 

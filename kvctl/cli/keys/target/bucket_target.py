@@ -66,7 +66,7 @@ class BucketTarget(Target):
         async def write(file: BinaryIO) -> "Dumped":
             from kvctl.kv.dump import dumper
 
-            with session.progress(f"Dumping {self.text}") as progress:
+            with session.progress(f"Dumping {self.text}", unit="entries") as progress:
                 if as_of is not None:
                     return await dumper.dump_past(source, as_of, file, filters, advance=progress.advance)
                 return await dumper.dump(

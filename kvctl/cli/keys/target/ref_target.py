@@ -69,7 +69,7 @@ class RefTarget(Target):
         found, repository = await opened((await session.client()).api, at.repository)
 
         async def write(file: BinaryIO) -> "Dumped":
-            with session.progress(f"Dumping {at}") as progress:
+            with session.progress(f"Dumping {at}", unit="entries") as progress:
                 return await ref_dump.dump(
                     repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance
                 )
