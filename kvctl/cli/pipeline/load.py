@@ -192,7 +192,9 @@ def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
 
 def _changes(create: bool, placement: Given) -> dict[str, Any]:
     from kvctl.kv.config_edit import edited
+    from kvctl.kv.settings import SETTINGS
 
     if placement and not create:
-        raise UsageError(f"`--{next(iter(placement))}` requires `--create`")
+        option = SETTINGS[next(iter(placement))].option_name
+        raise UsageError(f"`--{option}` requires `--create`")
     return edited({}, placement)

@@ -123,6 +123,7 @@ def test_verify_of_damaged_export_on_a_terminal(run: Run, env: Env, folder: Path
         (["verify", "."], 4, "is not a complete export"),
         (["load", "nowhere", "--into", "B"], 3, "does not exist"),
         (["load", "DIR", "--into", "B", "--replicas", "3"], 2, "`--replicas` requires `--create`"),
+        (["load", "DIR", "--into", "B", "--first-revision", "3"], 2, "`--first-revision` requires `--create`"),
         (["load", "DIR", "--into", "B", "--key", "id"], 2, "cannot be used with an export"),
         (["load", "DIR", "--into", "B", "--read-only"], 1, "is read-only"),
         (["load", "DIR", "--into", "B", "--force", "everything"], 2, "everything"),
