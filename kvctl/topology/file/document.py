@@ -155,12 +155,12 @@ def _named(reference: str, make: Make, names: Schema) -> Type:
 
 
 def _check_title(text: str) -> str:
-    if not re.fullmatch(_TITLE["pattern"], text):
+    if not re.fullmatch(TITLE["pattern"], text):
         raise UsageError(f"`{text}` is not a valid topology name", hint="Use letters, digits, `_`, `-` and `.`")
     return text
 
 
-_TITLE = {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
+TITLE = {"pattern": r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
 _MIRROR_NAME = {**NAME, "not": {"pattern": f"^{STREAM_PREFIX}"}}
 
 ROOT = Record(
@@ -168,7 +168,7 @@ ROOT = Record(
     {
         "version": version_field(VERSION),
         "name": Field(
-            checked(TEXT, _check_title), "Name of the topology, which marks everything created from it", _TITLE
+            checked(TEXT, _check_title), "Name of the topology, which marks everything created from it", TITLE
         ),
         "contexts": Field(
             _named("context", lambda reader, path, _: CONTEXT.read(reader, path), {"minLength": 1}),

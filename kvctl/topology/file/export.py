@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -24,7 +25,7 @@ from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, kind_of, started
 from kvctl.topology.discover.inventory import Inventory, kind_in
-from kvctl.topology.file.document import DEFAULT_NAME, VERSION, read_topology
+from kvctl.topology.file.document import DEFAULT_NAME, TITLE, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.units import format_duration
@@ -154,7 +155,7 @@ def _common_mark(configs: Iterable[StreamConfig]) -> str | None:
     """Return the topology that all are marked with; None for the default one."""
     marks = {(config.get("metadata") or {}).get(TOPOLOGY) for config in configs}
     mark = marks.pop() if len(marks) == 1 else None
-    return None if mark == DEFAULT_NAME else mark
+    return mark if mark and mark != DEFAULT_NAME and re.fullmatch(TITLE["pattern"], mark) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from kvctl.errors import RefusedError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.config_edit import DUPLICATE_WINDOW
+from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.file.document import VERSION
 from kvctl.topology.file.export import Exported, export_configs
 from kvctl.topology.file.fields import SECTIONS
@@ -31,11 +32,12 @@ def topology_file(found: Found) -> Exported:
         one = export_configs(here, [stream.config for stream in found.streams if stream.place != place])
         titles.add(one.document.get("name"))
         _merge(exported, one, place)
+    names = set(exported.names)
     for stream, remarks in found.remarks.items():
-        name = stream if stream in exported.names else stream.removeprefix("KV_")
-        if name in exported.names:
+        name = stream if stream in names else stream.removeprefix(STREAM_PREFIX)
+        if name in names:
             exported.remarks.setdefault(name, []).extend(remarks)
-    if not exported.names:
+    if not names:
         reasons = [f"{name}: {reason}" for name, reason in exported.left_out.items()]
         raise RefusedError("\n  ".join(["The input has no bucket, mirror or aggregate", *reasons]))
     title = titles.pop() if len(titles) == 1 else None

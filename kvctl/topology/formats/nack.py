@@ -32,7 +32,7 @@ from kvctl.topology.formats.field_map import (
     unknown,
     written,
 )
-from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, labels, unique
+from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, checked, labels, unique
 
 GROUP = "jetstream.nats.io"
 API_VERSION = f"{GROUP}/v1beta2"
@@ -118,12 +118,12 @@ def resources(streams: Iterable[Placed], contexts: Contexts) -> list[dict[str, A
     streams = list(streams)
     accounts = labels(streams, contexts, _dns_name)
     found: list[dict[str, Any]] = []
-    names: list[str] = []
+    names: set[str] = set()
     for stream in streams:
-        names.append(unique(_dns_name(stream.name), names))
+        names.add(name := unique(_dns_name(stream.name), names))
         connection = {"account": accounts.get(stream.place), "jsDomain": contexts.get(stream.place, {}).get("domain")}
-        spec = {**spec_of(stream.config), **{name: text for name, text in connection.items() if text}}
-        found.append({"apiVersion": API_VERSION, "kind": "Stream", "metadata": {"name": names[-1]}, "spec": spec})
+        spec = {**spec_of(stream.config), **{field: text for field, text in connection.items() if text}}
+        found.append({"apiVersion": API_VERSION, "kind": "Stream", "metadata": {"name": name}, "spec": spec})
     return found
 
 
@@ -186,10 +186,9 @@ def _add(found: Found, resource: Mapping[str, Any]) -> None:
         return
     try:
         if not isinstance(spec, Mapping):
-            raise UsageError("has no `spec`")
+            raise UsageError("it has no `spec`")
         config, rows = reader(spec)
-        if not config.get("name"):
-            raise UsageError("has no name in its `spec`")
+        config = checked(config)
         place = _place(found, spec)
     except UsageError as error:
         found.leave_out(label, error.message)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.topology.formats.placed import Found, Placed, SourceFile
+from kvctl.jetstream.config.config_text import STREAM
+from kvctl.topology.formats.placed import Found, Placed, SourceFile, checked
 
 
 def file_name(stream: Placed) -> str:
@@ -22,16 +22,22 @@ def read(files: Iterable[SourceFile]) -> Found:
     found = Found()
     for file in files:
         for item in file.data if isinstance(file.data, list) else [file.data]:
-            found.add(Placed(_config(file, item), file.place))
+            config = _config(file, item)
+            known = {name: value for name, value in config.items() if name in STREAM}
+            remarks = [f"`{name}`" for name, value in config.items() if name not in STREAM and value]
+            try:
+                found.add(Placed(checked(known), file.place), remarks)
+            except UsageError as error:
+                found.leave_out(f"stream {config['name']}", error.message)
             if file.place:
                 found.contexts[file.place] = {"context": file.place}
     return found
 
 
-def _config(file: SourceFile, item: Any) -> StreamConfig:
+def _config(file: SourceFile, item: Any) -> Mapping[str, Any]:
     config = item.get("config", item) if isinstance(item, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(config.get("name"), str) or not config["name"]:
         raise UsageError(
             f"{file.name} is not a stream configuration", hint="A configuration is an object with the stream's `name`"
         )
-    return dict(config)
+    return config

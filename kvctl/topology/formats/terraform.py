@@ -33,7 +33,7 @@ from kvctl.topology.formats.field_map import (
     unknown,
     written,
 )
-from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, labels, unique
+from kvctl.topology.formats.placed import Contexts, Found, Placed, SourceFile, checked, labels, unique
 
 STREAM = "jetstream_stream"
 KV_BUCKET = "jetstream_kv_bucket"
@@ -203,8 +203,7 @@ def _add(found: Found, kind: str, label: str, body: Mapping[str, Any]) -> None:
     try:
         _refuse_expressions(body)
         config, rows = reader(body)
-        if not config.get("name"):
-            raise UsageError("it has no `name`")
+        config = checked(config)
     except UsageError as error:
         found.leave_out(title, error.message)
         return

@@ -227,6 +227,36 @@ def test_what_is_no_stream_configuration_is_named(data: Any) -> None:
         read("nats", data)
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"max_age": "soon"}, "max_age: `soon` is not a duration"),
+        ({"storage": "tape"}, "storage: `storage` must be `file` or `memory`, not `tape`"),
+        ({"sources": [{"name": 5}]}, "sources.0.name: `name` must be a text, not `5`"),
+        ({"sources": [{"subject_transforms": []}]}, "it has an incomplete origin"),
+        ({"mirror": {"name": "KV_B", "subject_transforms": [None]}}, "it has an incomplete origin"),
+        ({"sources": [None]}, "it has an incomplete origin"),
+        ({"metadata": {"a": 5}}, "metadata must be text"),
+        ({"max_msgs": 2**64}, "a number is out of range"),
+    ],
+)
+def test_stream_with_wrong_values_is_left_out_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+    bucket = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1}
+    found = topology_file(READERS["nats"]([SourceFile("f", [bucket, {**bucket, "name": "KV_B", **fields}])]))
+    assert found.left_out == {"stream KV_B": reason}
+
+
+def test_fields_of_newer_servers_are_named() -> None:
+    config = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1, "discard": "new", "newer": True}
+    assert topology_file(READERS["nats"]([SourceFile("f", config)])).remarks["A"][-1] == "`newer`"
+
+
+def test_mark_that_is_not_the_name_of_a_topology_is_ignored() -> None:
+    config = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1}
+    assert "name" not in read("nats", {**config, "metadata": {"kvctl.topology": "a b"}})
+    assert read("nats", {**config, "metadata": {"kvctl.topology": "a-b"}})["name"] == "a-b"
+
+
 def test_resources_that_are_no_streams_are_left_out_with_the_reason() -> None:
     spec = {"name": "KV_A", "subjects": ["$KV.A.>"], "maxMsgsPerSubject": 1, "storage": "file", "maxAge": "1h"}
     found = topology_file(READERS["nack"]([SourceFile("f", {"kind": "List", "items": [
@@ -240,7 +270,7 @@ def test_resources_that_are_no_streams_are_left_out_with_the_reason() -> None:
     assert found.document == {"version": 1, "buckets": {"A": {"ttl": "1h"}}}
     other = "not a `Stream` or `KeyValue` of `jetstream.nats.io/v1beta2`"
     assert found.left_out == {
-        "Stream x": "`maxAge` `soon` is not a duration", "Stream y": "has no `spec`", "Consumer x": other,
+        "Stream x": "`maxAge` `soon` is not a duration", "Stream y": "it has no `spec`", "Consumer x": other,
         "Secret s": other, "EVENTS": "not a bucket",
     }  # fmt: skip
 
