@@ -62,10 +62,10 @@ COLUMNS = (
     Column("cluster"),
     Column("domain"),
     Column("leader"),
-    Column("state", style=health_style),
-    Column("entries_behind", "BEHIND", right=True),
+    Column("state", keep=True, style=health_style),
+    Column("entries_behind", "BEHIND", right=True, keep=True),
     Column("last_seen", text=last_seen_text),
     Column("round_trip", text=_round_trip_text, right=True),
-    Column("here", text=lambda here: "<- reads from here" if here else "", style="green"),
+    Column("here", text=lambda here: "yes" if here else "", keep=True, style="green"),
     Column("name", table=False),
 )

@@ -39,7 +39,7 @@ def test_alternates_of_a_cluster_are_those_that_its_servers_report(
     assert heading.split() == [
         "#", "SERVED", "BY", "ROLE", "CLUSTER", "LEADER", "STATE", "BEHIND", "LAST", "SEEN", "ROUND", "TRIP", "HERE",
     ]  # fmt: skip
-    assert re.fullmatch(rf"1  {mirror} +mirror +nyc +nyc +ok +0 +\S.*\d ms +<- reads from here", near)
+    assert re.fullmatch(rf"1  {mirror} +mirror +nyc +nyc +ok +0 +\S.*\d ms +yes", near)
     assert re.fullmatch(rf"2  {bucket} +origin +lon +lon +ok +0", far)
     assert shown.err == ""
     for what in ("bucket", "mirror"):
