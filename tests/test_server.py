@@ -15,6 +15,7 @@ from kvctl.errors import KvctlError
 from kvctl.labs import Lab
 from kvctl.server import Server, find_server, run_server
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 
 def client(context: Context) -> RawClient:
@@ -150,7 +151,7 @@ class TestLabs:
             assert "error" not in raw.api("STREAM.CREATE.NEAR_NYC", {**mirror, "placement": {"cluster": "nyc"}})
             raw.put("NEAR", "k", b"v")
         with client(nyc) as raw:
-            _eventually(lambda: _answerer(raw, "NEAR", "k") == "NEAR_NYC")
+            until(lambda: _answerer(raw, "NEAR", "k") == "NEAR_NYC")
 
     def test_a_leaf_node_mirrors_across_domains(self, leaf: Lab) -> None:
         with client(leaf.contexts["hub"]) as hub, client(leaf.contexts["leaf"]) as edge:
@@ -159,7 +160,7 @@ class TestLabs:
             origin = {"name": "KV_ACROSS", "external": {"api": "$JS.hub.API"}}
             mirror = {"name": "ACROSS_LEAF", "mirror": origin, "mirror_direct": True, "allow_direct": True}
             assert "error" not in edge.api("STREAM.CREATE.ACROSS_LEAF", mirror)
-            _eventually(lambda: edge.api("STREAM.INFO.ACROSS_LEAF")["state"]["messages"] == 1)
+            until(lambda: edge.api("STREAM.INFO.ACROSS_LEAF")["state"]["messages"] == 1)
             assert edge.api("STREAM.INFO.KV_ACROSS", prefix="$JS.hub.API")["state"]["messages"] == 1
 
     def test_an_account_mirrors_the_bucket_of_another(self, accounts: Lab) -> None:
@@ -169,20 +170,12 @@ class TestLabs:
             external = {"api": "ORIGIN.API", "deliver": "DELIVER.ORDERS.m"}
             mirror = {"name": "M", "mirror": {"name": "KV_ORDERS", "external": external}}
             assert "error" not in replica.api("STREAM.CREATE.M", mirror)
-            _eventually(lambda: replica.api("STREAM.INFO.M")["state"]["messages"] >= 1)
+            until(lambda: replica.api("STREAM.INFO.M")["state"]["messages"] >= 1)
             replica.api("STREAM.DELETE.M")
 
 
 def _answerer(raw: RawClient, bucket: str, key: str) -> str | None:
     return raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}").headers.get("Nats-Stream")
-
-
-def _eventually(condition: object, seconds: float = 60) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
 
 
 def _refuses_within(port: int, seconds: float) -> bool:

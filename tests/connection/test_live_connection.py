@@ -26,6 +26,7 @@ from kvctl.errors import (
 from kvctl.server import Server, run_server
 from kvctl.wire import MAX_CONTROL_LINE, Inbox, decode_headers, encode_headers, status
 from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 PATIENCE = timedelta(seconds=300)
 """Timeout of connections in tests where something is to end long before it."""
@@ -232,7 +233,7 @@ class TestOnBothParsers:
             connection.subscribe() as subscription,
         ):
             own_server.kill()
-            await _until(lambda: not connection.online)
+            await until_async(lambda: not connection.online)
             waiting = asyncio.create_task(connection.request("$JS.API.INFO"))
             await asyncio.to_thread(own_server.start)
             assert b"account_info" in (await waiting).payload
@@ -324,7 +325,7 @@ class TestConnecting:
     async def test_closing_ends_what_waits_for_the_server(self, own_server: Server) -> None:
         async with connected(Context(url=own_server.url, timeout=PATIENCE)) as connection:
             own_server.kill()
-            await _until(lambda: not connection.online)
+            await until_async(lambda: not connection.online)
             waiting = asyncio.create_task(connection.request("a", timeout=300))
             await asyncio.sleep(0.2)
             await connection.close()
@@ -399,7 +400,7 @@ class TestWhatTheServerSays:
     async def test_its_last_word_is_in_the_error_when_it_closes_the_connection(self, own_server: Server) -> None:
         async with connected(own_server.url) as connection:
             connection._client._transport.write(b"PUB a 99999999\r\n")  # over max_payload
-            await _until(lambda: connection.epoch > 0)
+            await until_async(lambda: connection.epoch > 0)
             assert "Maximum Payload" in str(connection._gone())
             await connection.wait_online(AT_ONCE)  # and it comes back
             await connection.request("$JS.API.INFO")
@@ -423,20 +424,13 @@ class TestWhatTheServerSays:
             assert connection.url == server.url
 
 
-async def _until(condition: object, limit: float = AT_ONCE) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
 class TestSubscriptions:
     async def test_one_that_cannot_be_sent_leaves_nothing_behind(self, own_server: Server) -> None:
         async with connected(Context(url=own_server.url, timeout=timedelta(seconds=0.2))) as connection:
             assert connection._parser is not None
             before = len(connection._parser.sinks), len(connection._parser.inboxes), len(connection._client._subs)
             own_server.kill()
-            await _until(lambda: not connection.online)
+            await until_async(lambda: not connection.online)
             with pytest.raises(NoServer):
                 await connection._add("a", list.append, Inbox())
             with pytest.raises(NoServer):

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from kvctl.labs import _free_ports
 from kvctl.server import Server, run_server
 from tests.support.credentials import Operator, creds_file
 from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 LONG = 60.0
 """Seconds within which something happens on a machine that stands still for some of them."""
@@ -33,13 +34,6 @@ server_name: @name@
 jetstream { store_dir: "@store@" }
 authorization { users: [ { user: ann, password: "PASSWORD" }, { user: admin, password: x } ] }
 """
-
-
-async def until(condition: Callable[[], object], limit: float = LONG) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -105,9 +99,9 @@ class TestPasswords:
                 server.wait_ready()
             url = servers[0].url.replace("//", "//ann:a%40b@")
             async with opened(Context(url=url, timeout=timedelta(seconds=LONG))) as (connection, said):
-                await until(lambda: len(connection._client.server_pool) >= 3)
+                await until_async(lambda: len(connection._client.server_pool) >= 3)
                 servers[0].kill()
-                await until(lambda: connection.epoch > 0)
+                await until_async(lambda: connection.epoch > 0)
                 await connection.wait_online(LONG)
                 await connection.flush()
                 assert connection.url != servers[0].url
@@ -129,7 +123,7 @@ class TestRefused:
             await asyncio.wait_for(waiting, LONG)
             begun = time.monotonic()
             set_password(guarded, "second")
-            await until(lambda: connection.closed)
+            await until_async(lambda: connection.closed)
             seconds = time.monotonic() - begun
             attempts = guarded.log(1000).count("authentication error")
             assert attempts <= 3 + 10 * seconds / 4, f"{attempts} attempts in {seconds:.1f} s"
@@ -143,7 +137,7 @@ class TestRefused:
     async def test_connection_comes_back_with_the_right_password(self, guarded: Server) -> None:
         async with opened(Context(url=guarded.url, user="ann", password="first")) as (connection, said):
             set_password(guarded, "second")
-            await until(lambda: said)
+            await until_async(lambda: said)
             with pytest.raises(NoServer, match="refused the credentials") as caught:
                 await connection.request("$JS.API.INFO", timeout=0.1)
             assert "context show" in str(caught.value.hint)
@@ -192,10 +186,10 @@ class TestCredentialsFiles:
                 whole = path.read_text()
                 path.unlink()
                 server.restart()
-                await until(lambda: said)
+                await until_async(lambda: said)
                 assert f"The credentials file `{path}` cannot be read" in said[0]
                 path.write_text("half a fi")
-                await until(lambda: len(said) > 1)
+                await until_async(lambda: len(said) > 1)
                 assert "it contains no JWT" in said[1]
                 with pytest.raises(NoServer, match="it contains no JWT"):
                     await connection.request("$JS.API.INFO", timeout=0.1)
@@ -209,7 +203,7 @@ class TestCredentialsFiles:
         path = creds_file(tmp_path / "user.creds", *operator.user(expires=3))
         with run_server(config=operator.config) as server:
             async with opened(Context(url=server.url, creds=str(path))) as (connection, said):
-                await until(lambda: said)
+                await until_async(lambda: said)
                 assert "refused the credentials" in said[0]
                 creds_file(path, *operator.user())
                 await connection.wait_online(LONG)

@@ -15,9 +15,10 @@ from kvctl.server import Server, run_server
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 from tests.topology.apply.test_builders import NARROW
 from tests.topology.audited import audited
-from tests.topology.conftest import Replicas, source, until
+from tests.topology.conftest import Replicas, source
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.request import urlopen
 import pyspark
 
 from kvctl.pipeline.spark.java import find_java
+from tests.support.waiting import until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 READY = 600.0
@@ -44,7 +44,7 @@ def run_cluster(place: Path, variables: Mapping[str, str] | None = None) -> Iter
         for name, *options in (master, [*worker, "-d", str(work), url]):
             command = ["spark-class", f"org.apache.spark.deploy.{name}", *options]
             stack.enter_context(_running(command, place / f"{name}.log", environment(place, variables)))
-        wait_until(lambda: _workers(page) == 1, "the cluster")
+        until(lambda: _workers(page) == 1, what="the cluster", within=READY)
         yield Cluster(url, f"http://127.0.0.1:{page}", work)
 
 
@@ -63,7 +63,7 @@ def run_connect(place: Path, variables: Mapping[str, str] | None = None) -> Iter
     service = "org.apache.spark.sql.connect.service.SparkConnectServer"
     command = ["spark-submit", "--class", service, "--master", "local[2,4]", *settings]
     with _running(command, place / "connect.log", environment(place, variables)):
-        wait_until(lambda: _listens(port), "the Connect server")
+        until(lambda: _listens(port), what="the Connect server", within=READY)
         yield f"sc://127.0.0.1:{port}"
 
 
@@ -78,14 +78,6 @@ def environment(place: Path, variables: Mapping[str, str] | None = None) -> dict
         "SPARK_LOCAL_DIRS": str(place / "local"),
     }
     return {**kept, **ours, **(variables or {})}
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Poll, up to `READY`."""
-    deadline = time.monotonic() + READY
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 def free_ports(count: int) -> list[int]:

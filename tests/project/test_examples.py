@@ -16,7 +16,7 @@ from kvctl.server import Server
 from tests.cli.conftest import Result, run_process
 from tests.support.raw import RawClient
 from tests.support.readme import ROOT
-from tests.topology.conftest import until
+from tests.support.waiting import until
 
 EXAMPLES = ROOT / "examples"
 

@@ -13,7 +13,7 @@ _PAUSE_S = 0.02
 Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], Found], *, what: str, within: float = WITHIN_S) -> Found:
+def until(condition: Callable[[], Found], *, what: str = "the condition", within: float = WITHIN_S) -> Found:
     """Return what the condition gives as soon as that is true. Raises AssertionError that names what was awaited."""
     deadline = time.monotonic() + within
     while not (found := condition()):
@@ -23,7 +23,10 @@ def until(condition: Callable[[], Found], *, what: str, within: float = WITHIN_S
 
 
 async def until_async(
-    condition: Callable[[], Awaitable[Found]] | Callable[[], Found], *, what: str, within: float = WITHIN_S
+    condition: Callable[[], Awaitable[Found]] | Callable[[], Found],
+    *,
+    what: str = "the condition",
+    within: float = WITHIN_S,
 ) -> Found:
     """As `until`, for conditions that are functions or coroutine functions, beside other tasks."""
     deadline = time.monotonic() + within

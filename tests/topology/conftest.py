@@ -1,7 +1,6 @@
 """Replicas created with raw stream configurations, and waits for asynchronous work of servers."""
 
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -50,15 +49,6 @@ def source(origin: str, target: str, src: str = ">", dest: str = ">", **more: An
     """Return a source as in an aggregate's configuration, with keys for subjects."""
     rules = [{"src": f"$KV.{origin}.{src}", "dest": f"$KV.{target}.{dest}"}]
     return {"name": f"KV_{origin}", "subject_transforms": rules, **more}
-
-
-def until(condition: Callable[[], Any], timeout: float = 60) -> Any:
-    """Return the first true value of the condition. Fails if there is none in time."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
-    return value
 
 
 async def refused(attempt: Awaitable[object]) -> str:

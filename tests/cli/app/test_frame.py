@@ -9,7 +9,6 @@ import sys
 import termios
 import time
 from array import array
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.main import root
 from tests.cli.conftest import COLUMNS, Run, open_terminal, run_process
 from tests.cli.demo import TREE
+from tests.support.waiting import until
 
 DEMO = [sys.executable, "-m", "tests.cli.demo"]
 LONG = ("thing", "stream", "--batches", "2000", "--width", "1000")
@@ -477,7 +477,7 @@ class TestInProcess:
 
 def _wait_until_running(process: "subprocess.Popen[bytes]") -> None:
     """Waits until the process catches SIGTERM: its command is about to run by then."""
-    _until(lambda: _caught_signals(process.pid) & 1 << signal.SIGTERM - 1)
+    until(lambda: _caught_signals(process.pid) & 1 << signal.SIGTERM - 1)
 
 
 def _caught_signals(pid: int) -> int:
@@ -488,11 +488,4 @@ def _caught_signals(pid: int) -> int:
 
 def _wait_until_full(pipe: Any) -> None:
     """Waits until a pipe holds all it can: 64 KiB on Linux, less what did not fit in one piece."""
-    _until(lambda: array("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0] > 60_000)
-
-
-def _until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: array("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0] > 60_000)

@@ -14,6 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import Server
 from tests.cli.keyed import Keyed
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 CURRENT = '{"event": "current"}'
@@ -185,7 +186,7 @@ def test_exec_that_cannot_work_is_refused_at_once(filled: Keyed, snapshot: Snaps
 def test_exec_is_ended_with_the_watch(filled: Keyed, start: Start, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     watch = start("watch", filled.name, "--exec", f"sh -c 'echo $$ > {pid}; exec sleep 60'", env=filled.env())
-    _wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    until(lambda: pid.exists() and pid.read_text().endswith("\n"))
     watch.send_signal(signal.SIGTERM)
     assert watch.wait(60) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
@@ -201,10 +202,3 @@ def _peak(process: "subprocess.Popen[bytes]") -> int:
     """The largest resident size so far, in KiB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
-
-
-def _wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -13,8 +13,8 @@ import pytest
 from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.cli.pipeline.test_pipeline import wait_until
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 Env = dict[str, str]
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -45,10 +45,12 @@ def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(
     folder, latest = tmp_path / "capture", tmp_path / "latest"
     where = ("--to", str(folder), "--checkpoint", str(tmp_path / "checkpoint"))
     running = start("pipeline", "capture", bucket, *where, "--trigger", "100ms", env=env)
-    wait_until(lambda: list(folder.glob("day=*/*")) or running.poll() is not None, "the first batch", PATIENCE)
+    until(lambda: list(folder.glob("day=*/*")) or running.poll() is not None, what="the first batch", within=PATIENCE)
     put(server, bucket, "a.1", b"", {"KV-Operation": "DEL"})
-    wait_until(
-        lambda: len(list(folder.glob("day=*/*"))) == 2 or running.poll() is not None, "the second batch", PATIENCE
+    until(
+        lambda: len(list(folder.glob("day=*/*"))) == 2 or running.poll() is not None,
+        what="the second batch",
+        within=PATIENCE,
     )
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)

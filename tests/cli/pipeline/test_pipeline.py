@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from kvctl.pipeline.spark.session_config import Target
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import Run, open_terminal, run_process
 from tests.support.readme import ROOT
+from tests.support.waiting import until
 
 WITHOUT_SPARK = """
 from importlib.machinery import PathFinder
@@ -134,14 +134,14 @@ def test_ctrl_c_ends_job_and_names_incomplete_output(
     os.close(terminal)
     screen = Screen(master)
     try:
-        wait_until(lambda: shown in screen.seen(), "progress")
+        until(lambda: shown in screen.seen(), what="progress", within=240)
         process.send_signal(signal.SIGINT)
         (tmp_path / "interrupted").touch()
         assert process.wait(240) == 130
         assert said in screen.seen()
         assert process.stdout is not None
         assert process.stdout.read() == printed
-        wait_until(lambda: not processes_with(str(tmp_path)), "the end of the JVM")
+        until(lambda: not processes_with(str(tmp_path)), what="the end of the JVM", within=240)
         assert not list(tmp_path.glob("kvctl-*"))
     finally:
         process.kill()
@@ -207,13 +207,6 @@ class Screen:
             while data := os.read(self._master, 65536):
                 self._seen += data
         return self._seen
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def processes_with(text: str) -> list[str]:

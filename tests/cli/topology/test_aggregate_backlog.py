@@ -13,7 +13,8 @@ from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Action
 from tests.cli.conftest import Result, Run
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 
 pytestmark = pytest.mark.guarantee("replicas-1")
 
@@ -57,7 +58,7 @@ def test_backlog_of_an_absent_first_origin_arrives_after_other_entries_were_over
         raw.put(absent, f"k{number}", b"v")
     raw.put(other, "hot", b"4")
     wanted = {f"$KV.{target}.b.hot", *(f"$KV.{target}.a.k{number}" for number in range(KEYS))}
-    until(lambda: set(replicas.subjects(f"KV_{target}")) == wanted, timeout=30)
+    until(lambda: set(replicas.subjects(f"KV_{target}")) == wanted, within=30)
 
 
 def test_edit_of_an_aggregate_starts_its_old_sources_at_their_first_entry(

@@ -10,7 +10,8 @@ from syrupy.assertion import SnapshotAssertion
 from kvctl.server import Server
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 
 FILE = b"""
 version: 1

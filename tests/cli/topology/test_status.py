@@ -13,7 +13,8 @@ from pathlib import Path
 from kvctl.server import Server
 from tests.cli.conftest import Run, open_terminal
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 from tests.topology.discover.test_metrics import parsed, values
 
 

@@ -1,7 +1,6 @@
 """Many messages by direct get: pages, one moment, limits, and the other ways to the same answer."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -21,6 +20,7 @@ from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.labs import Lab
 from tests.support.differences import differences
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -43,13 +43,6 @@ def subject(stream: str, key: str) -> str:
 async def pages_of(client: Client, stream: str, *keys: str, leader: bool = False, **fields: int | str) -> list[Page]:
     request = DirectRequest(last_of=tuple(subject(stream, key) for key in keys), **fields)  # type: ignore[arg-type]
     return [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def messages_of(pages: list[Page]) -> list[StoredMessage]:

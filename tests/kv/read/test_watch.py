@@ -21,6 +21,7 @@ from tests.support.differences import differences
 from tests.support.patience import quickest
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 LIMIT = 120.0
 """Seconds after which a test that waits has failed."""
@@ -157,7 +158,7 @@ class TestUpdates:
 
     async def test_a_watch_that_is_left_leaves_nothing_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
         await initial(bucket)
-        await until(lambda: raw.api(f"STREAM.INFO.KV_{bucket.name}")["state"]["consumer_count"] == 0)
+        await until_async(lambda: raw.api(f"STREAM.INFO.KV_{bucket.name}")["state"]["consumer_count"] == 0)
 
 
 class Writer:
@@ -209,13 +210,6 @@ class Watched:
                 self.times.append(time.monotonic())
 
 
-async def until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is not noticed for minutes."""
@@ -233,7 +227,7 @@ class TestOverRestarts:
             bucket = await client.create_bucket("B", history=64)
             seen = Watched()
             watch = asyncio.create_task(seen.run(bucket, history=True))
-            await until(lambda: len(seen.revisions) > 20)
+            await until_async(lambda: len(seen.revisions) > 20)
 
             async def restarted() -> float:
                 getattr(own_server, end)()
@@ -242,14 +236,14 @@ class TestOverRestarts:
                 back = time.monotonic()
                 with RawClient(own_server.url) as raw:
                     raw.put("B", "after", b"")
-                await until(lambda: seen.times[-1] > back)
+                await until_async(lambda: seen.times[-1] > back)
                 first = next(at for at in seen.times if at > back)
-                await until(lambda: len([at for at in writer.times if at > back]) > 20)
+                await until_async(lambda: len([at for at in writer.times if at > back]) > 20)
                 return first - back
 
             assert await quickest(restarted, 2) < 2
             last = writer.acked[-1]
-            await until(lambda: seen.revisions[-1] >= last)
+            await until_async(lambda: seen.revisions[-1] >= last)
             watch.cancel()
             revisions = range(1, seen.revisions[-1] + 1)  # history is never full: none is skipped
             assert differences(seen.revisions, revisions) == []
@@ -279,12 +273,12 @@ class TestOverRestarts:
             await bucket.put("k", b"before")
             seen = Watched()
             watch = asyncio.create_task(seen.run(bucket, updates_only=True))
-            await until(lambda: seen.current)
+            await until_async(lambda: seen.current)
             own_server.kill()
             await asyncio.to_thread(own_server.start)
             with RawClient(own_server.url) as raw:
                 revisions = [raw.put("B", "k", b"%d" % number) for number in range(20)]
-            await until(lambda: len(seen.revisions) >= 20)
+            await until_async(lambda: len(seen.revisions) >= 20)
             watch.cancel()
             assert seen.revisions == revisions
 
@@ -293,9 +287,9 @@ class TestOverRestarts:
             bucket = await client.create_bucket("B")
             seen = Watched()
             watch = asyncio.create_task(seen.run(bucket))
-            await until(lambda: seen.current)
+            await until_async(lambda: seen.current)
             own_server.kill()
-            await until(lambda: not client.connection.online)
+            await until_async(lambda: not client.connection.online)
             await client.close()
             with pytest.raises(NoServer):
                 await asyncio.wait_for(watch, LIMIT)
@@ -480,7 +474,7 @@ class TestRecovers:
         watch = asyncio.create_task(seen.run(bucket))
         await asyncio.sleep(2.5)  # pulls expire and are made anew
         revision = await bucket.put("k", b"")
-        await until(lambda: seen.revisions == [revision])
+        await until_async(lambda: seen.revisions == [revision])
         watch.cancel()
 
 

@@ -1,7 +1,6 @@
 """Buckets read by Spark: columns, modes, filters pushed down or not, and nothing left on the server."""
 
 import io
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from kvctl.server import Server
 from tests.pipeline.conftest import Fill
 from tests.pipeline.reading import Read
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 VALUES = {
@@ -121,7 +121,7 @@ def test_columns_on_demand(
     source = {"name": f"KV_{name}", "subject_transforms": [moved]}
     raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "sources": [source], "allow_msg_ttl": True})
     for stream in (mirror, f"KV_{aggregate}"):
-        _wait(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["last_seq"] == 3)
+        until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["last_seq"] == 3)
     for replica in (mirror, aggregate):
         rows = load(replica, **columns).select("key", "bucket", "origin").collect()
         assert rows == [Row(key, replica, name) for key in ("own", "ttl", "gone")]
@@ -240,11 +240,11 @@ def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(
     name = fill()
     for number in range(60_000):
         raw.publish(f"$KV.{name}.k.{number}", b"v" * 50)
-    _wait(lambda: raw.api(f"STREAM.INFO.KV_{name}")["state"]["last_seq"] == 60_000)
+    until(lambda: raw.api(f"STREAM.INFO.KV_{name}")["state"]["last_seq"] == 60_000)
     assert len(load(name, onEvicted="fail", partitions="3").limit(5).collect()) == 5
     assert load(name).select("key").first() is not None
     assert load(name).count() == 60_000
-    _wait(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0)
+    until(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0)
 
 
 @pytest.mark.guarantee("pipeline-9")
@@ -311,13 +311,6 @@ def test_one_dataframe_is_of_one_revision(load: Callable[..., DataFrame], fill: 
     assert strict.filter(col("operation") == "PUT").count() == 1
     raw.put(name, "b", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
     assert isinstance(refused(strict.collect), HistoryLost)
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _explained(rows: DataFrame) -> str:

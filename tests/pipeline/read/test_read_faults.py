@@ -13,10 +13,10 @@ from kvctl.labs import Lab
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.read.batch_reader import KvReader
 from kvctl.server import Server
-from tests.pipeline.cluster import wait_until
 from tests.pipeline.reading import Read, latest
 from tests.support.differences import differences
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 TOKEN = st.text("abcXYZ019-/_=", min_size=1, max_size=8)
 KEYS = st.lists(TOKEN, min_size=1, max_size=4).map(".".join).filter(lambda key: not key.startswith("_kv"))
@@ -138,7 +138,7 @@ def test_closed_early_it_takes_its_consumer_along(server: Server, raw: RawClient
     next(batches)
     assert raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 1
     batches.close()  # type: ignore[attr-defined]
-    wait_until(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0, "the consumer's end")
+    until(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0, what="the consumer's end")
 
 
 def test_columns_that_are_null_in_a_users_schema_are_right_all_the_same(server: Server, raw: RawClient) -> None:

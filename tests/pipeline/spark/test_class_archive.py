@@ -14,8 +14,9 @@ from kvctl.pipeline.spark import engine as engine_module
 from kvctl.pipeline.spark.class_archive import KEPT, Archive, find_archive
 from kvctl.pipeline.spark.java import Java
 from kvctl.pipeline.spark.rehearsal import ROWS, rehearse
-from tests.pipeline.cluster import wait_until
+from tests.pipeline.cluster import READY
 from tests.support.readme import ROOT
+from tests.support.waiting import until
 
 JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
 
@@ -139,7 +140,7 @@ def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
         return done.stdout
 
     run("-m", "kvctl", "pipeline", "check")
-    wait_until(lambda: list((tmp_path / "kvctl" / "spark").glob("*.size")), "the archive that is made aside")
+    until(lambda: list((tmp_path / "kvctl" / "spark").glob("*.size")), what="the archive", within=READY)
     (made,) = (tmp_path / "kvctl" / "spark").glob("*.classes")
     assert made.stat().st_size > 50_000_000
     assert str(made) in run("-c", STARTED).split("\n", 1)[1]  # mapped into the JVM

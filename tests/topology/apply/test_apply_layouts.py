@@ -19,7 +19,7 @@ from kvctl.topology.file.document import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Plan
 from tests.cli.conftest import Run, run_process
-from tests.topology.conftest import until
+from tests.support.waiting import until
 
 Names = Callable[..., str]
 

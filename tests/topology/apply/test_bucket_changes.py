@@ -14,7 +14,7 @@ from kvctl.server import run_server
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.hazards.hazards import Hazard
 from tests.support.raw import RawClient
-from tests.topology.conftest import until
+from tests.support.waiting import until
 from tests.topology.discover.test_links import mirror_of
 
 NOTHING = timedelta()
@@ -130,7 +130,7 @@ async def test_harmless_edits_do_not_read_the_data(client: kvctl.Client, bucket_
 async def test_planned_edit_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
     await filled(client, bucket_name)
     await evidence(client, bucket_name, ttl=timedelta(seconds=1), max_value_size=1)
-    until(lambda: raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0, 25)
+    until(lambda: raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0, within=25)
 
 
 async def test_compaction_before_replicas_received_deletions_is_a_hazard(

@@ -14,7 +14,7 @@ from kvctl.topology.apply import arrival, builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import until
+from tests.support.waiting import until
 
 Names = Callable[..., str]
 

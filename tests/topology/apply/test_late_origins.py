@@ -8,7 +8,8 @@ import kvctl
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate
 from kvctl.topology.model import Aggregate, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 

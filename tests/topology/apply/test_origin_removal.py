@@ -12,8 +12,9 @@ from kvctl.topology.apply import origin_removal
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 from tests.topology import killed
-from tests.topology.conftest import Replicas, source, until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 

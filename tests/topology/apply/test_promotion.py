@@ -11,7 +11,7 @@ from kvctl.topology.apply import promotion
 from kvctl.topology.apply.builders import create_mirror
 from kvctl.topology.model import Mirror, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import until
+from tests.support.waiting import until
 
 Names = Callable[..., str]
 

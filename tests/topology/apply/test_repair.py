@@ -18,8 +18,9 @@ from kvctl.topology.discover import replicas
 from kvctl.topology.discover.inventory import survey
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said
-from tests.topology.conftest import Replicas, source, until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")

@@ -11,8 +11,9 @@ from kvctl.topology.audit.coverage import HERE, unread
 from kvctl.topology.audit.verdict import Verdict
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 from tests.topology.audited import audited, one, said
-from tests.topology.conftest import Replicas, source, until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 

@@ -21,8 +21,8 @@ from kvctl.topology.discover import replicas
 from kvctl.topology.discover.inventory import survey
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said
-from tests.topology.conftest import until
 
 Names = Callable[..., str]
 

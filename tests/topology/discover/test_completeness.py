@@ -20,7 +20,8 @@ from kvctl.topology.discover.completeness import (
 from kvctl.topology.discover.health import Health, check_health
 from kvctl.topology.discover.inventory import Inventory, survey
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 KEYS = 12

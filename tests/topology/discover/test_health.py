@@ -11,7 +11,8 @@ from kvctl.topology.discover.health import Health, ReplicaHealth
 from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 QUICK = 0.2

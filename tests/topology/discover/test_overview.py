@@ -14,7 +14,8 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover import overview
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas
 
 Names = Callable[..., str]
 

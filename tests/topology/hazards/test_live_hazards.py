@@ -18,7 +18,8 @@ from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.cycle import Reading, cycles
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, refused, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, refused, source
 
 Names = Callable[..., str]
 

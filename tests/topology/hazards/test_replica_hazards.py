@@ -18,7 +18,8 @@ from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate
 from kvctl.topology.hazards import inspection, stream_edit
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, refused, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, refused, source
 
 Names = Callable[..., str]
 SECOND = timedelta(seconds=1)

@@ -8,7 +8,8 @@ from kvctl.labs import Lab
 from kvctl.topology.trace import live_trace
 from kvctl.topology.trace.trace import Trace, flat
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas, source
 
 Names = Callable[..., str]
 Found = dict[tuple[str, str | None], tuple[str, str]]
