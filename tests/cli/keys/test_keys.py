@@ -73,7 +73,7 @@ def test_overlapping_filters_list_each_key_once(filled: Keyed) -> None:
     assert sorted(filled("keys", "B", "a.*", "*.b", "a.>").out.split()) == ["a.2", "a.b"]
 
 
-def test_foreign_keys_are_listed_and_escaped_for_terminals(keyed: Keyed) -> None:
+def test_non_conforming_keys_are_listed_and_escaped_for_terminals(keyed: Keyed) -> None:
     keyed.store("a\\b", "\x1b[31mred", "grüße", "star.*")
     assert keyed("keys", "B", "-o", "name").out.splitlines() == ["a\\b", "\x1b[31mred", "grüße", "star.*"]
     assert keyed("keys", "B").out.splitlines()[0] == "a\\\\b"  # tsv
@@ -93,7 +93,7 @@ def test_history_limit_keeps_the_newest(filled: Keyed) -> None:
     assert [(row[1], row[2], row[4]) for row in rows] == [("z.1", "5", "PUT"), ("gone", "6", "DEL")]
 
 
-def test_history_of_a_foreign_key(keyed: Keyed) -> None:
+def test_history_of_a_non_conforming_key(keyed: Keyed) -> None:
     keyed.put("star.a", b"sibling")
     for value in (b"one", b"two"):
         keyed.store("star.*", value=value)
@@ -109,7 +109,7 @@ def test_reasons_of_deletions_are_shown(keyed: Keyed, snapshot: SnapshotAssertio
     assert keyed("history", "B", "k", tty=True) == snapshot(name="terminal")
 
 
-def test_what_is_wrong_with_a_listing(run: Run, keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_invalid_listing_arguments_are_refused(run: Run, keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     assert keyed("keys", "B", "a.>.b") == snapshot(name="filter")
     assert keyed("keys", "B", "--limit", "0") == snapshot(name="limit")
     assert keyed("history", "B", "") == snapshot(name="empty")

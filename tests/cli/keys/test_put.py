@@ -86,7 +86,7 @@ def test_update_from_a_file_takes_the_revision_after_the_key(keyed: Keyed, tmp_p
     assert keyed.value("k") == b"file"
 
 
-def test_update_says_what_is_missing(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_update_names_the_missing_argument(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     assert keyed("update", "B", "k") == snapshot(name="value")
     assert keyed("update", "B", "k", "v") == snapshot(name="revision")
     assert keyed("update", "B", "k", "v", "1", "--if-revision", "1") == snapshot(name="both")

@@ -29,14 +29,14 @@ def filled(keyed: Keyed) -> Keyed:
     return keyed
 
 
-def test_what_is_there_then_the_marker(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_watch_shows_current_entries_then_the_marker(filled: Keyed, snapshot: SnapshotAssertion) -> None:
     assert filled("watch", "B", "--until-current", "-o", "ndjson") == snapshot(name="ndjson")
     assert filled("watch", "B", "--until-current") == snapshot(name="tsv")
     assert filled("watch", "B", "--until-current", tty=True) == snapshot(name="terminal")
     assert filled("watch", "B", "--until-current", "-o", "name").out.split() == ["b.1", "a.1", "gone"]
 
 
-def test_options_choose_what_is_shown(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_watch_options_choose_entries(filled: Keyed, snapshot: SnapshotAssertion) -> None:
     def keys(*options: str) -> list[str]:
         return filled("watch", "B", "--until-current", "-o", "name", *options).out.split()
 
@@ -66,23 +66,23 @@ def test_watch_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
         assert (refused.exit_code, "cannot be combined" in refused.err) == (2, True)
 
 
-def test_the_marker_comes_always(filled: Keyed) -> None:
+def test_watch_always_prints_the_marker(filled: Keyed) -> None:
     for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "6")):
         assert filled("watch", "B", "--until-current", "-o", "ndjson", *options).out == f"{CURRENT}\n"
 
 
-def test_from_revision_beyond_the_next_exits_3(filled: Keyed) -> None:
+def test_watch_from_revision_beyond_the_next_exits_3(filled: Keyed) -> None:
     refused = filled("watch", "B", "--from-revision", "99")
     assert (refused.exit_code, refused.out) == (3, "")
     assert "has no revision 99" in refused.err
 
 
-def test_updates_only_excludes_what_asks_for_more(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_watch_updates_only_refuses_other_starts(filled: Keyed, snapshot: SnapshotAssertion) -> None:
     assert filled("watch", "B", "--updates-only", "--history") == snapshot(name="history")
     assert filled("watch", "B", "--updates-only", "--from-revision", "1") == snapshot(name="revision")
 
 
-def test_changes_are_followed_until_count(keyed: Keyed, start: Start) -> None:
+def test_watch_follows_changes_until_count(keyed: Keyed, start: Start) -> None:
     watch = start("watch", keyed.name, "--count", "3", "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     keyed.put("k", b"one")
@@ -94,7 +94,7 @@ def test_changes_are_followed_until_count(keyed: Keyed, start: Start) -> None:
     assert keyed.consumers_left() == 0
 
 
-def test_interrupted_it_ends_with_130_and_no_traceback(keyed: Keyed, start: Start) -> None:
+def test_interrupted_watch_exits_130_without_a_traceback(keyed: Keyed, start: Start) -> None:
     watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     watch.send_signal(signal.SIGINT)
@@ -104,7 +104,7 @@ def test_interrupted_it_ends_with_130_and_no_traceback(keyed: Keyed, start: Star
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_bucket_deleted_under_it_is_an_error(keyed: Keyed, start: Start, again: bool) -> None:
+def test_watch_of_a_deleted_bucket_is_an_error(keyed: Keyed, start: Start, again: bool) -> None:
     watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     keyed.raw.api(f"STREAM.DELETE.KV_{keyed.name}")
@@ -114,7 +114,7 @@ def test_a_bucket_deleted_under_it_is_an_error(keyed: Keyed, start: Start, again
     assert (watch.returncode, b"was deleted" in err) == (1, True)
 
 
-def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Start) -> None:
+def test_watch_continues_after_a_restart_of_the_server(own_server: Server, start: Start) -> None:
     with RawClient(own_server.url) as raw:
         raw.create_bucket("R")
         raw.put("R", "k.1", b"")
@@ -130,7 +130,7 @@ def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Star
 
 
 @pytest.mark.guarantee("reading-14", by="fault")
-def test_a_reader_that_stalls_is_waited_for_in_bounded_memory(keyed: Keyed, start: Start) -> None:
+def test_watch_waits_for_a_stalled_reader_in_bounded_memory(keyed: Keyed, start: Start) -> None:
     large = os.urandom(1 << 19).hex().encode()[:1_000_000]
     for number in range(120):
         keyed.put(f"k.{number}", large)
@@ -166,7 +166,7 @@ def test_exec_with_a_command_that_does_not_read_a_large_value(keyed: Keyed) -> N
     assert keyed("watch", "B", "--until-current", "--exec", "true").exit_code == 0
 
 
-def test_exec_with_names_that_are_no_text(keyed: Keyed, tmp_path: Path) -> None:
+def test_exec_with_names_that_are_not_text(keyed: Keyed, tmp_path: Path) -> None:
     with RawClient(keyed.url) as raw:
         raw._send(
             b"PUB $KV.%b.a\xffb 0\r\n\r\nPUB $KV.%b.nul\x00 0\r\n\r\n" % (keyed.name.encode(), keyed.name.encode())
