@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
 from kvctl.phrases import counted
 from kvctl.render.view import Column, View
@@ -38,6 +39,7 @@ _COLUMNS = (
 async def doctor(
     session: Session,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings as well")] = False,
+    format: MarkdownFormat = None,
 ) -> int:
     """Check for problems and suggest fixes.
 
@@ -48,12 +50,17 @@ async def doctor(
     An `error` means that data is lost, hidden or unreachable, or will be. A `warning` means that something is likely to
     go wrong, and a `note` is worth knowing. The exit code is 1 with errors, and with --strict also with warnings. Keys
     and values are not read: `kvctl topology audit` compares them.
+
+    With --format markdown, the findings are a report for a pull request or a job summary.
     """
+    check_markdown(format, session.options.output)
     from kvctl.doctor import examination
 
     with session.progress("Running checks"):
         found = await examination.examine((await session.client()).api)
-    if session.output == "table":
+    if format is not None:
+        session.write(_markdown(found).encode())
+    elif session.output == "table":
         session.write(_text(session, found).encode())
     else:
         session.show(View(columns=_COLUMNS, rows=[_row(finding) for finding in found], name="check"))
@@ -71,6 +78,27 @@ def _row(finding: "Finding") -> dict[str, str | None]:
         "evidence": finding.evidence,
         "remedy": finding.remedy or None,
     }
+
+
+def _markdown(found: "Sequence[Finding]") -> str:
+    """Return the findings as a report in Markdown."""
+    from kvctl.render import markdown_report as report
+
+    counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
+    rows = [
+        (
+            str(finding.severity),
+            report.plain(finding.subject),
+            report.plain(finding.check),
+            report.prose(finding.evidence),
+            report.prose(finding.remedy),
+        )
+        for finding in found
+    ]
+    return report.document(
+        report.heading(_summary(*counts)),
+        report.table(("Severity", "Subject", "Check", "Evidence", "Remedy"), rows) if rows else "",
+    )
 
 
 def _text(session: Session, found: "Sequence[Finding]") -> str:

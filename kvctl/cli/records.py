@@ -84,11 +84,12 @@ ORIGIN_REMOVAL = record("name stream origins removed kept changed")
 
 # Topologies
 PLANNED_CHANGE = record(
-    "action kind name place (stream) (differences) (hazards) (drops) (leaving) (readers) (confirm) (config)"
+    "action kind name place (stream) differences (hazards) (drops) (leaving) (readers) (confirm) (config) (entries)"
 )
 PLAN = record("(changes) (summary) (hazards) (warnings) (unlisted)")
 APPLIED_CHANGE = record(
-    "action kind name place (stream) (differences) (hazards) (drops) (leaving) (readers) (confirm) (config) outcome"
+    "action kind name place (stream) (hazards) (drops) (leaving) (readers) (confirm) (config) (entries) outcome "
+    "differences"
 )
 NAME = record("name")
 GRAPH = record("(nodes) (edges)")
@@ -366,14 +367,14 @@ PARTS: dict[str, tuple[Record, ...]] = {
     "damage": (record("file problem"),),
     "delivered": (record("sequence consumer_sequence last_active"),),
     "dependents": (
-        record("name stream kind state lag active error last_revision recreated?"),
+        record("name stream kind state lag last_seen error last_revision recreated?"),
         NAME,
     ),
     "dest": (VALUE,),
     "differences": (DIFFERENCE, KEY_DIFFERENCE),
     "drops": (record("entries bytes refilled"),),
-    "edges": (record("origin replica keys prefix map transforms state? evidence? lag? active? error?"),),
-    "entries": (TABLE_ENTRY,),
+    "edges": (record("origin replica keys prefix map transforms state? evidence? lag? last_seen? error?"),),
+    "entries": (TABLE_ENTRY, record("key")),
     "files": (record("name bytes sha256"),),
     "found": (record("revision operation value encoding"),),
     "hazards": (record("name change evidence remedy forced"), NAME),
@@ -384,7 +385,7 @@ PARTS: dict[str, tuple[Record, ...]] = {
     "last": (COMMIT,),
     "leaving": (NAME,),
     "limits": (record("memory storage streams consumers"),),
-    "nodes": (record("id name stream kind context domain api cluster"),),
+    "nodes": (record("id name stream kind context domain api cluster state"),),
     "partition_details": (record("partition range stream leader entries"),),
     "permissions": (record("action subject allowed reason"),),
     "prefixes": (record("prefix keys deleted entries bytes held changed_today oldest median newest"),),

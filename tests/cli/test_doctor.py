@@ -37,6 +37,9 @@ def test_errors_fail_and_stand_first(run: Run, own_server: Server, snapshot: Sna
             )
         raw.create_bucket("FULL", max_msgs=10, discard="old")
     assert run("doctor", "-s", own_server.url, tty=True) == snapshot
+    report = run("doctor", "-s", own_server.url, "--format", "markdown")
+    assert (report.exit_code, report.out.splitlines()[0][:4]) == (1, "### ")
+    assert "| error | LOST | missing-origin | <code>NONE</code> does not exist |" in report.out
 
 
 def test_without_a_server_or_without_jetstream(run: Run, own_server: Server) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.help_page import TAIL
-from kvctl.errors import ContextNotFound, NotFoundError
+from kvctl.errors import ContextNotFound, NotFoundError, UsageError
 from kvctl.render.view import document
 from kvctl.units import parse_duration, parse_instant, parse_size
 
@@ -51,6 +51,25 @@ def moment(*spellings: str, help: str, **settings: Any) -> Any:
 def one_of(*words: str) -> Callable[[str], list[str]]:
     """Return a completion of these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+MarkdownFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="`markdown`: a report for a pull request or a job summary",
+        autocompletion=one_of("markdown"),
+    ),
+]
+
+
+def check_markdown(format: str | None, output: str | None) -> None:
+    """Raise UsageError for another format, and for one beside `--output`."""
+    if format not in (None, "markdown"):
+        raise UsageError(f"`{format}` is not a format of this report", hint="Use `--format markdown`, or `-o`")
+    if format and output:
+        raise UsageError("`--format` and `--output` cannot be combined")
 
 
 def names_of(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:

@@ -21,6 +21,7 @@ from kvctl.cli.topology.plan_view import (
 )
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
 
 app = group()
 
-_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), Column("outcome"))
+_COLUMNS = (
+    Column("action"),
+    Column("kind"),
+    Column("name"),
+    Column("place"),
+    Column("outcome"),
+    Column("differences"),
+)
 
 
 @command(
@@ -191,15 +199,13 @@ def _require_writable(apis: "Mapping[str, Api]") -> None:
 
 async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
     """Confirm the plan, then by name each change that drops data or has readers."""
-    from kvctl.topology.plan import description
-
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
     if named and not session.interactive:
         raise UsageError(
             f"`{' '.join(f'--confirm {name}' for name in named)}` is required when input is not a terminal",
             hint="\n".join(_consequence(change) for change in named.values()),
         )
-    await session.confirm(f"Apply: {description.summary(found)}?", yes=yes)
+    await session.confirm(f"Apply {counted(len(found.changes), 'change')}?", yes=yes)
     for name, change in named.items():
         await session.confirm(_consequence(change), typed_name=name)
 
@@ -244,6 +250,8 @@ async def _execute(
 def _show(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
     """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
+    for row in rows:
+        row["differences"] = row.pop("differences")  # the last column
     if session.output in ("json", "yaml"):
         session.show(document({**plan_document(found, forced), "changes": rows}))
     elif session.output != "table":

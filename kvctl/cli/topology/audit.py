@@ -10,8 +10,10 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import (
     DryRun,
+    MarkdownFormat,
     Yes,
     bucket_names,
+    check_markdown,
     duration,
 )
 from kvctl.cli.app.session import Session
@@ -76,6 +78,7 @@ async def audit(
     wait_for: WaitFor = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    format: MarkdownFormat = None,
 ) -> int:
     """Compare replicas with their origins, key by key.
 
@@ -92,7 +95,14 @@ async def audit(
 
     --repair recreates mirrors while a temporary copy serves their reads. In aggregates, it copies missing and wrong
     keys again from their origins and removes extra keys. Then it audits again.
+
+    With --format markdown, the result is a report for a pull request or a job summary.
     """
+    check_markdown(format, session.options.output)
+    if format and (list_all or repair):
+        raise UsageError(f"`--format` and `{'--all' if list_all else '--repair'}` cannot be combined")
+    from kvctl.cli.topology.audit_views import audit_markdown
+
     await _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
     topology = read_file(session, file) if file else None
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
@@ -100,6 +110,10 @@ async def audit(
     if not work.replicas and not work.left and not work.unseen:
         session.note("Nothing to audit: no mirrors or aggregates", always=True)
     patience = wait_for or timedelta(seconds=10)
+    if format is not None:
+        await _audit(session, work, patience)
+        session.write(audit_markdown(work.outcomes, work.unseen).encode())
+        return exit_code(work)
     if not repair:
         await _show(session, work, patience, list_all=list_all)
         return exit_code(work)

@@ -45,6 +45,43 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
     return View(columns=_REPAIR if rows else (), rows=rows, name="replica", empty="Nothing to repair")
 
 
+def audit_markdown(outcomes: "Sequence[Outcome]", unseen: Sequence[str] = ()) -> str:
+    """Return the result as a report in Markdown: a table of the pairs, samples of the differences, errors."""
+    from kvctl.render import markdown_report as report
+
+    rows = [outcome_row(outcome) for outcome in outcomes]
+    words = ("origin", "replica", "keys", "missing", "extra", "stale", "differing")
+    pairs = [
+        (
+            *(report.plain(str(row[name])) if row[name] is not None else None for name in words),
+            row["state"] or _result(row["consistent"]),
+            report.plain(", ".join(row["causes"])),
+        )
+        for row in rows
+    ]
+    samples = [
+        (report.plain(item.origin), report.plain(item.replica), report.plain(item.key), str(item.kind),
+         report.plain(item.cause or ""))
+        for outcome in outcomes for item in outcome.sorted_samples()
+    ]  # fmt: skip
+    errors = [
+        f"- {report.prose(f'`{outcome.replica}` of `{outcome.origin}` was not audited: {outcome.error.message}')}\n"
+        for outcome in outcomes
+        if outcome.error is not None
+    ]
+    errors += [f"- {report.prose(f'`{stream}` does not answer, and may be a replica')}\n" for stream in unseen]
+    drift = sum(outcome.consistent is False for outcome in outcomes)
+    unread = sum(outcome.consistent is None for outcome in outcomes) + len(unseen)
+    result = f"{drift} of {len(outcomes)} differ" if drift else f"{unread} not audited" if unread else "no differences"
+    return report.document(
+        report.heading(f"Audit: {result}"),
+        report.table(("Origin", "Replica", "Keys", "Missing", "Extra", "Stale", "Differing", "Result", "Causes"), pairs)
+        if pairs else "",
+        report.table(("Origin", "Replica", "Key", "Difference", "Cause"), samples) if samples else "",
+        "".join(errors),
+    )  # fmt: skip
+
+
 def outcome_row(outcome: "Outcome") -> dict[str, Any]:
     """Return one pair as a JSON object."""
     row: dict[str, Any] = {

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Force
+from kvctl.cli.app.parameters import Force, MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import File, open_places, read_document
-from kvctl.cli.topology.plan_view import show_plan
+from kvctl.cli.topology.plan_view import plan_markdown, show_plan
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.units import format_age, parse_time
@@ -34,6 +34,7 @@ Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology c
         "kvctl topology plan -f topology.yaml",
         "kvctl topology plan -f topology.yaml --out topology.plan",
         "kvctl topology plan -f topology.yaml --exit-code",
+        "kvctl topology plan -f topology.yaml --format markdown >> $GITHUB_STEP_SUMMARY",
     ],
     see=["topology apply", "help topologies", "help hazards"],
 )
@@ -46,6 +47,7 @@ async def plan(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if changes are pending")] = False,
     prune: Prune = False,
     force: Force = None,
+    format: MarkdownFormat = None,
 ) -> int | None:
     """Show the changes that would make the servers match the file.
 
@@ -54,6 +56,9 @@ async def plan(
 
     All hazards that would lose, hide or mix up data are reported. Unless each is overridden with --force NAME, the
     exit code is 1 and no plan is saved.
+
+    With --format markdown, the plan is a report for a pull request: a table of the changes, with their differences and
+    hazards.
     """
     from kvctl.cli.keys.arguments import check_forced
     from kvctl.topology.apply.journal import Journal
@@ -62,6 +67,7 @@ async def plan(
     from kvctl.topology.plan import plan_file, planner
 
     check_forced(force, *plan_hazards.OF_PLANS)
+    check_markdown(format, session.options.output)
     _check_out(file, out)
     document = read_document(session, file)
     topology = read_topology(document)
@@ -69,7 +75,10 @@ async def plan(
     found = await planner.plan(topology, apis, prune=prune)
     say_interrupted(session, Journal.of(topology.name, apis).interrupted())
     say(session, found, prune=prune)
-    show_plan(session, found, force or ())
+    if format is not None:
+        session.write(plan_markdown(found, force or ()).encode())
+    else:
+        show_plan(session, found, force or ())
     hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
     if out is not None:
         addresses = plan_file.addresses(apis)

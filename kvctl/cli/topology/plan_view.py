@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvctl.topology.plan.plan import Change, Plan
 
 _STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
-_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"))
+_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), Column("differences"))
 
 
 def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> None:
@@ -67,6 +67,36 @@ def change_row(change: "Change") -> dict[str, Any]:
         "config": change.after and without_server_metadata(change.after),
         "entries": [{"key": key} for key in change.entries],
     }  # fmt: skip
+
+
+def plan_markdown(plan: "Plan", forced: Collection[str] = ()) -> str:
+    """Return the plan as a report in Markdown: a table of the changes, then the hazards and warnings."""
+    from kvctl.render import markdown_report as report
+    from kvctl.topology.plan import description
+
+    rows = [
+        (
+            str(change.action),
+            report.prose(description.title(change)),
+            "<br>".join(
+                report.plain(line)
+                for item in description.differences(change)
+                for line in description.difference_lines(item)
+            ),
+            "<br>".join(map(report.prose, description.remarks(change))),
+        )
+        for change in plan.changes
+    ]
+    hazards = [
+        (report.plain(hazard.name), "yes" if hazard.name in forced else "no", report.prose(hazard.evidence))
+        for hazard in plan.hazards
+    ]
+    return report.document(
+        report.heading(f"Plan: {description.summary(plan)}" if plan.changes else "Plan: nothing to change"),
+        report.table(("Action", "Change of", "Differences", "Effect"), rows) if rows else "",
+        report.table(("Hazard", "Forced", "Evidence"), hazards) if hazards else "",
+        "".join(f"- Warning: {report.prose(text)}\n" for text in plan.warnings),
+    )
 
 
 def plan_text(plan: "Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:

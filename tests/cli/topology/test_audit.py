@@ -59,6 +59,9 @@ def test_audit_with_drift_exits_4_with_samples_and_the_cause(
     run: Run, server: Server, stale: tuple[str, str], snapshot: SnapshotAssertion
 ) -> None:
     bucket, mirror = stale
+    report = run("topology", "audit", bucket, "-s", server.url, "--format", "markdown")
+    assert (report.exit_code, report.out.splitlines()[0]) == (4, "### Audit: 1 of 1 differ")
+    assert f"| {bucket} | {mirror} | k.2 | extra |" in report.out
     result = run("topology", "audit", bucket, "-s", server.url, "-o", "table")
     assert result.masked(WIDTHS, BUCKET=bucket, MIRROR=mirror) == snapshot
     (row,) = json.loads(run("topology", "audit", mirror, "-s", server.url, "-o", "json").out)
