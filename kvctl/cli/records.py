@@ -193,6 +193,10 @@ VERIFIED = record("path bucket format mode cut rows files bytes whole (damage) (
 PIPELINE_LOADED = record("bucket path created rows written unchanged rejected seconds")
 CAPTURED = record("bucket path checkpoint revision rows files captured seconds")
 COMPACTED = record("bucket (capture) path revision keys files bytes captured (replaced) seconds")
+BUCKET_STATISTICS = record(
+    "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day (prefixes) "
+    "more_prefixes"
+)
 STATISTICS = record(
     "name cut history full keys deleted entries bytes held changed_today oldest median newest (prefixes) "
     "more_prefixes (largest) (hottest) seconds"
@@ -239,6 +243,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "bucket alternates": (ALTERNATE,),
     "bucket edit": (BUCKET_EDIT, DIFFERENCE),
     "bucket seal": (SEAL,),
+    "bucket stats": (BUCKET_STATISTICS,),
     "bucket delete": (BUCKET_DELETION, CHANGE),
     "bucket copy": (BUCKET_COPY, ANY),
     "bucket diff": (KEY_DIFFERENCE,),
@@ -388,7 +393,10 @@ PARTS: dict[str, tuple[Record, ...]] = {
     "nodes": (record("id name stream kind context domain api cluster state"),),
     "partition_details": (record("partition range stream leader entries"),),
     "permissions": (record("action subject allowed reason"),),
-    "prefixes": (record("prefix keys deleted entries bytes held changed_today oldest median newest"),),
+    "prefixes": (
+        record("prefix keys deleted entries bytes held changed_today oldest median newest"),
+        record("prefix keys deleted entries bytes held changed_today oldest newest writes_a_day"),
+    ),
     "readers": (NAME,),
     "samples": (AUDIT_DIFFERENCE,),
     "server": (record("name version url cluster domain tls max_payload"),),

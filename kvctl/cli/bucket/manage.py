@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import alternates, data
+from kvctl.cli.bucket import alternates, data, stats
 from kvctl.cli.bucket.data import report
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
@@ -393,3 +393,4 @@ def _named(described: "Described", name: str) -> str:
 
 app.entries.update(data.app.entries)
 app.entries.update(alternates.app.entries)
+app.entries.update(stats.app.entries)

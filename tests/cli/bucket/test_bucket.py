@@ -206,6 +206,22 @@ def assorted(seeds: RawClient) -> None:
         time.sleep(0.02)
 
 
+def test_stats_count_keys_and_sizes(bucket: Bucket, seeds: RawClient, orders: str) -> None:
+    seeds.put("orders", "eu.a", b"12345")
+    found = json.loads(bucket("stats", "orders", "--by-prefix", "1", "-o", "json").out)
+    assert list(found)[:9] == [
+        "name", "last_revision", "history", "keys", "deleted", "entries", "bytes", "held", "changed_today",
+    ]  # fmt: skip
+    assert [found[name] for name in list(found)[:9]] == ["orders", 7, 5, 3, 1, 7, 7, 10, 4]
+    assert (found["writes_a_day"], found["more_prefixes"]) == (None, 0)
+    assert [(row["prefix"], row["keys"], row["bytes"]) for row in found["prefixes"]] == [("eu", 1, 5), ("", 2, 2)]
+    shown = bucket("stats", "orders", "--by-prefix", "1", "--limit", "1", tty=True)
+    assert "without a dot" not in shown.out
+    assert "Not listed: 1 smaller group; list more" in shown.err
+    assert json.loads(bucket("stats", "orders", "-o", "json").out)["prefixes"] == []
+    assert bucket("stats", "nope").exit_code == 3
+
+
 def test_seal_asks_and_is_permanent(run: Run, own_server: Server, bucket: Bucket, orders: str) -> None:
     assert bucket("seal", "orders").exit_code == 2
     assert json.loads(bucket("seal", "orders", "--dry-run", "-o", "json").out)["changed"] is True

@@ -1,0 +1,98 @@
+"""`kvctl bucket stats`: what a bucket holds, without Spark."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import BucketName
+from kvctl.cli.app.session import Session
+from kvctl.phrases import counted
+from kvctl.render.view import Column, View, age_text, document, size_text
+from kvctl.units import format_time
+
+if TYPE_CHECKING:
+    from kvctl.kv.maintenance.statistics import Group
+
+app = group()
+
+
+@command(
+    app,
+    "stats",
+    examples=["kvctl bucket stats orders", "kvctl bucket stats orders --by-prefix 1 -o json | jq .keys"],
+    see=["bucket show", "pipeline stats"],
+)
+async def stats(
+    session: Session,
+    bucket: BucketName,
+    by_prefix: Annotated[
+        int | None, typer.Option("--by-prefix", metavar="N", min=1, help="Group keys by their first N tokens")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of prefixes to list", show_default=True)
+    ] = 20,
+) -> None:
+    """Count keys, deletions, entries and bytes of a bucket.
+
+    DELETED are deleted keys that still have a marker, ENTRIES all stored entries, SIZE the bytes of the latest values,
+    WITH HISTORY those of all values. WRITES A DAY is empty for less than an hour of stored history. With --by-prefix,
+    the same is listed for each prefix, the largest first.
+
+    Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
+    missing. `kvctl pipeline stats` also finds the largest and hottest keys, as of one revision, with Spark.
+    """
+    from kvctl.kv.maintenance.statistics import statistics
+
+    opened = (await session.client()).bucket(bucket)
+    with session.progress(f"Reading {bucket}") as bar:
+        found = await statistics(opened, tokens=by_prefix, advance=bar.advance)
+    groups = sorted(found.prefixes.values(), key=lambda item: (-item.bytes, item.prefix))
+    prefixes = [{"prefix": item.prefix, **_row(item)} for item in groups[:limit]]
+    more = len(groups) - len(prefixes)
+    row = {
+        "name": bucket,
+        "last_revision": found.last_revision,
+        "history": found.history,
+        **_row(found.total),
+        "prefixes": prefixes,
+        "more_prefixes": more,
+    }
+    sections = [("Prefixes", View(columns=_GROUP, rows=prefixes, name="prefix"))] if prefixes else []
+    session.show(document(row, *_SUMMARY, sections=sections))
+    if more:
+        session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")
+
+
+def _row(group: "Group") -> dict[str, Any]:
+    rate = group.writes_a_day
+    return {
+        "keys": group.keys,
+        "deleted": group.deleted,
+        "entries": group.entries,
+        "bytes": group.bytes,
+        "held": group.held,
+        "changed_today": group.changed_today,
+        "oldest": None if group.oldest is None else format_time(group.oldest),
+        "newest": None if group.newest is None else format_time(group.newest),
+        "writes_a_day": None if rate is None else round(rate, 3),
+    }
+
+
+def _rate_text(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.1f}"
+
+
+_SUMMARY = (
+    Column("name"), Column("last_revision", "Revision"), Column("history"), Column("keys"), Column("deleted"),
+    Column("entries"), Column("bytes", "Size", text=size_text), Column("held", "With history", text=size_text),
+    Column("changed_today", "Changed today"), Column("oldest", text=age_text), Column("newest", text=age_text),
+    Column("writes_a_day", "Writes a day", text=_rate_text), Column("prefixes", table=False, tsv=False),
+    Column("more_prefixes", table=False),
+)  # fmt: skip
+_GROUP = (
+    Column("prefix", text=lambda prefix: prefix or "without a dot"), Column("keys", right=True),
+    Column("deleted", right=True), Column("entries", right=True),
+    Column("bytes", "SIZE", text=size_text, right=True), Column("changed_today", "TODAY", right=True),
+    Column("newest", text=age_text), Column("writes_a_day", "WRITES A DAY", text=_rate_text, right=True),
+)  # fmt: skip

@@ -1,0 +1,93 @@
+"""Statistics of a bucket agree with what is read from it, and memory does not grow with the keys."""
+
+import random
+import tracemalloc
+from datetime import timedelta
+
+import pytest
+
+import kvctl
+from kvctl.errors import BucketNotFound, UsageError
+from kvctl.kv.entry import Operation
+from kvctl.kv.maintenance import statistics as module
+from kvctl.kv.maintenance.statistics import Group, statistics
+
+HOUR = 3600 * 10**9
+
+
+@pytest.mark.parametrize("history", [1, 3])
+async def test_statistics_agree_with_a_recount_of_all_entries(
+    client: kvctl.Client, bucket_name: str, history: int
+) -> None:
+    bucket = await client.create_bucket(bucket_name, history=history)
+    chance = random.Random(history)
+    living: set[str] = set()
+    for number in range(60):
+        key = chance.choice(["a.b.c", "a.b.d", "a.x", "solo", "b.c"])
+        if key in living and chance.random() < 0.4:
+            await bucket.delete(key)
+            living.discard(key)
+        else:
+            living.add(key)
+            await bucket.put(key, b"x" * chance.randrange(number + 1))
+    entries = [entry async for entry in bucket.history()]
+    latest = {entry.key: entry for entry in entries}
+    found = await statistics(bucket, tokens=2)
+    assert (found.bucket, found.last_revision, found.history) == (bucket_name, 60, history)
+    for prefix, group in {None: found.total, **found.prefixes}.items():
+        chosen = {key for key in latest if prefix in (None, _prefix(key))}
+        values = [latest[key] for key in chosen if latest[key].operation is Operation.PUT]
+        stored = [entry for entry in entries if entry.key in chosen]
+        assert (group.keys, group.deleted) == (len(values), len(chosen) - len(values))
+        assert (group.entries, group.held) == (len(stored), sum(len(entry.value) for entry in stored))
+        assert group.bytes == sum(len(entry.value) for entry in values)
+        assert group.changed_today == len(chosen)
+        times = [latest[key].created_ns for key in chosen]
+        assert (group.oldest, group.newest) == (min(times), max(times))
+        assert group.writes_a_day is None
+    assert set(found.prefixes) == {_prefix(key) for key in latest}
+
+
+def _prefix(key: str) -> str:
+    return {"a.b.c": "a.b", "a.b.d": "a.b", "a.x": "a", "solo": "", "b.c": "b"}[key]
+
+
+async def test_statistics_of_an_empty_and_a_missing_bucket(client: kvctl.Client, bucket_name: str) -> None:
+    bucket = await client.create_bucket(bucket_name)
+    found = await statistics(bucket, tokens=1)
+    assert (found.total, found.prefixes) == (Group(), {})
+    with pytest.raises(BucketNotFound):
+        await statistics(client.bucket(bucket_name + "x"))
+    with pytest.raises(UsageError):
+        await statistics(bucket, tokens=0)
+
+
+async def test_too_many_prefixes_are_refused(
+    client: kvctl.Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PREFIXES", 2)
+    bucket = await client.create_bucket(bucket_name)
+    for key in ("a.x", "b.x", "c.x"):
+        await bucket.put(key, b"")
+    with pytest.raises(UsageError, match="more than 2 prefixes of 1 tokens"):
+        await statistics(bucket, tokens=1)
+    assert (await statistics(bucket)).total.keys == 3
+
+
+async def test_memory_does_not_grow_with_the_keys(client: kvctl.Client, bucket_name: str) -> None:
+    bucket = await client.create_bucket(bucket_name)
+    await statistics(bucket)  # what is imported once
+    peaks = []
+    for count in (3_000, 9_000):
+        await bucket.put_many((f"k{number:06}", b"v") for number in range(count))
+        tracemalloc.start()
+        assert (await statistics(bucket)).total.keys == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.5, peaks
+
+
+def test_rate_needs_an_hour_of_history() -> None:
+    assert Group(entries=10, first=0, newest=HOUR - 1).writes_a_day is None
+    rate = Group(entries=25, first=0, newest=24 * HOUR).writes_a_day
+    assert rate == timedelta(days=1) / timedelta(hours=1)
