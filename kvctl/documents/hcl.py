@@ -55,9 +55,10 @@ def _literal(text: str, written: str) -> str:
 
 _TEMPLATE = re.compile(r"(?<!\$)\$\{|(?<!%)%\{")
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t]+|\#[^\n]*|//[^\n]*|/\*.*?\*/)
+    r"""(?P<space>[ \t]+|\#[^\n]*|//[^\n]*)
+    |(?P<comment>/\*)
     |(?P<newline>\n)
-    |(?P<heredoc><<-?(?P<mark>[A-Za-z_][\w-]*)\n(?:.*?\n)??[ \t]*(?P=mark)(?=\n|\Z))
+    |<<-?(?P<heredoc>[A-Za-z_][\w-]*)(?=\n)
     |(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)
     |(?P<word>[A-Za-z_][\w-]*)
     |(?P<quote>")
@@ -235,29 +236,41 @@ class _Parser:
                 at, literal = self._quoted_end(at)
                 text = self._unescaped(begin + 1, at - 1) if literal else ""
                 yield _Token("text" if literal else "other", text, begin, at)
-            elif kind in ("mark", "heredoc"):
+            elif kind == "comment":
+                at = self._text.find("*/", at) + 2
+                if at == 1:
+                    self._fail("A comment does not end", _Token("", "", begin, begin))
+            elif kind == "heredoc":
+                at = self._heredoc_end(match["heredoc"], at)
                 yield _Token("other", "", begin, at)
             elif kind != "space":
                 yield _Token(kind, match[0], begin, at)
         yield _Token("end", "", at, at)
 
-    def _quoted_end(self, at: int) -> tuple[int, bool]:
+    def _heredoc_end(self, mark: str, at: int) -> int:
+        """Return the end of a text that begins here and ends with a line of its own."""
+        end = re.compile(rf"\n[ \t]*{re.escape(mark)}(?=\n|\Z)").search(self._text, at)
+        return end.end() if end else self._fail("A heredoc does not end", _Token("", "", at - len(mark), at))
+
+    def _quoted_end(self, at: int, depth: int = 0) -> tuple[int, bool]:
         """Return the end of a quoted text that begins here, after its closing quote, and whether it is literal."""
         begin, literal = at, True
+        if depth > MAX_DEPTH:
+            self._fail("This is nested too deeply", _Token("", "", at, at))
         while (match := _IN_QUOTES.match(self._text, at)) is not None and match.lastgroup != "newline":
             at = match.end()
             if match.lastgroup == "end":
                 return at, literal
             if match.lastgroup == "template":
-                at, literal = self._template_end(at), False
+                at, literal = self._template_end(at, depth + 1), False
         return self._fail("A quoted text does not end", _Token("", "", begin - 1, begin))
 
-    def _template_end(self, at: int) -> int:
+    def _template_end(self, at: int, depth: int) -> int:
         """Return the end of a template that begins here, after its closing brace."""
-        depth = 1
-        while depth and (match := _IN_TEMPLATE.match(self._text, at)) is not None:
-            at = self._quoted_end(match.end())[0] if match.lastgroup == "quote" else match.end()
-            depth += (match.lastgroup == "open") - (match.lastgroup == "close")
+        braces = 1
+        while braces and (match := _IN_TEMPLATE.match(self._text, at)) is not None:
+            at = self._quoted_end(match.end(), depth)[0] if match.lastgroup == "quote" else match.end()
+            braces += (match.lastgroup == "open") - (match.lastgroup == "close")
         return at
 
     def _unescaped(self, begin: int, end: int) -> str:
