@@ -33,6 +33,7 @@ _SIZES = {
 }  # fmt: skip
 SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 """Units of sizes for people, each 1024 times the one before."""
+_DECIMAL_SIZES = ("kB", "MB", "GB", "TB", "PB")
 SIZE_PATTERN = r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)"
 _SIZE = re.compile(rf"{SIZE_PATTERN}\Z", re.ASCII)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
@@ -101,6 +102,20 @@ def parse_size(text: str) -> int:
     if size > MAX_INT64:
         raise UsageError(f"`{text}` is too large a size", hint="The maximum is 8 EiB minus one byte")
     return size
+
+
+def format_limit(size: int) -> str:
+    """Format a size that somebody chose: `10 MB`, `64 KiB`, and as `format_size` if no unit divides it."""
+    exact = [
+        (size // base**power, unit)
+        for units, base in ((SIZES[1:], 1024), (_DECIMAL_SIZES, 1000))
+        for power, unit in enumerate(units, 1)
+        if size and size % base**power == 0
+    ]
+    if exact:
+        number, unit = min(exact, key=lambda item: item[0])
+        return f"{number} {unit}"
+    return format_size(size)
 
 
 def format_size(size: int) -> str:

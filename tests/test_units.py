@@ -15,6 +15,7 @@ from kvctl.units import (
     duration_seconds,
     format_age,
     format_duration,
+    format_limit,
     format_size,
     format_time,
     parse_duration,
@@ -211,3 +212,12 @@ class TestTimes:
     )  # fmt: skip
     def test_age(self, seconds: float, text: str) -> None:
         assert format_age(NOW - int(seconds * SECOND_NS), NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(10_000_000, "10 MB"), (10 * 1024**2, "10 MiB"), (65536, "64 KiB"), (1_500_000, "1500 kB"), (512, "512 B"),
+     (512_000, "500 KiB"), (1_048_577, "1.0 MiB"), (10**12, "1 TB")],
+)  # fmt: skip
+def test_limits_are_shown_in_the_units_they_were_given_in(size: int, shown: str) -> None:
+    assert format_limit(size) == shown

@@ -8,6 +8,7 @@ from typing import Any
 from kvctl.units import (
     format_age,
     format_duration,
+    format_limit,
     format_size,
     parse_time,
 )
@@ -92,6 +93,16 @@ def age_text(time: str) -> str:
 def duration_text(seconds: float) -> str:
     """Format seconds as a duration: `1h30m`."""
     return format_duration(timedelta(seconds=seconds))
+
+
+def elapsed_text(seconds: float) -> str:
+    """Format the seconds that something took: `0.4 s`, `16.6 s`, `2m5s`."""
+    return f"{seconds:.1f} s" if seconds < 59.95 else duration_text(round(seconds))
+
+
+def limit_text(size: int) -> str:
+    """Format a limit exactly where a unit allows it, in the unit that it was given in: `10 MB`, `64 KiB`."""
+    return format_limit(size)
 
 
 def size_text(size: int) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvctl.render.table_layout import cell_width, cut, cut_middle, fit
 from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter
-from kvctl.render.view import Column, View, document, duration_text, size_text
+from kvctl.render.view import Column, View, document, duration_text, elapsed_text, size_text
 
 COLUMNS = [Column("name", style="cyan"), Column("bytes", "SIZE", text=size_text, right=True), Column("note", flex=True)]
 
@@ -271,3 +271,10 @@ class TestCells:
         begun = time.process_time()
         assert len(table(rows, width=50)) < 51 * 50
         assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.04, "0.0 s"), (16.619, "16.6 s"), (59.96, "1m"), (125.3, "2m5s"), (3600, "1h")]
+)
+def test_elapsed_times_read_well(seconds: float, shown: str) -> None:
+    assert elapsed_text(seconds) == shown

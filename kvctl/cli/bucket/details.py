@@ -9,7 +9,7 @@ from kvctl.cli.bucket import alternates
 from kvctl.cli.bucket.views import KIND_STYLES, health_style, history_text, last_seen_text
 from kvctl.jetstream.stream_info import Cluster
 from kvctl.jetstream.stream_source import Source, sources_of
-from kvctl.render.view import Column, Row, View, age_text, document, duration_text, size_text
+from kvctl.render.view import Column, Row, View, age_text, document, duration_text, limit_text, size_text
 from kvctl.units import (
     duration_from_ns,
     duration_seconds,
@@ -231,7 +231,7 @@ def _settings(config: Row) -> list[Column]:
         shown.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
     elif config.get("allow_msg_ttl"):
         shown.append(("Per-key TTL", "allowed, without markers"))
-    shown += [(label, size_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
+    shown += [(label, limit_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
     placement, republish = config.get("placement") or {}, config.get("republish")
     shown += [
         (label, text)

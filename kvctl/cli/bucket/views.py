@@ -69,12 +69,12 @@ def listing_view(rows: Iterable[dict[str, Any]]) -> View:
         Column("ttl", text=duration_text, right=True),
         Column("replicas", right=True),
         Column("last_revision", table=False),
-        Column("created", "CREATED", text=age_text),
+        Column("created", text=age_text),
         Column("origins", text=origins_text, keep=True),
         Column("description", flex=True),
-        Column("last_write", "LAST WRITE", text=age_text),
+        Column("last_write", text=age_text, keep=True),
         Column("cluster", table=len({row["cluster"] for row in rows}) > 1),
-        Column("state", style="red", table=any(row["state"] for row in rows)),
+        Column("state", style="red", keep=True, table=any(row["state"] for row in rows)),
     ]
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
     return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")

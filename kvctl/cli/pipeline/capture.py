@@ -21,7 +21,7 @@ from kvctl.cli.pipeline.runner import (
     spark_target,
 )
 from kvctl.errors import HistoryLost, UsageError
-from kvctl.render.view import Column, document, duration_text, size_text
+from kvctl.render.view import Column, document, elapsed_text, size_text
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.capture import Captured
@@ -32,11 +32,11 @@ app = group()
 LOSS = "data-loss"
 CAPTURED = (
     Column("bucket"), Column("path"), Column("checkpoint"), Column("revision"), Column("rows"), Column("files"),
-    Column("captured"), Column("seconds", "Time", text=duration_text),
+    Column("captured"), Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 COMPACTED = (
     Column("bucket"), Column("path"), Column("revision"), Column("keys"), Column("files"),
-    Column("bytes", "Size", text=size_text), Column("captured"), Column("seconds", "Time", text=duration_text),
+    Column("bytes", "Size", text=size_text), Column("captured"), Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 
 

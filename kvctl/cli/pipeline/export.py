@@ -21,7 +21,7 @@ from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
 from kvctl.phrases import quoted
-from kvctl.render.view import Column, document, duration_text, size_text
+from kvctl.render.view import Column, document, elapsed_text, size_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ SUMMARY = (
     Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut", "Revision"),
     Column("ref", table=False),
     Column("exact", table=False), Column("rows"), Column("files"), Column("bytes", "Size", text=size_text),
-    Column("removed", table=False), Column("seconds", "Time", text=duration_text),
+    Column("removed", table=False), Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 
 

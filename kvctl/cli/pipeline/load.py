@@ -23,7 +23,7 @@ from kvctl.cli.pipeline.verify import hashing
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
-from kvctl.render.view import Column, document, duration_text
+from kvctl.render.view import Column, document, elapsed_text
 
 if TYPE_CHECKING:
     from pathlib import Path as FilePath
@@ -153,7 +153,7 @@ def _check_export(folder: "FilePath") -> None:
 
 LOADED = (
     Column("bucket"), Column("path"), Column("created", table=False), Column("rows"), Column("written"),
-    Column("unchanged"), Column("rejected"), Column("seconds", "Time", text=duration_text),
+    Column("unchanged"), Column("rejected"), Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 
 

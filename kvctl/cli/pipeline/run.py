@@ -19,7 +19,7 @@ from kvctl.cli.pipeline.runner import (
     spark_target,
 )
 from kvctl.render.escapes import escape
-from kvctl.render.view import Column, View, document, duration_text
+from kvctl.render.view import Column, View, document, elapsed_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ app = group()
 
 RAN = (
     Column("sink"), Column("written"), Column("unchanged"), Column("rejected"),
-    Column("seconds", "Time", text=duration_text),
+    Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from kvctl.cli.pipeline.runner import (
 )
 from kvctl.errors import KvctlError, UsageError
 from kvctl.kv.names import check_bucket
-from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.render.view import Column, View, age_text, document, elapsed_text, size_text
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ SUMMARY = (
     Column("held", "With history", text=size_text), Column("changed_today", "Changed today"),
     *(Column(name, text=age_text) for name in _TIMES), Column("more_prefixes", table=False),
     Column("prefixes", table=False, tsv=False), Column("largest", table=False, tsv=False),
-    Column("hottest", table=False, tsv=False), Column("seconds", "Time", text=duration_text),
+    Column("hottest", table=False, tsv=False), Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 GROUP = (
     Column("prefix", text=lambda prefix: prefix or "without a dot"), Column("keys", right=True),

@@ -20,7 +20,7 @@ from kvctl.cli.pipeline.runner import (
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, document, duration_text, size_text
+from kvctl.render.view import Column, View, document, elapsed_text, size_text
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.verify import Compared, Verified
@@ -144,7 +144,7 @@ VERIFIED = (
         style=lambda whole: "green" if whole else "red",
     ),
     Column("damage", table=False, tsv=False), Column("against", text=_against_text, tsv=False),
-    Column("seconds", "Time", text=duration_text),
+    Column("seconds", "Time", text=elapsed_text),
 )  # fmt: skip
 DAMAGE = (Column("file"), Column("problem", style="red", wrap=True))
 DIFFERENCES = (

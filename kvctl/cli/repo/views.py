@@ -62,7 +62,7 @@ REPOSITORIES = [
     Column("replicas", right=True),
     Column("storage", table=False),
     Column("bytes", "SIZE", text=size_text, right=True),
-    Column("created", "AGE", text=age_text),
+    Column("created", text=age_text),
     Column("description", flex=True),
 ]
 
