@@ -38,6 +38,27 @@ _NOT_FOUND: dict[int, type[KvctlError]] = {
 }  # fmt: skip
 _TRANSIENT = (10008,)
 OFFLINE_HINT = "Start the servers that store it; `kvctl doctor` names the known ones"
+_LIMITS = "See usage and limits of the account with `kvctl context test`"
+_SPACE = "Free space or raise the limits of the servers; `kvctl context test` shows usage and limits of the account"
+HINTS = {
+    10002: _LIMITS,
+    10005: "Use a cluster and tags that enough servers have, or fewer stream replicas",
+    10023: _SPACE,
+    10026: f"Delete consumers with `kvctl consumer delete`, or raise the limit. {_LIMITS}",
+    10027: f"Delete streams with `kvctl stream delete`, or raise the limit. {_LIMITS}",
+    10028: f"Use `--storage file`, or a smaller `--max-bytes`. {_SPACE}",
+    10047: f"Use a smaller `--max-bytes` or fewer stream replicas. {_SPACE}",
+    10052: "See the current configuration with `kvctl stream show`; some settings cannot be changed after creation",
+    10058: "See the existing stream with `kvctl stream show`, or choose another name",
+    10065: "Find the other stream with `kvctl stream ls --subject SUBJECT`",
+    10074: "Use one stream replica, or connect to a cluster",
+    10109: "The stream is sealed, which is permanent: copy it into a new one",
+    10113: "The account requires a limit for each stream: set `--max-bytes`",
+    10118: OFFLINE_HINT,
+    10120: f"The account has no limits for this number of stream replicas. {_LIMITS}",
+    10122: f"Use a smaller `--max-bytes`. {_LIMITS}",
+}
+"""Next steps after errors of the server, by JetStream's error code."""
 _HINTS = {"detected cycle": "A stream would replicate another one twice, or itself, through others"}
 
 
@@ -132,11 +153,11 @@ def server_error(error: dict[str, Any]) -> KvctlError:
             unavailable.__cause__ = ServerError(text, code=code, err_code=err_code)
         return unavailable
     if err_code == STREAM_OFFLINE:
-        return StreamOffline(f"No server that stores the stream answers ({err_code})", hint=OFFLINE_HINT)
+        return StreamOffline(f"No server that stores the stream answers ({err_code})", hint=HINTS[err_code])
     if err_code in (STREAM_NAME_IN_USE, *CONSUMER_NAME_IN_USE):
-        return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})")
+        return ConflictError(f"{text[:1].upper()}{text[1:]} ({err_code})", hint=HINTS.get(err_code))
     refused = f"The server refused: {text}{f' ({err_code})' if err_code else ''}"
-    return ServerError(refused, code=code, err_code=err_code, hint=_HINTS.get(text))
+    return ServerError(refused, code=code, err_code=err_code, hint=_HINTS.get(text) or HINTS.get(err_code))
 
 
 def _disabled_hint(err_code: int) -> str:

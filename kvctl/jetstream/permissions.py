@@ -101,8 +101,8 @@ async def _ask(connection: Connection, item: _Probe, timeout: float | None) -> A
     limit = SILENCE_S if timeout is None else min(timeout, SILENCE_S)
     try:
         await connection.request(item.subject, item.payload, item.header, timeout=limit)
-    except RequestTimeout as error:  # no server of a cluster answers for something that does not exist
-        return Access(item.action, item.subject, None, error.message)
+    except RequestTimeout:  # no server of a cluster answers for something that does not exist
+        return Access(item.action, item.subject, None, f"no answer within {limit:g}s")
     except NoResponders:
         reason = None if item.silent else "nobody answers"
     except PermissionDenied as error:

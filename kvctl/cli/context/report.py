@@ -17,7 +17,7 @@ _LIMITS = {
 }  # fmt: skip
 _READING = ("look at a bucket", "read a key", "list and watch keys")
 _ALLOWED = {True: "yes", False: "no", None: "unknown"}
-_STYLE = {True: "green", False: "red", None: "yellow"}
+_STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
 
 
 async def report(session: Session, context: "Context", bucket: str | None) -> None:
@@ -97,11 +97,11 @@ def _view(facts: dict[str, Any]) -> View:
     permissions = View(
         columns=[
             Column("action"),
-            Column("allowed", "", text=_ALLOWED.__getitem__, style=_STYLE.__getitem__),
+            Column("answer", "ALLOWED", style=_STYLE.__getitem__),
             Column("subject"),
-            Column("reason", keep=True),
+            Column("reason", keep=True, flex=True),
         ],
-        rows=facts["permissions"],
+        rows=[{**item, "answer": _ALLOWED[item["allowed"]]} for item in facts["permissions"]],
     )
     return document(
         facts,
