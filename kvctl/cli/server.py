@@ -24,6 +24,8 @@ AskedToEnd = Callable[[float], bool]
 
 PORT = 4222
 """Default port of NATS clients."""
+LAST_LAB_PORT = 65515
+"""Maximum port of a lab's first server, as the others follow."""
 _LABS = ("cluster", "supercluster", "leaf", "accounts")
 _CONTEXTS = (
     Column("name"),
@@ -42,6 +44,7 @@ _CONTEXTS = (
         "kvctl server run",
         "kvctl server run --port 0 --store ./data",
         "kvctl server run --lab leaf",
+        "kvctl server run --lab supercluster --port 4300",
     ],
     see=["quickstart", "context test"],
 )
@@ -65,7 +68,8 @@ def run(
     Ctrl-C; the exit code is then 0. Without --store the data is kept in a temporary directory, which is deleted on
     exit.
 
-    --lab starts several servers on free ports to try out topologies: `cluster` is three servers, `supercluster` the
+    --lab starts several servers to try out topologies, on free ports, or with --port on N, N+1 and so on (and on N+10
+    and above for each other): `cluster` is three servers, `supercluster` the
     clusters lon and nyc, `leaf` a hub and a leaf node with a JetStream domain each, and `accounts` two accounts, of
     which one imports bucket ORDERS from the other. It prints the contexts to reach them. They are saved with the data:
     set XDG_CONFIG_HOME as printed, then use --context NAME.
@@ -75,15 +79,15 @@ def run(
     """
     if lab is not None and lab not in _LABS:
         raise UsageError(f"`{lab}` is not a lab", hint=f"Use one of {', '.join(_LABS)}")
-    if lab is not None and port is not None:
-        raise UsageError("`--port` and `--lab` cannot be combined", hint="Labs use free ports")
+    if lab is not None and port is not None and port > LAST_LAB_PORT:
+        raise UsageError(f"The ports of a lab cannot begin at {port}", hint=f"Use a port up to {LAST_LAB_PORT}")
     if store == "":
         raise UsageError("`--store` must not be empty")
     asked_to_end = _end_signal()
     if lab is None:
         _run_one(session, PORT if port is None else port, store, asked_to_end)
     else:
-        _run_lab(session, lab, store, asked_to_end)
+        _run_lab(session, lab, store, port or None, asked_to_end)
 
 
 def _end_signal() -> AskedToEnd:
@@ -110,11 +114,11 @@ def _run_one(session: Session, port: int, store: str | None, asked_to_end: Asked
         _wait([server], asked_to_end)
 
 
-def _run_lab(session: Session, kind: Any, store: str | None, asked_to_end: AskedToEnd) -> None:
+def _run_lab(session: Session, kind: Any, store: str | None, port: int | None, asked_to_end: AskedToEnd) -> None:
     from kvctl.labs import run_lab
 
     with session.progress(f"Starting the {kind} lab"):
-        started = run_lab(kind, store=Path(store).absolute() if store else None)
+        started = run_lab(kind, store=Path(store).absolute() if store else None, port=port)
     with started as lab:
         home, rows = _save_contexts(lab), [_row(context) for context in lab.contexts.values()]
         if session.output in ("json", "yaml"):

@@ -21,6 +21,8 @@ from kvctl.server import Server, fill
 LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
 LABS: tuple[LabKind, ...] = ("cluster", "supercluster", "leaf", "accounts")
 
+INNER_PORT = 10
+"""Distance of the first port between servers from the first server's port."""
 _TEMPLATES = Path(__file__).parent
 _READY_TIMEOUT = 120.0
 _ASK_TIMEOUT = 0.5
@@ -39,6 +41,12 @@ class Lab:
     servers: dict[str, Server] = field(default_factory=dict)
     contexts: dict[str, Context] = field(default_factory=dict)
     temporary: bool = True
+    port: int | None = None
+    """Port of the first server, the others have the next ones; None for free ports."""
+
+    def inner_ports(self, count: int) -> list[int]:
+        """Return ports for connections between the servers."""
+        return _free_ports(count) if self.port is None else [self.port + INNER_PORT + at for at in range(count)]
 
     def close(self) -> None:
         """Stop all servers and remove everything temporary."""
@@ -55,9 +63,12 @@ class Lab:
         self.close()
 
 
-def run_lab(kind: LabKind, *, store: Path | None = None) -> Lab:
-    """Start a sample layout on free ports and wait until buckets can be created everywhere. Raises KvctlError."""
-    lab = Lab(kind, store or Path(mkdtemp(prefix=f"kvctl-{kind}-")), temporary=store is None)
+def run_lab(kind: LabKind, *, store: Path | None = None, port: int | None = None) -> Lab:
+    """Start a sample layout and wait until buckets can be created everywhere. Raises KvctlError.
+
+    The servers listen on free ports, or on `port` and the next ones, and on INNER_PORT above for each other.
+    """
+    lab = Lab(kind, store or Path(mkdtemp(prefix=f"kvctl-{kind}-")), temporary=store is None, port=port)
     try:
         _BUILDERS[kind](lab)
         for server in lab.servers.values():
@@ -74,21 +85,21 @@ def run_lab(kind: LabKind, *, store: Path | None = None) -> Lab:
 
 def _cluster(lab: Lab) -> None:
     names = ("n1", "n2", "n3")
-    routes = dict(zip(names, _free_ports(len(names)), strict=True))
+    routes = dict(zip(names, lab.inner_ports(len(names)), strict=True))
     values = {"routes": ", ".join(f"nats://127.0.0.1:{port}" for port in routes.values())}
     for name in names:
         _add(lab, name, "cluster", {**values, "route": routes[name]})
 
 
 def _supercluster(lab: Lab) -> None:
-    lon_route, nyc_route, lon_gateway, nyc_gateway = _free_ports(4)
+    lon_route, nyc_route, lon_gateway, nyc_gateway = lab.inner_ports(4)
     values = {"lon_gateway": lon_gateway, "nyc_gateway": nyc_gateway}
     _add(lab, "lon", "supercluster", {**values, "route": lon_route, "gateway": lon_gateway})
     _add(lab, "nyc", "supercluster", {**values, "route": nyc_route, "gateway": nyc_gateway})
 
 
 def _leaf(lab: Lab) -> None:
-    (leafnodes,) = _free_ports(1)
+    (leafnodes,) = lab.inner_ports(1)
     _add(lab, "hub", "hub", {"leafnodes": leafnodes})
     _add(lab, "leaf", "leaf", {"leafnodes": leafnodes})
 
@@ -102,7 +113,8 @@ _BUILDERS = {"cluster": _cluster, "supercluster": _supercluster, "leaf": _leaf, 
 
 def _add(lab: Lab, name: str, template: str, values: Mapping[str, object]) -> None:
     config = fill((_TEMPLATES / f"{template}.conf").read_text(), values)
-    lab.servers[name] = Server(name=name, config=config, store=lab.directory / name)
+    port = 0 if lab.port is None else lab.port + len(lab.servers)
+    lab.servers[name] = Server(name=name, config=config, store=lab.directory / name, port=port)
 
 
 def _add_contexts(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -75,7 +76,7 @@ def test_without_nats_server(run: Run, tmp_path: Path, snapshot: SnapshotAsserti
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--lab", "moon"), ("--lab", "leaf", "--port", "0"), ("--store", ""), ("--port", "70000")]
+    "arguments", [("--lab", "moon"), ("--lab", "leaf", "--port", "65530"), ("--store", ""), ("--port", "70000")]
 )
 def test_usage_errors(run: Run, arguments: tuple[str, ...], snapshot: SnapshotAssertion) -> None:
     assert run("server", "run", *arguments) == snapshot
@@ -83,11 +84,16 @@ def test_usage_errors(run: Run, arguments: tuple[str, ...], snapshot: SnapshotAs
 
 @pytest.mark.parametrize("kind", ["leaf", "accounts", "cluster"])
 def test_a_labs_contexts_are_ready_for_use(start: Start, run: Run, kind: str) -> None:
-    process = start("server", "run", "--lab", kind, "-o", "json")
+    base = random.randrange(20_000, 30_000, 20)  # below the ports that systems give out
+    ports = ("--port", str(base)) if kind == "leaf" else ()
+    process = start("server", "run", "--lab", kind, *ports, "-o", "json")
     assert process.stdout is not None
     told = json.loads(b"".join(iter(process.stdout.readline, b"}\n")) + b"}")
     environment = {"XDG_CONFIG_HOME": told["config_home"]}
     names = [context["name"] for context in told["contexts"]]
+    if ports:
+        urls = [f"nats://127.0.0.1:{port}" for port in (base, base + 1)]
+        assert [context["url"] for context in told["contexts"]] == [*urls, urls[1]]
     assert run("context", "ls", "-o", "name", env=environment).out.split() == sorted(names)
     assert run("context", "test", names[0], env=environment).exit_code == 0
     process.terminate()

@@ -84,7 +84,7 @@ OPTION_REMARKS = {
     "bucket add --mirror-domain": "`kvctl mirror create NAME --origin BUCKET --origin-domain DOMAIN` creates a mirror",
     "bucket add --source": "`kvctl aggregate create NAME --origin BUCKET` creates an aggregate",
     "get --raw": "`kvctl get` writes the exact bytes of a value to a pipe",
-    "put --ttl": "`kvctl create --ttl` sets the ttl of a new key, `kvctl update --ttl` that of an existing one",
+    "put --ttl": "`kvctl create --ttl` sets the ttl of a new key, `kvctl touch --ttl` that of an existing one",
 }
 """Command and option of other tools -> a hint."""
 
