@@ -68,14 +68,15 @@ def test_plan_is_written_to_the_summary_with_outputs(server: Server, tmp_path: P
     (tmp_path / "t.yaml").write_text(f"version: 1\nbuckets:\n  {bucket_name}: {{history: 5}}\n")
     pending = run_plan(tmp_path, {}, file="t.yaml", url=server.url)
     assert (pending.exit_code, pending.outputs) == (0, {"exit-code": "8", "changes": "true"})
-    assert f"````diff\n+ bucket `{bucket_name}`\n    history: 5\n\n1 to create" in pending.summary
-    assert f"+ bucket `{bucket_name}`" in pending.printed
+    assert pending.summary.startswith("### Plan: 1 to create")
+    assert f"| create | bucket <code>{bucket_name}</code> |" in pending.summary
+    assert pending.summary in pending.printed
     failing = run_plan(tmp_path, {"NATS_URL": server.url}, file="t.yaml", fail_on_changes="true")
     assert (failing.exit_code, failing.outputs["changes"]) == (8, "true")
     run_process("topology", "apply", "-f", str(tmp_path / "t.yaml"), "--yes", "-s", server.url)
     nothing = run_plan(tmp_path, {}, file="t.yaml", url=server.url, fail_on_changes="true")
     assert (nothing.exit_code, nothing.outputs) == (0, {"exit-code": "0", "changes": "false"})
-    assert nothing.summary == "### Topology plan\n\nNo changes\n"
+    assert nothing.summary == "### Plan: nothing to change\n"
 
 
 def test_failed_plan_fails_the_step_with_its_error_in_the_summary(tmp_path: Path) -> None:
