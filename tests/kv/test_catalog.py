@@ -23,7 +23,7 @@ from kvctl.errors import (
 )
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind, Republish
-from kvctl.kv.config_edit import FIELDS
+from kvctl.kv.config_edit import SETTINGS
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.labs import Lab
 from kvctl.server import Server
@@ -201,7 +201,8 @@ async def test_every_field_is_cleared_on_the_server(client: kvctl.Client, raw: R
             atomic=True,
         )
     )  # fmt: skip
-    edit = await catalog.plan_edit(client.api, bucket_name, {}, list(FIELDS))
+    clearable = [name for name, row in SETTINGS.items() if row.clearable]
+    edit = await catalog.plan_edit(client.api, bucket_name, {}, clearable)
     await catalog.apply_edit(client.api, edit)
     plain = BucketConfig(bucket_name).to_stream()
     found = config_of(raw, f"KV_{bucket_name}")

@@ -8,7 +8,8 @@ from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, until
+from tests.support.waiting import until
+from tests.topology.conftest import Replicas
 
 FIELDS = [
     "order", "served_by", "role", "cluster", "domain", "leader", "state", "entries_behind", "last_seen", "round_trip",
