@@ -102,7 +102,7 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
             "bucket delete O --yes",
             "bucket delete O --yes --force unreachable-stream",
             "stream delete KV_O --yes",
-            "bucket compact O --older-than 0s",
+            "bucket compact O --older-than 0s --timeout 30s",
             "bucket edit O --history 3 --dry-run",
             "bucket delete O --dry-run -o json",
             "topology graph -o json",
