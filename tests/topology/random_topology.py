@@ -3,6 +3,7 @@
 import base64
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -316,9 +317,14 @@ def behind_head(text: str) -> str:
 class Writes:
     """Random writes to the buckets of a topology, and their live keys afterwards."""
 
-    def __init__(self, dice: random.Random, raws: Mapping[str, RawClient], *, expiring: bool = True) -> None:
-        self.dice, self.raws, self.expiring = dice, raws, expiring
+    def __init__(self, dice: random.Random, raws: Mapping[str, RawClient], *, kills: bool = False) -> None:
+        self.dice, self.raws = dice, raws
+        self.kills = kills
+        """If servers are killed, nothing expires and no history overflows: when the later entries of a key are removed
+        too, with an origin of an aggregate, a killed server up to 2.15 restores such entries (nats-server issue 8505).
+        """
         self.alive: dict[str, Contents] = {}
+        self._written: Counter[tuple[str, str]] = Counter()
         self._number = 0
         self.last_expiry = 0.0
         """By this clock (`time.monotonic`) everything with a ttl of its own has expired."""
@@ -341,13 +347,16 @@ class Writes:
         key, value = ".".join(self.dice.choices(TOKENS, k=self.dice.randint(1, 3))), str(self._number).encode()
         chance = self.dice.random()
         headers: dict[str, str] | None = None
-        if chance < 0.1 and self.expiring and "marker_ttl" in item.fields:
+        if chance < 0.1 and not self.kills and "marker_ttl" in item.fields:
             key, headers = f"{key}.ttl-{self._number}", {"Nats-TTL": "1s"}  # of its own: what it held would come back
             self.last_expiry = time.monotonic() + 1
         elif chance < 0.25:
             value, headers = b"", {"KV-Operation": "DEL"}
         elif chance < 0.35:
             value, headers = b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+        if self.kills and self._written[item.name, key] >= item.fields["history"]:
+            key = f"{key}.new-{self._number}"
+        self._written[item.name, key] += 1
         self.raws[item.place].put(item.name, key, value, headers)
         if headers is None:
             alive[key] = value

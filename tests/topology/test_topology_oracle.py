@@ -44,7 +44,7 @@ class Scene:
         self.restarts = restarts
         self.raws = {place: RawClient(server.url) for place, server in servers.items()}
         self.kills = restarts and self.dice.random() < 0.5
-        self.writes = Writes(self.dice, self.raws, expiring=not self.kills)
+        self.writes = Writes(self.dice, self.raws, kills=self.kills)
         for raw in self.raws.values():
             raw.create_bucket("STRANGER", max_msgs_per_subject=3, description="in no file", metadata={"owner": "x"})
             raw.put("STRANGER", "k", b"theirs")

@@ -255,7 +255,9 @@ def _begun(change: Change | None, live: StreamInfo | None) -> bool:
         return False
     if live is None:
         return change.action in (Action.DELETE, Action.RECREATE)
-    left = [item for item in differences(live["config"], change.after or {}) if item.field != f"metadata.{LEAVING}"]
+    # Until the keys of removed origins are removed, an aggregate keeps its history.
+    passing = {f"metadata.{LEAVING}", *(["max_msgs_per_subject"] if _is_marked(live) else [])}
+    left = [item for item in differences(live["config"], change.after or {}) if item.field not in passing]
     return change.after is not None and not left
 
 

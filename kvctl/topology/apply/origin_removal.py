@@ -121,14 +121,17 @@ async def leave(
 ) -> TakenOut:  # fmt: skip
     """Remove sources from an aggregate, then the keys that only they brought.
 
-    Until the keys are removed the aggregate is marked, so that the removal can be completed after an interruption.
-    Raises ConflictError, OutcomeUnknown, PartlyDone.
+    Until the keys are removed the aggregate is marked, so that the removal can be completed after an interruption, and
+    keeps its history: entries that a shorter one drops come back if a server up to 2.15 is killed after their key was
+    purged (nats-server issue 8505). Raises ConflictError, OutcomeUnknown, PartlyDone.
     """
     others = [source for source in leaving(info["config"]) if source not in gone]
-    live = await catalog.apply_edit(api, catalog.Edit(info, marked_leaving(after, [*others, *gone])))
+    limit = {"max_msgs_per_subject": _longer_history(info["config"], after)}
+    live = await catalog.apply_edit(api, catalog.Edit(info, {**marked_leaving(after, [*others, *gone]), **limit}))
     try:
         taken = await take_out(api, after["name"], gone, names, advance)
-        await catalog.apply_edit(api, catalog.Edit(live, marked_leaving(live["config"], others)))
+        limit = {"max_msgs_per_subject": after.get("max_msgs_per_subject", -1)}
+        await catalog.apply_edit(api, catalog.Edit(live, {**marked_leaving(live["config"], others), **limit}))
     except KvctlError as error:
         origins = quoted(dict.fromkeys(name_of(source) for source in gone)) or "the origin"
         name = name_of(after)
@@ -177,6 +180,12 @@ async def _purge(api: Api, stream: str, bounds: Mapping[str, int], advance: Adva
         return count
 
     return sum(await asyncio.gather(*(purge(*item) for item in bounds.items())))
+
+
+def _longer_history(*configs: StreamConfig) -> int:
+    """Return the highest limit of entries per key; -1 for none."""
+    limits = [config.get("max_msgs_per_subject") or -1 for config in configs]
+    return -1 if -1 in limits else max(limits)
 
 
 def _is_called(source: dict[str, Any], bucket: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_source import SourceConfig, sources_of
 from kvctl.kv.config_diff import Difference, differences
 from kvctl.kv.config_edit import edited
 from kvctl.kv.settings import FIELDS, FIXED, SETTINGS
@@ -188,6 +188,8 @@ class DesiredState:
             seen = {item.key: self._config_now(item) for item in located}
             keys = [source_key(source) for source in sources_of(live["config"])]
             now = [seen.get(key) or self._live_config(where) for key, where in zip(keys, reads, strict=True)]
+            # Until the keys of removed origins are removed, it has the history that these implied.
+            now += [self._live_config(where) for where in self._reads_of(place, leaving(live["config"]), located)]
             follows = self._follow(name, after, model.to_stream(now), fresh)
             self._sources(after, fresh["sources"], configs)
             self._deny_purge(name, after, model)
@@ -207,8 +209,11 @@ class DesiredState:
     @staticmethod
     def _reads(place: str, live: StreamInfo | None, located: Sequence[Located]) -> tuple[Where | None, ...]:
         """Return the locations of the origins of a live replica; None if out of view."""
+        return DesiredState._reads_of(place, sources_of(live["config"]) if live else [], located)
+
+    @staticmethod
+    def _reads_of(place: str, sources: Sequence[SourceConfig], located: Sequence[Located]) -> tuple[Where | None, ...]:
         known = {item.key: item.where for item in located}
-        sources = sources_of(live["config"]) if live else []
         near = [None if source_key(source)[1] else (place, source["name"]) for source in sources]
         return tuple(known.get(source_key(source), other) for source, other in zip(sources, near, strict=True))
 

@@ -16,7 +16,7 @@ name: TITLE
 buckets:
   KEPT: {{history: 2}}
   MOVED: {{}}
-  OTHER: {{}}
+  OTHER: {{history: 8}}
   LEFT: {{}}
 mirrors:
   COPY: {{origin: KEPT}}
@@ -37,7 +37,7 @@ buckets:
   NEW: {{ttl: 1h}}
   KEPT: {{history: 4}}
   MOVED: {{storage: memory}}
-  OTHER: {{}}
+  OTHER: {{history: 8}}
 mirrors:
   COPY: {{origin: KEPT}}
   NEAR: {{origin: MOVED}}

@@ -1,6 +1,7 @@
 """Removal of origins from aggregates, with their keys."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -173,3 +174,51 @@ async def test_removal_that_was_killed_is_finished_by_the_next_with_success(
     assert await keys_of(client, name) == ["one.a"]
     assert LEAVING not in raw.api(f"STREAM.INFO.KV_{name}")["config"]["metadata"]
     assert killed.run(args)[0] == NotFoundError.exit_code
+
+
+def long_and_short(raw: RawClient, url: str, path: Path, name: str) -> list[str]:
+    """Apply an aggregate of a bucket with a long history and one with a short one, and return the apply without it."""
+    names = {"LONG": f"{name}L", "SHORT": f"{name}S", "AGGREGATE": name}
+    buckets, short = "buckets: {LONG: {history: 4}, SHORT: {history: 2}}", "{bucket: SHORT, prefix: short}"
+    for file, origins in (("one", short), ("both", f"{short}, {{bucket: LONG, prefix: long}}")):
+        text = f"version: 1\nname: AGGREGATE\n{buckets}\naggregates: {{AGGREGATE: {{origins: [{origins}]}}}}\n"
+        for word, said in names.items():
+            text = text.replace(word, said)
+        (path / file).write_text(text)
+    apply = ["topology", "apply", "--yes", "-s", url, "-f"]
+    assert killed.run([*apply, str(path / "both")])[0] == 0
+    for value in (b"1", b"2", b"3", b"4"):
+        raw.put(names["LONG"], "k", value)
+    raw.put(names["SHORT"], "k", b"1")
+    until(lambda: raw.api(f"STREAM.INFO.KV_{name}")["state"]["messages"] == 5)
+    return [*apply, str(path / "one")]
+
+
+async def test_keys_of_a_removed_origin_with_a_longer_history_stay_away_after_a_server_is_killed(
+    own_server: Server, tmp_path: Path
+) -> None:
+    with RawClient(own_server.url) as raw:
+        assert killed.run(long_and_short(raw, own_server.url, tmp_path, "A"))[0] == 0
+        assert raw.api("STREAM.INFO.KV_A")["config"]["max_msgs_per_subject"] == 2
+        raw.put("AS", "k", b"2")
+        until(lambda: raw.api("STREAM.INFO.KV_A")["state"]["messages"] == 2)
+    own_server.kill()
+    own_server.start()
+    with RawClient(own_server.url) as raw:
+        found = raw.api("STREAM.INFO.KV_A", {"subjects_filter": ">"})["state"]
+    assert found["subjects"] == {"$KV.A.short.k": 2}
+
+
+@pytest.mark.parametrize(("at", "answered"), [(0, True), (1, False), (1, True), (2, False), (2, True)])
+async def test_killed_apply_that_shortens_the_history_is_completed_by_the_next(
+    raw: RawClient, server: Server, unique: Names, tmp_path: Path, at: int, answered: bool
+) -> None:
+    name = unique("A")
+    args = long_and_short(raw, server.url, tmp_path, name)
+    assert killed.run(args, at=at, answered=answered)[0] == killed.KILLED
+    assert killed.run(args)[0] == 0
+    info = raw.api(f"STREAM.INFO.KV_{name}", {"subjects_filter": ">"})
+    assert info["config"]["max_msgs_per_subject"] == 2
+    assert LEAVING not in info["config"]["metadata"]
+    assert info["state"]["subjects"] == {f"$KV.{name}.short.k": 1}
+    assert killed.run(args) == (0, [])
