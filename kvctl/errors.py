@@ -268,7 +268,7 @@ class RefusedError(KvctlError, kind="refused"):
 
 
 class Cancelled(RefusedError, kind="cancelled"):
-    """The user said no at the prompt."""
+    """The user declined at the prompt."""
 
 
 class ReadOnly(RefusedError, kind="read-only"):

@@ -240,7 +240,7 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
     deleted, and `kvctl bucket copy` copies it into a bucket that can be written. Mirrors and aggregates cannot be
     sealed: they would silently stop to replicate.
     """
-    from kvctl.cli.topology.replicas import tell_sealed
+    from kvctl.cli.topology.replicas import show_sealed
     from kvctl.jetstream import streams
     from kvctl.kv import catalog
 
@@ -253,7 +253,7 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
         expires = " Its keys no longer expire." if config.get("max_age") else ""
         await session.confirm(f"Seal bucket `{bucket}`? This is permanent: it becomes read-only.{expires}", yes=yes)
         changed = await catalog.seal(api, bucket)
-    tell_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
+    show_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
 
 
 @command(

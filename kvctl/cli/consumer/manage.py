@@ -24,7 +24,7 @@ from kvctl.cli.stream.options import (
     check_stream,
     dated_by_server,
 )
-from kvctl.cli.topology.replicas import show_config, tell
+from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
 from kvctl.render.view import document
@@ -244,7 +244,7 @@ async def delete(
         session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
         return
     await ensure.delete(target)
-    tell(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="name")
+    show_result(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="name")
 
 
 @command(
@@ -309,7 +309,7 @@ async def _add(
     if not created:
         text = f"Consumer `{name}` of stream `{stream}` already exists with this configuration"
     row = {"stream": stream, "name": name, "changed": created}
-    tell(session, row, text, always=not created, name="name")
+    show_result(session, row, text, always=not created, name="name")
 
 
 async def _edit(
@@ -332,7 +332,7 @@ async def _edit(
         await ensure.edit(target, before, after)
     row = {"stream": stream, "name": consumer, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed consumer `{consumer}`" if differing else f"No changes to consumer `{consumer}`"
-    tell(session, row, text, always=not differing, name="name")
+    show_result(session, row, text, always=not differing, name="name")
 
 
 async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:
@@ -355,7 +355,7 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
     text = f"Would have {text[0].lower()}{text[1:]}" if dry_run else text
     row = {"stream": stream, "name": consumer, "paused": until is not None, "until": until}
-    tell(session, row, text, name="name")
+    show_result(session, row, text, name="name")
 
 
 def _options(**given: Any) -> "Config":

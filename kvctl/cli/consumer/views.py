@@ -106,9 +106,10 @@ def _settings(config: Row) -> Sequence[Column]:
     left_out = {
         "name", "durable_name", "description", "deliver_policy", "ack_policy", "filter_subject", "filter_subjects",
     }  # fmt: skip
-    said = [change for change in changes({}, dict(config), CONSUMER) if change.field not in left_out]
+    set_fields = [change for change in changes({}, dict(config), CONSUMER) if change.field not in left_out]
     return [
-        Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1])) for change in said
+        Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
+        for change in set_fields
     ]
 
 

@@ -164,10 +164,10 @@ def _interrupted(folder: Path) -> str:
 
 
 def _captured(found: "Captured") -> dict[str, Any]:
-    told = asdict(found)
-    state = told.pop("state")
-    told |= {"revision": state["revision"], "captured": state["rows"], "seconds": round(told["seconds"], 3)}
-    return {"bucket": state["bucket"], **told}
+    row = asdict(found)
+    state = row.pop("state")
+    row |= {"revision": state["revision"], "captured": state["rows"], "seconds": round(row["seconds"], 3)}
+    return {"bucket": state["bucket"], **row}
 
 
 def _compacted(found: "Compacted") -> dict[str, Any]:

@@ -31,7 +31,7 @@ from kvctl.cli.repo.options import (
     open_branch,
     parse_branch,
 )
-from kvctl.cli.topology.replicas import tell
+from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ async def _rehearse(session: Session, target: "Target", place: At, source: "Inpu
     work = partial(rehearse, source=source, options=options, branch=place.ref)
     rows = await run_job(session, target, f"Checking rows for {place}", work)
     row = {"repository": place.repository, "branch": place.ref, "rows": rows}
-    tell(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
+    show_result(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
 
 
 def _check_state(source: "Input") -> None:

@@ -17,7 +17,7 @@ from kvctl.cli.repo.options import (
     parse_ref,
     ref_option,
 )
-from kvctl.cli.topology.replicas import tell
+from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.phrases import counted
 from kvctl.render.view import Column, Row, View, document
@@ -123,7 +123,7 @@ async def create(
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
     text = done if found is None else f"Branch `{place.ref}` already exists at this commit"
-    tell(session, row, text, always=dry_run or found is not None)
+    show_result(session, row, text, always=dry_run or found is not None)
 
 
 @command(
@@ -149,9 +149,9 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
     what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     if dry_run:
-        tell(session, row, f"Would delete {what}", always=True)
+        show_result(session, row, f"Would delete {what}", always=True)
         return
     if session.interactive:
         await session.confirm(f"Delete {what}?", yes=yes)
     await repository.delete_branch(place.ref)
-    tell(session, {**row, "changed": True}, f"Deleted {what}")
+    show_result(session, {**row, "changed": True}, f"Deleted {what}")

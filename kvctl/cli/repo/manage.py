@@ -18,7 +18,7 @@ from kvctl.cli.repo.options import (
     parse_name,
     writable,
 )
-from kvctl.cli.topology.replicas import show_config, tell
+from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import UsageError
 from kvctl.kv.names import is_ref
 
@@ -98,7 +98,7 @@ async def init(
         text += f", but has no branches. {await _branch_hint(name, repository)}"
     if not fresh and bucket is not None:
         text += f"; {'recorded' if begun else 'did not record'} bucket `{bucket.name}`"
-    tell(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
+    show_result(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
 
 
 @command(app, "ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"])
@@ -160,7 +160,7 @@ async def delete(
     mirrors = await _mirrors(api, found)
     row = {"name": name, "stream": found.stream, "dependents": [{"name": mirror} for mirror in mirrors]}
     if dry_run:
-        tell(session, row, f"Would delete repository `{name}`", always=True)
+        show_result(session, row, f"Would delete repository `{name}`", always=True)
         return
     for mirror in mirrors:
         session.note(f"Mirror `{mirror}` replicates from `{name}`", always=True)
@@ -170,7 +170,7 @@ async def delete(
     else:
         await session.confirm(question, yes=yes)
     await catalog.delete(api, name)
-    tell(session, {**row, "changed": True}, f"Deleted repository `{name}`")
+    show_result(session, {**row, "changed": True}, f"Deleted repository `{name}`")
 
 
 async def _branch_hint(name: str, repository: "Repository") -> str:

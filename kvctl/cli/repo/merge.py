@@ -21,7 +21,7 @@ from kvctl.cli.repo.options import (
     ref_argument,
     ref_option,
 )
-from kvctl.cli.topology.replicas import tell
+from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
 
@@ -259,7 +259,7 @@ async def _reset_staged(
         "changed": bool(dropped),
     }
     idle = f"Nothing {'matching ' if key or prefix else ''}is staged on `{place}`"
-    tell(session, row, done if dropped else idle, always=dry_run or not dropped)
+    show_result(session, row, done if dropped else idle, always=dry_run or not dropped)
 
 
 async def _reset_hard(session: Session, repository: "Repository", place: "At", ref: str, dry_run: bool) -> None:

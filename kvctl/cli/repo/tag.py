@@ -15,7 +15,7 @@ from kvctl.cli.repo.options import (
     parse_tag,
     ref_argument,
 )
-from kvctl.cli.topology.replicas import tell
+from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError
 from kvctl.render.view import Column, View, document
 
@@ -91,7 +91,7 @@ async def create(
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
     text = done if found is None else f"Tag `{place.ref}` already exists at this commit"
-    tell(session, row, text, always=dry_run or found is not None)
+    show_result(session, row, text, always=dry_run or found is not None)
 
 
 @command(app, "delete", examples=["kvctl tag delete config@v1"], see=["tag ls"])
@@ -110,7 +110,7 @@ async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: Dry
         await repository.delete_tag(place.ref)
     row = {"name": place.ref, "repository": place.repository, "commit": commit}
     text = f"{'Would delete' if dry_run else 'Deleted'} tag `{place.ref}`, at commit `{short(commit)}`"
-    tell(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)
+    show_result(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)
 
 
 async def _commit_of(repository: "Repository", place: "At") -> str:

@@ -22,7 +22,7 @@ from kvctl.cli.stream.options import (
     dated_by_server,
     named,
 )
-from kvctl.cli.topology.replicas import show_config, tell
+from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.phrases import counted
@@ -152,7 +152,7 @@ async def create(
     else:
         _, created = await ensure.create(target, wanted)
     text = f"Created stream `{name}`" if created else f"Stream `{name}` already exists with this configuration"
-    tell(session, {"name": name, "changed": created}, text, always=not created)
+    show_result(session, {"name": name, "changed": created}, text, always=not created)
 
 
 @command(
@@ -208,7 +208,7 @@ async def edit(
         await ensure.edit(ensure.stream(api, stream), info["config"], after)
     row = {"name": stream, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed stream `{stream}`" if differing else f"No changes to stream `{stream}`"
-    tell(session, row, text, always=not differing)
+    show_result(session, row, text, always=not differing)
 
 
 @command(
@@ -259,7 +259,7 @@ async def delete(
     else:
         await session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
     await ensure.delete(ensure.stream(api, stream))
-    tell(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
+    show_result(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
 
 @command(
@@ -320,7 +320,7 @@ async def purge(
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
-    tell(session, {"name": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
+    show_result(session, {"name": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
 
 
 async def _confirm_purge(

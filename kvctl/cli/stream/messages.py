@@ -147,7 +147,7 @@ async def delete_message(
     The message is overwritten on disk, unless --no-erase is given. Mirrors and aggregates keep their copies. The stream
     of a table or a repository is refused without --force foreign-kind.
     """
-    from kvctl.cli.topology.replicas import tell
+    from kvctl.cli.topology.replicas import show_result
     from kvctl.jetstream import streams
     from kvctl.jetstream.direct import direct_get
     from kvctl.kv import reserved_streams
@@ -164,7 +164,7 @@ async def delete_message(
         await streams.delete_message(api, stream, sequence, erase=erase)
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
-    tell(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
+    show_result(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
 
 
 async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows) -> Row:

@@ -12,7 +12,7 @@ from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.table import entries, scan
 from kvctl.cli.table.options import TableName
-from kvctl.cli.topology.replicas import tell, tell_sealed
+from kvctl.cli.topology.replicas import show_result, show_sealed
 from kvctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def create(
     found, fresh = await catalog.create(await _writable(session), config)
     text = f"Created table `{name}`" if fresh else f"Table `{name}` already exists with this configuration"
     row = {"name": name, "stream": found.info["config"]["name"], "partitions": config.partitions, "changed": fresh}
-    tell(session, row, text, always=not fresh)
+    show_result(session, row, text, always=not fresh)
 
 
 @command(app, "ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"])
@@ -143,7 +143,7 @@ async def edit(
     await catalog.apply_edit(await _writable(session), edits)
     changed = any(edit.differences for edit in edits)
     text = f"Changed table `{table}`" if changed else f"No changes to table `{table}`"
-    tell(session, {"name": table, "changed": changed}, text, always=not changed)
+    show_result(session, {"name": table, "changed": changed}, text, always=not changed)
 
 
 @command(app, "seal", examples=["kvctl table seal users --yes"], see=["table delete", "table show"])
@@ -159,7 +159,7 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
     if not dry_run and not found.sealed:
         await session.confirm(f"Seal table `{table}`? This is permanent: the table becomes read-only", yes=yes)
     changed = not found.sealed if dry_run else await catalog.seal(api, table)  # also completes an interrupted one
-    tell_sealed(session, "table", table, changed=changed, dry_run=dry_run)
+    show_sealed(session, "table", table, changed=changed, dry_run=dry_run)
 
 
 @command(
@@ -189,7 +189,9 @@ async def compact(
     if not dry_run:
         await marker_cleanup.remove(opened, found)
     text = f"{'Would remove' if dry_run else 'Removed'} {count} markers from table `{table}`"
-    tell(session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run)
+    show_result(
+        session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run
+    )
 
 
 @command(app, "delete", examples=["kvctl table delete users"], see=["table remove", "table ls"])
@@ -205,7 +207,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     api = await _writable(session)
     found = await catalog.find(api, table, incomplete=True)
     if dry_run:
-        tell(
+        show_result(
             session,
             {"name": table, "streams": [{"name": stream} for stream in found.streams]},
             f"Would delete table `{table}`",
@@ -214,7 +216,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
         return
     await session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
     await catalog.delete(api, table)
-    tell(session, {"name": table, "changed": True}, f"Deleted table `{table}`")
+    show_result(session, {"name": table, "changed": True}, f"Deleted table `{table}`")
 
 
 async def _writable(session: Session) -> Any:

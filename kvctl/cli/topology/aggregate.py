@@ -163,7 +163,7 @@ async def remove_origin(
     The last origin cannot be removed: delete the aggregate instead.
     """
     from kvctl.cli.bucket.views import origin_rows
-    from kvctl.cli.topology.replicas import show_config, tell
+    from kvctl.cli.topology.replicas import show_config, show_result
     from kvctl.topology.apply import origin_removal
     from kvctl.topology.hazards import hazards, replica_hazards
 
@@ -190,7 +190,7 @@ async def remove_origin(
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")
-    tell(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")
+    show_result(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")
 
 
 @command(app, "ls", examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"], see=["bucket ls"])

@@ -157,7 +157,7 @@ async def promote(
     --delete-mirror asks for confirmation on a terminal. If others replicate from the mirror, they are listed and its
     name has to be typed or given with --confirm.
     """
-    from kvctl.cli.topology.replicas import show_config, tell
+    from kvctl.cli.topology.replicas import show_config, show_result
     from kvctl.topology.apply import promotion
     from kvctl.topology.hazards import hazards, replica_hazards
 
@@ -177,7 +177,7 @@ async def promote(
         )
     row = {"name": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
            "changed": True}  # fmt: skip
-    tell(session, row, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})")
+    show_result(session, row, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})")
 
 
 async def _confirm_deletion(

@@ -67,7 +67,7 @@ async def build(
         text = f"{'Created' if new else 'Changed'} {what} `{plan.name}`{_built(plan, info)}{filled}"
         text += f". Watch it with `kvctl topology status {plan.name} --watch`"
     row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_rows(plan.config), "changed": changes}
-    tell(session, row, text, always=not changes)
+    show_result(session, row, text, always=not changes)
 
 
 def _built(plan: "Plan", info: "StreamInfo") -> str:
@@ -92,7 +92,9 @@ def show_config(session: Session, config: dict[str, Any]) -> None:
     session.show(document(config))
 
 
-def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None) -> None:
+def show_result(
+    session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None
+) -> None:
     """Print a result: the row with `--output`, else a note on a terminal, with `always` also in a pipe.
 
     `-o name` prints the field `name`, by default the first.
@@ -103,11 +105,11 @@ def tell(session: Session, row: dict[str, Any], text: str, *, always: bool = Fal
         session.note(text, always=always)
 
 
-def tell_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_run: bool) -> None:
+def show_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_run: bool) -> None:
     """Print the result of `bucket seal` and `table seal`."""
     done = f"Would seal {kind} `{name}`" if dry_run else f"Sealed {kind} `{name}`"
     text = done if changed else f"{kind.capitalize()} `{name}` is already sealed"
-    tell(session, {"name": name, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
+    show_result(session, {"name": name, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
 
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:

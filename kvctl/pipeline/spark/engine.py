@@ -142,8 +142,8 @@ def log_tail(scratch: Path) -> str:
         lines = (scratch / "spark.log").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    telling = [line.rstrip()[:300] for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
-    return "\n".join(telling[-LOG_LINES:])
+    meaningful = [line.rstrip()[:300] for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
+    return "\n".join(meaningful[-LOG_LINES:])
 
 
 class _Start:

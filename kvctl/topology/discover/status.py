@@ -58,7 +58,7 @@ class Wanted:
 
     @property
     def selects(self) -> bool:
-        """Whether it selects some replicas of all."""
+        """True if it selects some replicas, not all."""
         return bool(self.names or self.topology)
 
     def means(self, replica: str, origin: str | None) -> bool:

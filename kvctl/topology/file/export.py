@@ -210,11 +210,11 @@ def _settings(section: str, config: StreamConfig, inherited: StreamConfig, alone
     """Return the settings that are not inherited; those that ADR-8 does not allow are left to the remarks."""
     live, usual, without = (BucketConfig.from_stream(stream).settings() for stream in (config, inherited, alone))
     live["metadata"] = {name: text for name, text in live["metadata"].items() if name}
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in SECTIONS[section].fields:
         if name in FIELDS and not live[name] == usual[name] == without[name] and _allowed(inherited, name, live[name]):
-            said |= _words(name, live[name])
-    return said
+            fields |= _words(name, live[name])
+    return fields
 
 
 def _allowed(stream: StreamConfig, name: str, value: Any) -> bool:
@@ -258,8 +258,8 @@ def _origin_words(origin: Origin) -> str | dict[str, Any]:
     """Return an origin in the shortest notation."""
     words: dict[str, Any] = {"bucket": origin.bucket, "stream": origin.stream, **_way(origin, "domain", "api")}
     words |= {**_one_or_several("keys", origin.keys), "prefix": origin.prefix, "map": dict(origin.maps)}
-    said = {name: value for name, value in words.items() if value}
-    return origin.bucket if list(said) == ["bucket"] else said
+    fields = {name: value for name, value in words.items() if value}
+    return origin.bucket if list(fields) == ["bucket"] else fields
 
 
 def _way(origin: Origin, domain: str, api: str) -> dict[str, Any]:

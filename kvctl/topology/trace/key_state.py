@@ -89,11 +89,11 @@ class Passage:
     """Evidence that the replica holds entries of an earlier stream instance of the origin."""
 
 
-Told = tuple[KeyState, str]
+Judgement = tuple[KeyState, str]
 """A state with its evidence, which may be empty."""
 
 
-def judge(found: Passage) -> Told:
+def judge(found: Passage) -> Judgement:
     """Return the state of a key in a replica."""
     here, there = found.here.held, found.there.held
     if not found.here.known:
@@ -112,14 +112,14 @@ def judge(found: Passage) -> Told:
     return _lost(found, there, copied)
 
 
-def inherited(before: KeyState | None, stream: str, told: Told) -> Told:
+def inherited(before: KeyState | None, stream: str, judged: Judgement) -> Judgement:
     """Return the state of a key beyond a stream in which its state is `before`: what is not there cannot arrive."""
-    if before in _LOST and told[0] in (KeyState.ARRIVED, KeyState.DELETED, KeyState.ABSENT):
+    if before in _LOST and judged[0] in (KeyState.ARRIVED, KeyState.DELETED, KeyState.ABSENT):
         return before, f"in `{stream}`"
-    return told
+    return judged
 
 
-def of_start(reading: Reading) -> Told:
+def of_start(reading: Reading) -> Judgement:
     """Return the state of a key in the stream that a trace begins at."""
     if not reading.known:
         return (KeyState.OFFLINE if reading.offline else KeyState.UNKNOWN), reading.error
@@ -140,12 +140,12 @@ def _copied(found: Passage) -> int:
     return source.sequence if source is not None and same else 0
 
 
-def _arrived(found: Passage) -> Told:
+def _arrived(found: Passage) -> Judgement:
     here = found.here.held
     return (KeyState.ARRIVED if here is None or here.lives else KeyState.DELETED), ""
 
 
-def _of_unread_origin(found: Passage, copied: int) -> Told:
+def _of_unread_origin(found: Passage, copied: int) -> Judgement:
     if copied:
         state, _ = _arrived(found)
         return state, f"revision {copied} of `{found.origin}`: {found.there.error}"
@@ -154,7 +154,7 @@ def _of_unread_origin(found: Passage, copied: int) -> Told:
     return KeyState.UNKNOWN, found.there.error
 
 
-def _of_missing_entry(found: Passage, copied: int) -> Told:
+def _of_missing_entry(found: Passage, copied: int) -> Judgement:
     here = found.here.held
     if here is not None and copied:
         if not here.lives:
@@ -165,7 +165,7 @@ def _of_missing_entry(found: Passage, copied: int) -> Told:
     return KeyState.ABSENT, ""
 
 
-def _late(found: Passage, there: Held) -> Told:
+def _late(found: Passage, there: Held) -> Judgement:
     if (link := _trouble(found.upstream)) is not None:
         return KeyState.LINK_DOWN, link
     if found.arrived is None:
@@ -175,7 +175,7 @@ def _late(found: Passage, there: Held) -> Told:
     return KeyState.ON_ITS_WAY, f"at revision {found.arrived} of {there.revision}"
 
 
-def _lost(found: Passage, there: Held, copied: int) -> Told:
+def _lost(found: Passage, there: Held, copied: int) -> Judgement:
     """Return the state of a key whose entry has arrived, but is not the last one here."""
     if other := _writer(found):
         return KeyState.OVERWRITTEN, f"by {other}"

@@ -146,15 +146,15 @@ def predicted(graph: Graph, name: str, key: str) -> Trace:
     node = start_of(graph, name)
     subject = subject_of(graph, node, key)
 
-    def told(stop: Stop) -> Traced:
+    def predict(stop: Stop) -> Traced:
         state = None
         if stop.subject is None:
             state = KeyState.UNKNOWN if stop.unknown else KeyState.FILTERED_OUT
-        onward = tuple(map(told, stop.onward))
+        onward = tuple(map(predict, stop.onward))
         return traced(graph, stop, state=state, evidence=stop.unknown, onward=onward)
 
     before, after = (follow(graph, node, subject, step) for step in (origins, replicas))
-    return Trace(told(Stop(node, subject)), tuple(map(told, before)), tuple(map(told, after)))
+    return Trace(predict(Stop(node, subject)), tuple(map(predict, before)), tuple(map(predict, after)))
 
 
 def _nested(item: Traced, what: str) -> dict[str, Any]:

@@ -168,8 +168,8 @@ async def _written_by_others(rollout: CheckoutPlan, done: CheckoutResult, bucket
                     keys.add(subject.decode()[len(binding.prefix) :])
             if batch and delivery(batch[-1][1])[0] >= last:
                 break
-    as_said = {*done.changed_meanwhile, *done.done_by_others}
-    return sorted(key for key in keys - as_said if bucket_snapshot.is_legal(key))
+    reported = {*done.changed_meanwhile, *done.done_by_others}
+    return sorted(key for key in keys - reported if bucket_snapshot.is_legal(key))
 
 
 def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
