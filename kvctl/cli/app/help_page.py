@@ -246,9 +246,9 @@ def _eager(*names: str, help: str, text: Callable[[Any], str]) -> TyperOption:
 
 
 def _default(param: Any) -> str:
-    if param.default in (None, False, (), []) or param.required or not param.show_default:
+    if param.default in (None, False, "", (), []) or param.required or not param.show_default:
         return ""
-    return f" [default: {param.default}]"
+    return f" [default: {param.opts[0] if param.default is True else param.default}]"
 
 
 def wrapped_words(words: Sequence[str], width: int) -> list[str]:

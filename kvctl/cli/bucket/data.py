@@ -75,7 +75,7 @@ async def copy(
 
     The copy is always an ordinary bucket, even if the source is a mirror or an aggregate. --data copies the data that
     exists at the start: the latest values, or every entry with its operation, in order. The copy has its own revisions
-    and times. Keys with a ttl keep the rest of it; the bucket's ttl starts again.
+    and times. Keys with a ttl keep their remaining time; the bucket's ttl starts again.
 
     An interrupted copy is removed. An existing target must have the same configuration, and be empty with --data.
     """
@@ -174,7 +174,7 @@ async def compact(
 
     A key that is created again concurrently survives. Mirrors and aggregates are not affected and keep their markers. A
     replica that has not received the deletions yet would keep the keys permanently: this is refused without --force
-    lagging-replica. A stream that does not answer may be such a replica: --force unreachable-stream.
+    lagging-replica. A stream that does not answer may be such a replica, and --force unreachable-stream overrides that.
 
     Servers up to 2.15 have a bug (nats-server issue 8505): after a crash they may restore an old value of a key whose
     marker was removed, if the history limit had dropped that value. Markers that expire have the same effect. Keep the
@@ -219,8 +219,8 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     """Back up a bucket into a directory.
 
     The backup is the server's own snapshot: every entry with its revision and time, and the configuration. A manifest
-    records counts, the last revision and a hash of every file. DIR must not exist or be empty; it appears when the
-    backup is complete.
+    records counts, the last revision and a hash of every file. DIR must be new or empty, and appears when the backup is
+    complete.
 
     The files have the format of `nats stream backup`, and `nats stream restore` can read them.
     """

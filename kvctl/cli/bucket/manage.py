@@ -118,11 +118,11 @@ async def ls(
 ) -> None:
     """List buckets, mirrors and aggregates.
 
-    STATE is `offline` if the servers of a stream do not answer; its contents are empty then, and if only its name is
-    known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a stream named like
-    a bucket that is not a bucket, and `incomplete` for the remains of an interrupted restore or copy. A mirror with the
-    name of a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored entries,
-    including history and deletions.
+    STATE is `offline` if the servers of a stream do not answer; the columns of its contents are then empty. If only its
+    name is known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a stream named
+    like a bucket that is not a bucket, and `incomplete` for the remains of an interrupted restore or copy. A mirror
+    with the name of a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored
+    entries, including history and deletions.
     """
     from kvctl.cli.bucket.views import listed_rows, listing_view
     from kvctl.kv import catalog
@@ -211,9 +211,9 @@ async def edit(
     ttl under two minutes also shortens the duplicate window, as ADR-8 requires.
 
     An edit that would lose data (fewer revisions, a shorter ttl, a limit below the stored data) is refused without
-    --force lossy-edit, and the error says how much would be lost. An edit that would make a mirror or an aggregate hide
-    or keep other data than its origin (shorter-history, ttl-not-inherited ...) is refused too: change both, the safe
-    one first.
+    --force lossy-edit, and the error reports how much would be lost. An edit after which a replica would hide data of
+    its origin, or keep data that the origin drops (shorter-history, ttl-not-inherited ...) is refused too: change both,
+    the safe one first.
     """
     from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards, replica_hazards
@@ -238,7 +238,7 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
 
     Keys can still be read, and no longer expire. Later writes exit 1. A sealed bucket cannot be unsealed, but it can be
     deleted, and `kvctl bucket copy` copies it into a bucket that can be written. Mirrors and aggregates cannot be
-    sealed: they would silently stop to replicate.
+    sealed: they would silently stop replicating.
     """
     from kvctl.cli.topology.replicas import show_sealed
     from kvctl.jetstream import streams

@@ -85,7 +85,7 @@ def show(session: Session, name: OptionalName = None) -> None:
     """Show a context, or the settings that are in effect.
 
     Without a NAME, shows the settings that result from flags, environment and the selected context, and the source of
-    the URL. Secrets are shown only as set.
+    the URL. Secrets are never shown, only whether they are set.
     """
     if name is None:
         context = session.context

@@ -52,9 +52,9 @@ async def copy(
 ) -> None:
     """Copy a key.
 
-    Writes the value of KEY to NEWKEY with the rest of its ttl, without headers and history. A warning reports if the
-    ttl of the target bucket ends it sooner. Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite
-    is given.
+    Writes the value of KEY to NEWKEY with its remaining ttl, without headers and history. A warning reports that the
+    ttl of the target bucket expires the key sooner. Prints the new revision, or exits 4 if NEWKEY exists, unless
+    --overwrite is given.
     """
     from kvctl.kv.write import copy_key
 
@@ -88,8 +88,8 @@ async def rename(
     In a bucket that allows atomic batches (`kvctl bucket add --atomic`) the rename is atomic. Otherwise NEWKEY is
     written first and KEY is deleted afterwards: an interruption can leave both keys, but never neither.
 
-    Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite is given, or if KEY changes concurrently.
-    A warning reports if the ttl of the target bucket ends the key sooner.
+    Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite is given, or if KEY changes concurrently. A
+    warning reports that the ttl of the target bucket expires the key sooner.
     """
     from kvctl.kv.write import copy_key
 

@@ -112,8 +112,8 @@ async def export(
     the same columns. Text has `encoding` `utf-8`, other values `base64`. In CSV, text with control characters is
     `base64` too, so that each record is one line. Times have microsecond precision.
 
-    If a value is overwritten before it is read and has left the bucket's history, the newer value is exported and the
-    command exits 7. With --on-evicted newer it exits 0; with --on-evicted fail nothing is exported (3).
+    If a value is overwritten before it is read and is no longer in the bucket's history, the newer value is exported
+    and the command exits 7. With --on-evicted newer it exits 0; with --on-evicted fail nothing is exported (3).
 
     `NAME@REF` exports a commit of a versioned bucket, or those of its keys that match --filter. Its keys have no
     revisions, and carry the time of the commit.

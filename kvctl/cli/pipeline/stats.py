@@ -58,7 +58,7 @@ async def stats(
     Reads the complete bucket, including its history, as of one revision. Shows totals and, for each prefix, the numbers
     of keys, deleted keys and entries, the size of the latest values, the keys that changed within a day, and the times
     of the last changes. Lists the largest keys, and the hottest keys: those with the most writes per day in the stored
-    history, which the bucket must keep for this.
+    history. The hottest keys require a bucket with history.
     """
     if picture is not None:
         _check_picture(picture)

@@ -59,7 +59,7 @@ async def lock(
     Creates the key with a ttl, runs COMMAND, renews the key every third of the ttl, and deletes it when COMMAND has
     ended. The exit code is that of COMMAND, or 128 plus the number of a signal. SIGINT and SIGTERM are passed on to
     COMMAND. If the key is held, the exit code is 4 and the error names the owner; with --wait-for it is 9 if the key is
-    still held after that time. As in a shell, it is 127 if COMMAND is not found and 126 if it cannot be run.
+    still held after that time. As in a shell, the exit code is 127 if COMMAND is not found and 126 if it cannot be run.
 
     If the lease is lost, COMMAND is ended with SIGTERM, then with SIGKILL after a sixth of the ttl (at most 5 seconds),
     and the exit code is 9. The lease is lost when the key is deleted or overwritten, or when it cannot be renewed:

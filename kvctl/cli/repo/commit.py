@@ -70,7 +70,7 @@ async def status(session: Session, at: AtBranch) -> None:
     examples=[
         "kvctl repo commit config@main -m 'Longer timeouts'",
         "kvctl repo commit config@main -m 'Nightly' --meta ticket=OPS-7 --author ci@example.com",
-        "kvctl repo commit config@main -m 'As it runs' --from services",
+        "kvctl repo commit config@main -m 'Running configuration' --from services",
     ],
     see=["repo status", "repo log", "repo reset", "repo checkout"],
 )
@@ -133,7 +133,7 @@ async def log(
 
     --graph draws the history: `*` is a commit, and lines lead to its parents. With -o, nothing is drawn.
 
-    --key shows the commits that gave the key a value that none of their parents has, or removed it.
+    --key shows the commits in which the key differs from all parents, or was removed.
     """
     from kvctl.cli.repo.log_lines import LogLines, names_of
     from kvctl.cli.repo.views import COMMITS

@@ -68,8 +68,8 @@ async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = F
     """Remove data that no branch or tag reaches.
 
     Removes commits of deleted branches and of `reset --hard`, objects that no commit uses, and staged changes that were
-    committed or dropped. Others may write and commit during the collection. Data that is reachable, or that a running
-    commit uses, is kept.
+    committed or dropped. Other clients may write and commit during the collection. Data that is reachable, or that a
+    running commit uses, is kept.
     """
     parse_name(name)
     if not dry_run:

@@ -60,7 +60,7 @@ Place = Annotated[
     "init",
     examples=[
         "kvctl repo init config",
-        "kvctl repo init config --replicas 3 --description 'What services run with'",
+        "kvctl repo init config --replicas 3 --description 'Settings of the services'",
         "kvctl repo init config --from services",
     ],
     see=["repo show", "put", "help versions"],
@@ -149,7 +149,7 @@ async def delete(
 ) -> None:
     """Delete a repository with all its branches and commits.
 
-    If the repository has mirrors, they are listed and its name has to be typed or given with --confirm. Mirrors keep
+    If the repository has mirrors, they are listed, and its name must be typed or given with --confirm. Mirrors keep
     their data but receive no new data.
     """
     from kvctl.versions import catalog

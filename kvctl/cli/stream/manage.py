@@ -225,7 +225,7 @@ async def delete(
 ) -> None:
     """Delete a stream with its messages and consumers.
 
-    If others replicate from the stream, they are listed and its name has to be typed or given with --confirm. The
+    If other streams replicate from the stream, they are listed, and its name must be typed or given with --confirm. The
     stream of a table or a repository is refused without --force foreign-kind. While a possible reader does not answer,
     the deletion is refused without --force unreachable-stream.
     """
@@ -287,11 +287,10 @@ async def purge(
 ) -> None:
     """Purge all or some messages of a stream.
 
-    Purged messages leave no trace, not even a marker in a bucket, and watchers and replicas are not notified.
-    Mirrors and aggregates keep their copies and serve them. Messages purged from a mirror or an aggregate do not
-    return. So the name of a stream that is replicated, or that replicates others, has to be typed or given with
-    --confirm. Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue
-    as before.
+    Purged messages leave no trace, not even a marker in a bucket, and watchers and replicas are not notified. Mirrors
+    and aggregates keep their copies and serve them. Messages purged from a mirror or an aggregate do not return. The
+    name of a stream that is replicated, or that replicates others, must therefore be typed or given with --confirm.
+    Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue as before.
     """
     from kvctl.kv import reserved_streams
     from kvctl.topology.discover import links

@@ -49,8 +49,8 @@ async def keys(
 ) -> None:
     """List keys with their versions, in byte order.
 
-    Keys without a family come first, then one family after the other. If --limit cuts the listing, a token is printed,
-    in JSON as `next`. Pass it to --after, now or later, with the same family, prefix and bounds.
+    Keys without a family come first, then one family after the other. If --limit ends the listing early, a token is
+    printed, in JSON as `next`. Pass it to --after, now or later, with the same family, prefix and bounds.
     """
     shape = _Shape("keys", KEYS, key_row)
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=False)

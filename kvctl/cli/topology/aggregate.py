@@ -231,7 +231,8 @@ async def edit(
     Changes only the given settings, and shows the differences first. `aggregate add-origin` and
     `aggregate remove-origin` change its origins.
 
-    An edit that would lose data, or hide or keep other data than the origin, is refused without --force NAME.
+    An edit that would lose data, hide data of the origin, or keep data that the origin drops is refused without --force
+    NAME.
     """
     from kvctl.cli.bucket.manage import check_changes
     from kvctl.cli.bucket.manage import edit as edit_bucket
@@ -254,8 +255,8 @@ async def delete(
 ) -> None:
     """Delete an aggregate. Its origins are not changed.
 
-    If others replicate from the aggregate, they are listed and its name has to be typed or given with --confirm. While
-    a possible reader does not answer, the deletion is refused without --force unreachable-stream.
+    If other streams replicate from the aggregate, they are listed, and its name must be typed or given with --confirm.
+    While a possible reader does not answer, the deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.manage import delete as delete_bucket
     from kvctl.topology.apply import builders

@@ -77,8 +77,8 @@ async def apply(
 
     A saved plan is applied as it was shown. If a configuration that it was made from has changed, nothing is applied
     and the exit code is 4. Hazards, readers and contents are checked again: a new one is refused or confirmed as in a
-    new plan, and one that appears during the confirmation is 4. Recreating a stream drops its data, so its name has to
-    be confirmed.
+    new plan. If one appears during the confirmation, the exit code is 4. Recreating a stream drops its data, so its
+    name has to be confirmed.
 
     If a step fails after others were applied, the exit code is 7. After a failure or an interruption, run the command
     again: it continues where it stopped. A second run changes nothing.

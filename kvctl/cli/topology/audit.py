@@ -84,11 +84,11 @@ async def audit(
 
     The audit compares the latest operation and value of every key, and in mirrors its revision. The name of a bucket
     selects all its replicas, direct and indirect; without NAME or --file all replicas in view are compared. Buckets may
-    be written to during the audit: differences are read again at the leaders, and late entries are waited for.
+    be written to during the audit: the audit reads differences again at the leaders, and waits for late entries.
 
-    A replica in which clients cannot find their keys differs, too. A mirror that answers reads of its origin is one if
-    it holds only some keys, or renames them. An aggregate is one if keys land outside of its own prefix. Repairs do
-    not change that. Older revisions of a key's history are not compared.
+    A replica in which clients cannot find their keys also counts as differing: a mirror that answers reads of its
+    origin but holds only some keys or renames them, or an aggregate whose keys land outside of its own prefix. Repairs
+    do not change that. Older revisions of a key's history are not compared.
 
     The exit code is 4 if a replica differs. It is 5 if no difference was found but something could not be read. A
     stream that does not answer counts as unread, because it may be a replica.

@@ -39,8 +39,8 @@ async def export(session: Session, names: Names = None) -> None:
     """Write a topology file of the existing buckets and replicas.
 
     The file is YAML, also in a pipe. It holds the settings that differ from the defaults. Applied elsewhere it creates
-    the same topology, and here `kvctl topology plan` finds nothing to change. Only the named ones are exported: a
-    mirror or an aggregate without its origins, a bucket without its mirrors.
+    the same topology, and here `kvctl topology plan` finds nothing to change. With names, only those buckets and
+    replicas are exported: a mirror or an aggregate without its origins, a bucket without its mirrors.
 
     Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
     and comments name them.

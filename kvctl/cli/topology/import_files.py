@@ -42,9 +42,9 @@ def import_(
         typer.Option("--format", metavar="FORMAT", help="nats, nack or terraform", autocompletion=one_of(*FORMATS)),
     ],
 ) -> None:
-    """Write a topology file of what the files of another tool describe.
+    """Convert files of another tool into a topology file.
 
-    The file is YAML, as that of `topology export`, which reads running servers. It holds buckets, mirrors and
+    The file is YAML, like the output of `topology export`, which reads running servers. It holds buckets, mirrors and
     aggregates. Other streams, other resources, and settings that a file cannot express are left out. Warnings and
     comments name them.
 

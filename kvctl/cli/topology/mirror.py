@@ -151,11 +151,11 @@ async def promote(
     """Promote a mirror to an ordinary bucket, after its origin was lost.
 
     Every entry is copied, history and deletions included, and compared with the mirror's. The bucket assigns its own
-    revisions and times. To reuse the name of the lost origin, delete the mirror: it would answer reads of the new
-    bucket.
+    revisions and times. To reuse the name of the lost origin, delete the mirror: otherwise it would answer reads of the
+    new bucket.
 
-    --delete-mirror asks for confirmation on a terminal. If others replicate from the mirror, they are listed and its
-    name has to be typed or given with --confirm.
+    --delete-mirror asks for confirmation on a terminal. If other streams replicate from the mirror, they are listed,
+    and its name must be typed or given with --confirm.
     """
     from kvctl.cli.topology.replicas import show_config, show_result
     from kvctl.topology.apply import promotion
@@ -218,10 +218,11 @@ async def edit(
 ) -> None:
     """Change settings of a mirror, as `bucket edit` does.
 
-    Changes only the given settings, and shows the differences first. Its origin and its keys cannot
-    change: create another one.
+    Changes only the given settings, and shows the differences first. The origin and the keys of a mirror cannot be
+    changed: create another mirror instead.
 
-    An edit that would lose data, or hide or keep other data than the origin, is refused without --force NAME.
+    An edit that would lose data, hide data of the origin, or keep data that the origin drops is refused without --force
+    NAME.
     """
     from kvctl.cli.bucket.manage import check_changes
     from kvctl.cli.bucket.manage import edit as edit_bucket
@@ -244,8 +245,8 @@ async def delete(
 ) -> None:
     """Delete a mirror. Its origin is not changed.
 
-    The origin or another mirror answers its reads from then on. If others replicate from the mirror, they are listed
-    and its name has to be typed or given with --confirm. While a possible reader does not answer, the deletion is
+    The origin or another mirror answers its reads from then on. If other streams replicate from the mirror, they are
+    listed, and its name must be typed or given with --confirm. While a possible reader does not answer, the deletion is
     refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.manage import delete as delete_bucket

@@ -85,8 +85,8 @@ async def status(
     deleted replica is `gone`. The exit code is always 0.
 
     With --format prometheus, the states and numbers of the replicas and the sizes of the buckets are written as
-    metrics, for the textfile collector of node_exporter. --to replaces a file in one step. A number that nobody can
-    know has no sample.
+    metrics, for the textfile collector of node_exporter. --to replaces a file in one step. An unknown number has no
+    sample.
     """
     _check_format(session, format, to, watch=watch)
     if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):

@@ -31,17 +31,17 @@ app = group()
 async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> None:
     """Show where a key goes through replication, and where it came from.
 
-    Each replica is shown with the key's name there, the filter or map that takes it, its revision, and its state. A
-    replica that lacks the key has the reason: `filtered out`, `overwritten` by another origin, another key or a client,
-    `expired`, `deleted`, `on its way`, `link down`, `offline`, `stale` after its origin was recreated, or `missing`
-    although it has caught up. `kept` is an entry that the origin no longer has, `absent` means that there is nothing to
-    replicate, and `unknown` that a side cannot be read.
+    Each replica is shown with the key's name there, the filter or map that matches it, its revision, and its state. If
+    a replica lacks the key, the state is the reason: `filtered out`, `overwritten` by another origin, another key or a
+    client, `expired`, `deleted`, `on its way`, `link down`, `offline`, `stale` after its origin was recreated, or
+    `missing` although it has caught up. `kept` is an entry that the origin no longer has, `absent` means that there is
+    nothing to replicate, and `unknown` that a side cannot be read.
 
     Origins are found through the reverse of filters and maps. If several keys land in one place, each is shown; the
     entry itself names the one that it came from.
 
     Streams are read at their leaders, in this account and in the domains that it replicates from. With --file, the
-    route follows from the file alone, without a server and without states.
+    route is computed from the file, without a server and without states.
     """
     from kvctl.kv.names import check_bucket, check_key
 
