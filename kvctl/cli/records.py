@@ -265,6 +265,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "aggregate delete": (BUCKET_DELETION, CHANGE),
     "topology plan": (PLANNED_CHANGE, PLAN),
     "topology apply": (APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
+    "topology destroy": (APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     "topology render": (ANY,),
     "topology export": (NAME, ANY),
     "topology import": (NAME, ANY),

@@ -36,6 +36,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "stream purge": ("foreign-kind", "unreachable-stream"),
     "table edit": ("lossy-edit",),
     "topology apply": _PLAN,
+    "topology destroy": _PLAN,
     "topology plan": _PLAN,
     "topology render": ("lossy-format",),
 }  # fmt: skip

@@ -90,15 +90,15 @@ async def apply(
     forced = [*(force or ()), *saved.forced]
     journal = _begun(session, saved, apis)
     if dry_run:
-        _preview(session, saved.plan, forced)
+        preview(session, saved.plan, forced)
         return
     if saved.plan.changes:
-        await _confirm(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
+        await confirm_plan(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
         if session.interactive and not yes:
             saved = await _rechecked(saved, apis)
     limit = None if no_wait else wait_for or timedelta(seconds=60)
     report = await _execute(session, saved, apis, journal, limit)
-    _show(session, saved.plan, forced, report)
+    show_report(session, saved.plan, forced, report)
     if report.error is not None:
         raise report.error
     changes = bool(saved.plan.changes)
@@ -162,7 +162,8 @@ def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Jour
     return journal
 
 
-def _preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
+def preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
+    """Print the plan, and the hazards that have to be overridden."""
     show_plan(session, found, forced)
     if not found.changes:
         session.note("Nothing to change", always=True)
@@ -171,7 +172,7 @@ def _preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
 
 
-async def _confirm(
+async def confirm_plan(
     session: Session,
     found: "Plan",
     apis: "Mapping[str, Api]",
@@ -179,6 +180,7 @@ async def _confirm(
     forced: Sequence[str],
     yes: bool,
     confirmed: Sequence[str],
+    question: str = "",
 ) -> None:
     """Show the plan on a terminal and confirm it. Raises HazardRefused, ReadOnly, Cancelled, UsageError."""
     from kvctl.topology.hazards import hazards
@@ -189,7 +191,7 @@ async def _confirm(
         session.terminal.emit(plan_text(found, forced, colored=session.terminal.colored_messages))
     hazards.refuse(found.hazards, forced, "The plan would lose, hide or mix up data")
     _require_writable(apis)
-    await _ask(session, found, yes=yes, confirmed=confirmed)
+    await _ask(session, found, yes=yes, confirmed=confirmed, question=question)
 
 
 def _require_writable(apis: "Mapping[str, Api]") -> None:
@@ -197,7 +199,7 @@ def _require_writable(apis: "Mapping[str, Api]") -> None:
         api.connection.context.require_writable(f"Context `{name}`" if name else "The connection")
 
 
-async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str]) -> None:
+async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str], question: str) -> None:
     """Confirm the plan, then by name each change that drops data or has readers."""
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
     if named and not session.interactive:
@@ -205,7 +207,7 @@ async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequenc
             f"`{' '.join(f'--confirm {name}' for name in named)}` is required when input is not a terminal",
             hint="\n".join(_consequence(change) for change in named.values()),
         )
-    await session.confirm(f"Apply {counted(len(found.changes), 'change')}?", yes=yes)
+    await session.confirm(question or f"Apply {counted(len(found.changes), 'change')}?", yes=yes)
     for name, change in named.items():
         await session.confirm(_consequence(change), typed_name=name)
 
@@ -225,6 +227,7 @@ async def _execute(
     from kvctl.topology.apply import applier
     from kvctl.topology.apply.fill import Filling, unfilled
     from kvctl.topology.discover.inventory import survey
+    from kvctl.topology.plan import planner
 
     filling = Filling(limit)
     if limit is not None:
@@ -240,14 +243,14 @@ async def _execute(
         await applier.fill(report, filling, progress.advance)
     if saved.plan.changes:
         patience = max(api.connection.timeout for api in apis.values())
-        wrong = await applier.verify(saved.topology(), apis, prune=saved.prune, patience=patience)
+        wrong = await applier.verify(lambda: planner.plan(saved.topology(), apis, prune=saved.prune), patience)
         report.error = wrong or report.error
     if report.error is None:
         journal.end()
     return report
 
 
-def _show(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
+def show_report(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
     """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     for row in rows:

@@ -12,6 +12,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.topology import (
     apply,
     audit,
+    destroy,
     export,
     graph,
     import_files,
@@ -185,6 +186,7 @@ app.entries.update(
     {
         **plan.app.entries,
         **apply.app.entries,
+        **destroy.app.entries,
         **audit.app.entries,
         **export.app.entries,
         **import_files.app.entries,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -25,8 +25,6 @@ from kvctl.topology.apply import origin_removal, seeds
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
 from kvctl.topology.discover.inventory import Inventory
-from kvctl.topology.file.document import Topology
-from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.order import readers_first
 from kvctl.topology.plan.origin_place import Where
@@ -182,11 +180,11 @@ async def fill(report: Report, filling: Filling, advance: Callable[[int], None] 
         report.error = _late(filling.late)
 
 
-async def verify(topology: Topology, apis: Apis, *, prune: bool, patience: float) -> KvctlError | None:
-    """Return the error if the servers differ from the file; listings of clusters may be slightly behind."""
+async def verify(replan: Callable[[], Awaitable[Plan]], patience: float) -> KvctlError | None:
+    """Return the error if planning again finds changes; listings of clusters may be slightly behind."""
     deadline = time.monotonic() + patience
     while True:
-        left = (await planner.plan(topology, apis, prune=prune)).changes
+        left = (await replan()).changes
         if not left:
             return None
         if time.monotonic() > deadline:

@@ -170,6 +170,21 @@ def compare(
     return Comparison(made, [*changes, *(deleted if prune else [])], deleted)
 
 
+def deletions(drafts: DesiredState, inventory: Inventory) -> list[Change]:
+    """Return the deletions of everything in the file that exists, unordered, and without hazards.
+
+    Raises BucketExists if a name has another meaning, UnreachableError if a stream does not answer.
+    """
+    made = drafts.all()
+    _refuse_conflicts(made, inventory, set())
+    found = [
+        Change(action=Action.DELETE, kind=draft.kind, name=draft.name, place=draft.place, stream=draft.after["name"],
+               live=draft.live, origins=tuple(_origins_of(inventory, draft.where)))
+        for draft in made if draft.live is not None
+    ]  # fmt: skip
+    return [_with_readers(change, inventory, (), found) for change in found]
+
+
 # -- changes -----------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from kvctl.topology.plan.plan import (
     Comparison,
     Plan,
     compare,
+    deletions,
     fingerprint,
 )
 
@@ -55,6 +56,17 @@ async def plan_and_inventory(
     await _measured(compared, apis, found)
     changes = [replace(change, hazards=tuple(found.hazards.get(change.name, ()))) for change in compared.changes]
     return Plan(ordered(changes), found.warnings, compared.unlisted, _seen(compared, drafts)), inventory
+
+
+async def destruction(topology: Topology, apis: Mapping[str, Api]) -> Plan:
+    """Return the deletion of everything in the file that exists, readers first, and its hazards. Raises as `plan`."""
+    inventory = await survey(apis)
+    drafts = DesiredState(topology, Locator(topology, inventory.places))
+    changes = deletions(drafts, inventory)
+    found = plan_hazards.found(changes, drafts, inventory)
+    changes = [replace(change, hazards=tuple(found.hazards.get(change.name, ()))) for change in changes]
+    seen = {change.where: fingerprint(change.live) for change in changes}
+    return Plan(ordered(changes), found.warnings, seen=seen)
 
 
 def _seen(compared: Comparison, drafts: DesiredState) -> dict[Where, str]:

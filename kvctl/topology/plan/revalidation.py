@@ -38,7 +38,7 @@ async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, pr
 def require_as_shown(shown: Plan, now: Plan) -> None:
     """Raise ConflictError if a change would do more harm than what was confirmed."""
     before = {change.where: change for change in shown.changes}
-    texts = [text for change in now.changes for text in _worse(before[change.where], change)]
+    texts = [text for change in now.changes if change.where in before for text in _worse(before[change.where], change)]
     if texts:
         lines = "\n".join(f"  {text}" for text in texts)
         raise ConflictError(f"The plan is stale:\n{lines}", hint="Create a new plan with `kvctl topology plan`")

@@ -32,7 +32,8 @@ FORCED = {
     "mirror create": "M --origin X", "mirror promote": "M --as X",
     "pipeline capture": "B --to /none/x --checkpoint /none/y", "pipeline load": "/none --into B",
     "stream delete": "S", "stream delete-message": "S 1", "stream edit": "S --set a=b", "stream purge": "S",
-    "table edit": "T --ttl 1h", "topology apply": "-f /none.yaml", "topology plan": "-f /none.yaml",
+    "table edit": "T --ttl 1h", "topology apply": "-f /none.yaml", "topology destroy": "-f /none.yaml",
+    "topology plan": "-f /none.yaml",
     "topology render": "-f /none.yaml",
 }  # fmt: skip
 """Commands that check `--force` before they connect, with arguments."""

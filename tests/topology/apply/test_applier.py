@@ -44,7 +44,7 @@ async def apply(
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
-        report.error = await applier.verify(topology, apis, prune=prune, patience=60)
+        report.error = await applier.verify(lambda: planner.plan(topology, apis, prune=prune), 60)
     return plan, report
 
 

@@ -40,7 +40,7 @@ async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
-        report.error = await applier.verify(topology, apis, prune=False, patience=60)
+        report.error = await applier.verify(lambda: planner.plan(topology, apis), 60)
     return plan, report
 
 

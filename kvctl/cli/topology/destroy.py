@@ -1,0 +1,92 @@
+"""`kvctl topology destroy`: delete everything in a topology file."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvctl.cli.app.command import command, group
+from kvctl.cli.app.parameters import DryRun, Force, Yes
+from kvctl.cli.app.session import Session
+from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.topology.apply import confirm_plan, preview, show_report
+from kvctl.cli.topology.file import File, open_places, read_document
+from kvctl.phrases import counted
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.topology.apply.applier import Report
+    from kvctl.topology.file.document import Topology
+    from kvctl.topology.plan.plan import Plan
+
+app = group()
+
+
+@command(
+    app,
+    "destroy",
+    examples=["kvctl topology destroy -f topology.yaml --dry-run", "kvctl topology destroy -f topology.yaml"],
+    see=["topology apply", "help topologies", "help confirmation"],
+)
+async def destroy(
+    session: Session,
+    file: File,
+    yes: Yes = False,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option("--confirm", metavar="NAME", help="Confirm the deletion of what others replicate; repeatable"),
+    ] = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+) -> None:
+    """Delete the buckets, mirrors and aggregates of a file, with their data.
+
+    Replicas are deleted before their origins. What does not exist is ignored, and what the file does not name stays.
+    If something outside the file replicates from a bucket, it would turn stale with a new bucket of that name: the
+    deletion is refused without --force recreated-origin, and the name has to be typed or given with --confirm.
+
+    If a deletion fails after others were made, the exit code is 7. Run the command again to complete it.
+    """
+    from kvctl.topology.file.document import read_topology
+    from kvctl.topology.hazards import plan_hazards
+    from kvctl.topology.plan import planner, revalidation
+
+    check_forced(force, *plan_hazards.OF_PLANS)
+    topology = read_topology(read_document(session, file))
+    apis = await open_places(session, topology)
+    found = await planner.destruction(topology, apis)
+    for warning in found.warnings:
+        session.warn(warning)
+    forced = force or ()
+    if dry_run:
+        preview(session, found, forced)
+        return
+    if found.changes:
+        question = f"Delete {counted(len(found.changes), 'resource')}?"
+        await confirm_plan(session, found, apis, forced=forced, yes=yes, confirmed=confirm or (), question=question)
+        if session.interactive and not yes:
+            revalidation.require_as_shown(found, await planner.destruction(topology, apis))
+    report = await _delete(session, topology, apis, found)
+    show_report(session, found, forced, report)
+    if report.error is not None:
+        raise report.error
+    deleted = f"Deleted {counted(len(found.changes), 'resource')} of `{file}`"
+    session.note(deleted if found.changes else "Nothing to delete", always=not found.changes)
+
+
+async def _delete(session: Session, topology: "Topology", apis: "Mapping[str, Api]", found: "Plan") -> "Report":
+    """Make the deletions and look again; errors are in the report."""
+    from kvctl.topology.apply import applier
+    from kvctl.topology.apply.fill import Filling
+    from kvctl.topology.apply.journal import Journal
+    from kvctl.topology.plan import planner
+
+    journal = Journal.of(topology.name, apis)
+    with session.progress("Deleting", len(found.changes), unit="changes") as progress:
+        report = await applier.apply(apis, found, journal, Filling(None), progress.advance)
+    if report.error is None:
+        patience = max(api.connection.timeout for api in apis.values())
+        report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)
+    if report.error is None:
+        journal.end()
+    return report

@@ -1,0 +1,94 @@
+"""`kvctl topology destroy`: deletes what a file names, readers first, and nothing else."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvctl.server import Server
+from tests.cli.conftest import Result, Run
+from tests.support.raw import RawClient
+
+Names = Callable[..., str]
+
+
+class File:
+    """A topology of a bucket, its mirror and an aggregate, applied to the server."""
+
+    def __init__(self, run: Run, raw: RawClient, server: Server, unique: Names, folder: Path) -> None:
+        self._run, self._raw, self._url = run, raw, server.url
+        self.bucket, self.mirror, self.aggregate = unique("B"), unique("M"), unique("A")
+        self.streams = {f"KV_{self.bucket}", self.mirror, f"KV_{self.aggregate}"}
+        self.path = folder / "topology.yaml"
+        self.path.write_text(
+            f"version: 1\nname: {unique('t')}\nbuckets: {{{self.bucket}: {{history: 5}}}}\n"
+            f"mirrors: {{{self.mirror}: {{origin: {self.bucket}}}}}\n"
+            f"aggregates: {{{self.aggregate}: {{origins: [{{bucket: {self.bucket}, prefix: x}}]}}}}\n"
+        )
+        assert self("apply", "--yes").exit_code == 0
+
+    def __call__(self, command: str, *args: str, **settings: bool) -> Result:
+        return self._run("topology", command, "-f", str(self.path), *args, "-s", self._url, **settings)
+
+    @property
+    def left(self) -> set[str]:
+        """Streams of the file that exist."""
+        return self.streams & {*self._raw.api("STREAM.NAMES")["streams"]}
+
+
+@pytest.fixture
+def file(run: Run, raw: RawClient, server: Server, unique: Names, tmp_path: Path) -> File:
+    return File(run, raw, server, unique, tmp_path)
+
+
+def test_destroy_deletes_readers_before_their_origin_and_leaves_others(
+    file: File, raw: RawClient, unique: Names
+) -> None:
+    other = unique("OTHER")
+    raw.create_bucket(other)
+    raw.put(file.bucket, "k", b"v")
+    result = file("destroy", "--yes", "-o", "json")
+    changes = json.loads(result.out)["changes"]
+    assert (result.exit_code, result.err) == (0, "")
+    assert {change["action"] for change in changes} == {"delete"}
+    assert {change["outcome"] for change in changes} == {"done"}
+    assert changes[-1]["name"] == file.bucket
+    assert file.left == set()
+    assert f"KV_{other}" in raw.api("STREAM.NAMES")["streams"]
+    again = file("destroy", "--yes")
+    assert (again.exit_code, again.err) == (0, "Nothing to delete\n")
+
+
+def test_destroy_asks_first_and_previews(file: File) -> None:
+    refused = file("destroy")
+    assert (refused.exit_code, "--yes" in refused.err) == (2, True)
+    preview = file("destroy", "--dry-run")
+    assert (preview.exit_code, preview.out.count("delete\t")) == (0, 3)
+    shown = file("destroy", "--dry-run", tty=True)
+    assert f"- mirror `{file.mirror}`" in shown.out
+    assert file.left == file.streams
+
+
+def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(
+    file: File, run: Run, server: Server, unique: Names, raw: RawClient
+) -> None:
+    reader = unique("READER")
+    assert run("mirror", "create", reader, "--origin", file.bucket, "-s", server.url).exit_code == 0
+    refused = file("destroy", "--yes")
+    assert (refused.exit_code, reader in refused.err) == (1, True)
+    forced = ("destroy", "--yes", "--force", "recreated-origin")
+    unnamed = file(*forced)
+    assert (unnamed.exit_code, f"--confirm {file.bucket}" in unnamed.err) == (2, True)
+    assert file.left == file.streams
+    assert file(*forced, "--confirm", file.bucket).exit_code == 0
+    assert file.left == set()
+    assert reader in raw.api("STREAM.NAMES")["streams"]
+
+
+def test_destroy_refuses_a_name_with_another_meaning(file: File, raw: RawClient) -> None:
+    raw.api(f"STREAM.DELETE.{file.mirror}")
+    raw.api(f"STREAM.CREATE.{file.mirror}", {"name": file.mirror, "subjects": [f"{file.mirror}.>"]})
+    refused = file("destroy", "--yes")
+    assert refused.exit_code == 4
+    assert file.left == file.streams
