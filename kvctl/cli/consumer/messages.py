@@ -37,10 +37,10 @@ HEARTBEAT = timedelta(seconds=5)
 
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge printed messages, or let them be redelivered")]
 Expires = Annotated[
-    timedelta | None, duration("--wait-for", "--expires", help="Maximum time to wait for a message (default 30s)")
+    timedelta | None, duration("--wait-for", "--expires", help="Maximum time to wait for a message [default: 30s]")
 ]
 LongExpires = Annotated[
-    timedelta | None, duration("--expires", help="Longest wait of a pull, at least 1s (default 30s)")
+    timedelta | None, duration("--expires", help="Longest wait of a pull, at least 1s [default: 30s]")
 ]
 Heartbeat = Annotated[
     timedelta | None, duration("--idle-heartbeat", help="Interval of server heartbeats, 500ms to 30s")
@@ -59,10 +59,10 @@ SomeConsumer = Annotated[
 ]
 ThresholdMessages = Annotated[
     int | None,
-    typer.Option("--threshold-messages", metavar="N", help="Messages left when the next pull is sent (default: half)"),
+    typer.Option("--threshold-messages", metavar="N", help="Messages left when the next pull is sent [default: half]"),
 ]
 ThresholdBytes = Annotated[
-    int | None, size("--threshold-bytes", help="Bytes left when the next pull is sent (default: half)")
+    int | None, size("--threshold-bytes", help="Bytes left when the next pull is sent [default: half]")
 ]
 Filters = Annotated[
     list[str] | None,
@@ -181,7 +181,7 @@ async def consume(
     count: Annotated[int | None, number("--count", help="Maximum number of messages")] = None,
     ack: Ack = True,
     max_messages: Annotated[
-        int | None, number("--max-messages", help="Buffer in messages (default 500, with --exec 1)")
+        int | None, number("--max-messages", help="Buffer in messages [default: 500, with --exec 1]")
     ] = None,
     max_bytes: Annotated[int | None, size("--max-bytes", help="Buffer in bytes, instead of --max-messages")] = None,
     threshold_messages: ThresholdMessages = None,

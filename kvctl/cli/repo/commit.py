@@ -182,7 +182,7 @@ async def _rows(commits: AsyncIterator[tuple[str, "Commit"]], together: int) -> 
 async def diff(
     session: Session,
     at: AtRef,
-    other: Annotated[str | None, ref_argument("REF", "Ref to compare with (default: the staged changes)")] = None,
+    other: Annotated[str | None, ref_argument("REF", "Ref to compare with [default: the staged changes]")] = None,
     three_dot: Annotated[bool, typer.Option("--three-dot", help="Show what REF changed since the merge base")] = False,
     patch: Annotated[
         bool, typer.Option("--patch", "-p", help="Show changed lines, as on a terminal without -o")

@@ -67,7 +67,7 @@ async def merge(
     squash: Annotated[bool, typer.Option("--squash", help="Make one commit without a second parent")] = False,
     message: Annotated[
         str | None,
-        typer.Option("--message", "-m", metavar="MSG", help="Commit message (default: `Merge SRC into DST`)"),
+        typer.Option("--message", "-m", metavar="MSG", help="Commit message [default: `Merge SRC into DST`]"),
     ] = None,
     author: Author = None,
     dry_run: DryRun = False,

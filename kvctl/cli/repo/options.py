@@ -201,6 +201,6 @@ AtBranch = Annotated[
 AtTag = Annotated[str, typer.Argument(metavar="NAME@TAG", help="Repository and tag", autocompletion=_tag_places)]
 Author = Annotated[
     str | None,
-    typer.Option("--author", metavar="TEXT", help="Author of the commit (default: KVCTL_AUTHOR or user@host)"),
+    typer.Option("--author", metavar="TEXT", help="Author of the commit [default: KVCTL_AUTHOR or user@host]"),
 ]
 Message = Annotated[str, typer.Option("--message", "-m", metavar="MSG", help="Commit message")]

@@ -115,7 +115,7 @@ async def show(session: Session, stream: StreamName) -> None:
 async def create(
     session: Session,
     stream: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the stream (default: `name` in the file)")
+        str | None, typer.Argument(metavar="NAME", help="Name of the stream [default: `name` in the file]")
     ] = None,
     subjects: Subjects = None,
     storage: Storage = None,

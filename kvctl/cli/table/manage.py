@@ -44,7 +44,7 @@ async def create(
     session: Session,
     name: NewName,
     partitions: Annotated[
-        int | None, number("--partitions", help="Number of partitions, which cannot be changed later (default 16)")
+        int | None, number("--partitions", help="Number of partitions, which cannot be changed later [default: 16]")
     ] = None,
     partition_streams: Annotated[
         bool, typer.Option("--partition-streams", help="Store each partition in its own stream")

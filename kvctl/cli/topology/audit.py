@@ -40,7 +40,7 @@ Names = Annotated[
 ]
 All = Annotated[bool, typer.Option("--all", help="List every difference instead of counts and samples")]
 WaitFor = Annotated[
-    timedelta | None, duration("--wait-for", help="Longest wait for late entries (default 10s, with --repair 60s)")
+    timedelta | None, duration("--wait-for", help="Longest wait for late entries [default: 10s, with --repair 60s]")
 ]
 
 

@@ -20,7 +20,7 @@ app = group()
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="BUCKET", help="Buckets, mirrors and aggregates (default: all)", autocompletion=bucket_names
+        metavar="BUCKET", help="Buckets, mirrors and aggregates [default: all]", autocompletion=bucket_names
     ),
 ]
 

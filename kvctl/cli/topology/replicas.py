@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from kvctl.topology.discover.inventory import Place
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
-WaitFor = Annotated[timedelta | None, duration("--wait-for", help="Longest wait for the replica to fill (default 60s)")]
+WaitFor = Annotated[
+    timedelta | None, duration("--wait-for", help="Longest wait for the replica to fill [default: 60s]")
+]
 DenyPurge = Annotated[
     bool,
     typer.Option("--deny-purge", help="Deny purges; a purge at the origin then leaves the history readable here"),

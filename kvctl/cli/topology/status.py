@@ -47,12 +47,12 @@ async def status(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Replicas, or origins of replicas (default: all)", autocompletion=bucket_names
+            metavar="NAME", help="Replicas, or origins of replicas [default: all]", autocompletion=bucket_names
         ),
     ] = None,
     file: OptionalFile = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running until Ctrl-C")] = False,
-    interval: Annotated[timedelta | None, duration("--interval", help="Time between updates (default 2s)")] = None,
+    interval: Annotated[timedelta | None, duration("--interval", help="Time between updates [default: 2s]")] = None,
     format: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +60,7 @@ async def status(
         ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="File to replace with the metrics (default: stdout)")
+        str | None, typer.Option("--to", metavar="FILE", help="File to replace with the metrics [default: stdout]")
     ] = None,
 ) -> None:
     """Show the state of replicas.

@@ -13,7 +13,7 @@ import pytest
 from kvctl import topics
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.global_options import Shared
-from kvctl.cli.app.help_page import arguments, own_options
+from kvctl.cli.app.help_page import arguments, option_line, own_options
 from kvctl.cli.app.main import COMMANDS, root
 from kvctl.cli.app.manual import (
     ROOT,
@@ -46,6 +46,11 @@ class TestEveryCommand:
         params = [*arguments(command.params), *own_options(command.params)]
         assert [param.name for param in params if not (param.help or "").strip()] == []
         assert [param.name for param in params if (param.help or "").endswith(".")] == []
+
+    @every_command()
+    def test_names_defaults_as_they_are_typed(self, path: str, command: Command) -> None:
+        texts = [text for _, text in map(option_line, own_options(command.params))]
+        assert not [text for text in texts if "[default: ]" in text or "[default: True]" in text], path
 
     @every_command()
     def test_has_examples_that_parse(self, path: str, command: Command) -> None:
