@@ -1,6 +1,7 @@
 """YAML text of plain data that means the same to readers of versions 1.1 and 1.2."""
 
 import re
+from enum import StrEnum
 from typing import Any
 
 import yaml
@@ -41,6 +42,8 @@ def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _string)
+# Members of a StrEnum, such as states, are written as their text.
+_Dumper.add_multi_representer(StrEnum, lambda dumper, member: _string(dumper, member.value))
 # Quote texts that only version 1.2 reads as numbers.
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float",
