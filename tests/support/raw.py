@@ -23,9 +23,9 @@ class Reply:
 class RawClient:
     """Publishes, requests, JetStream API calls; TimeoutError when nothing comes, ConnectionError on -ERR."""
 
-    def __init__(self, url: str, *, user: str | None = None, password: str | None = None) -> None:
+    def __init__(self, url: str, *, user: str | None = None, password: str | None = None, timeout: float = 5) -> None:
         parts = urlsplit(url)
-        self._socket = socket.create_connection((parts.hostname, parts.port), 5)
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else 40 ms for each request
         self._lines = self._socket.makefile("rb")
         self._inboxes = count(1)

@@ -6,10 +6,9 @@ knows no more of a killed server than that it does not answer.
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from kvctl.errors import RefusedError
 from kvctl.labs import Lab, run_lab
 from tests.cli.conftest import Result, run_process
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.guarantee("replicas-3", by="kill")
 
@@ -38,6 +38,8 @@ PLANS = {
 """Settings of `O` in files that do not list its readers."""
 SILENT = {("MO", "offline", None), ("KV_AO", "offline", None)}
 """Stream, state and last revision of the readers."""
+CLUSTERS = (True, False)
+"""Whether the other servers know that one is offline."""
 NUMBERS = ("messages", "bytes", "consumers", "last_sequence")
 """Fields of a stream that only its own servers know."""
 
@@ -63,13 +65,14 @@ def without_home(file: Path, *, known: bool) -> Iterator[Away]:
     with run_lab("cluster") as lab:
         urls = ",".join(server.url for server in lab.servers.values())
         for name in ("O", "ALONE"):
-            assert run_process("bucket", "add", name, "--replicas", "3", "-s", urls).exit_code == 0
-        with RawClient(next(iter(lab.servers.values())).url) as raw:
+            _succeed("bucket", "add", name, "--replicas", "3", "-s", urls)
+        with RawClient(next(iter(lab.servers.values())).url, timeout=30) as raw:
+            home = _place_together(raw, urls)
             for number in range(KEYS):
                 raw.put("O", f"k{number}", b"v")
             for number in range(5):
                 raw.put("O", f"k{number}", b"", {"KV-Operation": "DEL"})
-            home = _place_together(raw, urls)
+            until(lambda: _messages(raw, "MO") == _messages(raw, "KV_AO") == KEYS, what="all keys in both replicas")
         if known:
             lab.servers[home].stop()
         else:
@@ -83,14 +86,24 @@ def without_home(file: Path, *, known: bool) -> Iterator[Away]:
 
 
 @pytest.fixture(scope="module")
-def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
-    """Start a cluster and stop one of its servers."""
-    with without_home(tmp_path_factory.mktemp("silent") / "topology.yaml", known=True) as found:
-        yield found
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Away]]:
+    """Start a cluster that knows that its server is offline, and one that does not: both wait for elections."""
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        starts = [without_home(tmp_path_factory.mktemp("silent") / "topology.yaml", known=known) for known in CLUSTERS]
+        started = [pool.submit(stack.enter_context, start) for start in starts]
+        yield {known: found.result() for known, found in zip(CLUSTERS, started, strict=True)}
 
 
-def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path) -> None:
-    with without_home(tmp_path / "topology.yaml", known=False) as away, ThreadPoolExecutor(8) as pool:
+@pytest.fixture
+def away(clusters: dict[bool, Away]) -> Away:
+    """Return the cluster that knows that its server is offline."""
+    return clusters[True]
+
+
+def test_silent_streams_with_unknown_configuration_may_be_readers(clusters: dict[bool, Away], tmp_path: Path) -> None:
+    away = clusters[False]
+    with ThreadPoolExecutor(10) as pool:
+        purge = pool.submit(lambda: asyncio.run(_purge(away.urls)))
         plans = [tmp_path / f"{name}.yaml" for name in PLANS]
         for file, settings in zip(plans, PLANS.values(), strict=True):
             file.write_text(f"version: 1\nbuckets: {{O: {{{settings}}}}}\n")
@@ -143,7 +156,7 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(tmp_path: Path
             assert "--force unreachable-stream" in plan.err
         assert (described.exit_code, overridden.exit_code) == (0, 0), (described, overridden)
         with pytest.raises(RefusedError, match="`MO` does not answer and may replicate from it"):
-            asyncio.run(_purge(away.urls))
+            purge.result()
         with RawClient(away.urls.split(",")[0]) as raw:
             assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
 
@@ -162,40 +175,65 @@ async def _purge(urls: str) -> None:
 
 
 def _place_together(raw: RawClient, urls: str) -> str:
-    """Place the mirror and the aggregate on one server and return its name."""
-    assert run_process("mirror", "create", "MO", "--origin", "O", "-s", urls).exit_code == 0
-    home = raw.api("STREAM.INFO.MO")["cluster"]["leader"]
-    for _ in range(50):
-        assert run_process("aggregate", "create", "AO", "--origin", "bucket=O", "-s", urls).exit_code == 0
-        if raw.api("STREAM.INFO.KV_AO")["cluster"]["leader"] == home:
-            return str(home)
-        raw.api("STREAM.DELETE.KV_AO")
-    raise AssertionError("they never came to lie on one server")
+    """Place the mirror and the aggregate on one server and return its name.
+
+    Both are empty and made again together: what one of them holds may send the other elsewhere each time.
+    """
+    _succeed("mirror", "create", "MO", "--origin", "O", "-s", urls)
+    _succeed("aggregate", "create", "AO", "--origin", "bucket=O", "-s", urls)
+    configs = {stream: raw.api(f"STREAM.INFO.{stream}")["config"] for stream in ("MO", "KV_AO")}
+
+    def home() -> str | None:
+        leaders = [raw.api(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") for stream in configs]
+        if leaders[0] and leaders[0] == leaders[1]:
+            return str(leaders[0])
+        for stream in configs:
+            raw.api(f"STREAM.DELETE.{stream}")
+        for stream, config in configs.items():
+            raw.api(f"STREAM.CREATE.{stream}", config)
+        return None
+
+    return str(until(home, what="mirror and aggregate are on one server"))
+
+
+def _succeed(*args: str) -> None:
+    """Run a command that can be repeated until it succeeds, as after a timeout on a loaded machine."""
+    results: list[Result] = []
+
+    def succeeds() -> bool:
+        results.append(run_process(*args))
+        return results[-1].exit_code == 0
+
+    until(succeeds, what=" ".join(args))
+
+
+def _messages(raw: RawClient, stream: str) -> int:
+    return int(raw.api(f"STREAM.INFO.{stream}").get("state", {}).get("messages", 0))
 
 
 def _until_led(lab: Lab, left: list[str]) -> None:
     """Wait until the remaining servers have a leader for themselves and for the buckets."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with RawClient(lab.servers[left[0]].url) as raw:
+
+    def led() -> bool:
+        with RawClient(lab.servers[left[0]].url, timeout=1) as raw:
             try:
                 infos = [raw.api(f"STREAM.INFO.KV_{name}") for name in ("O", "ALONE")]
                 raw.api("STREAM.NAMES")  # which the leader of the cluster answers
             except TimeoutError:
-                continue
-        if all(info.get("cluster", {}).get("leader") in left for info in infos):
-            return
-        time.sleep(0.2)
-    raise AssertionError("no leader")
+                return False
+        return all(info.get("cluster", {}).get("leader") in left for info in infos)
+
+    until(led, what="leaders among the remaining servers")
 
 
 def _until_known(url: str) -> None:
     """Wait until the cluster knows the server is offline and lists the configurations of its streams."""
-    deadline = time.monotonic() + 60
-    with RawClient(url) as raw:
-        while "MO" not in {info["config"]["name"] for info in raw.api("STREAM.LIST").get("streams") or []}:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+
+    def listed() -> set[str]:
+        with RawClient(url, timeout=30) as raw:
+            return {info["config"]["name"] for info in raw.api("STREAM.LIST").get("streams") or []}
+
+    until(lambda: {"MO", "KV_AO"} <= listed(), what="configurations of the offline streams")
 
 
 def test_audit_of_silent_replicas_exits_5(away: Away) -> None:
