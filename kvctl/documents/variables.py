@@ -16,7 +16,8 @@ SHORTEST_PART = 4
 """Minimum length of a variable's value that is hidden as a part of a text; shorter ones are parts of other words."""
 
 _TOKEN = re.compile(r"(?P<escaped>\$\$\{)|\$\{(?P<inside>[^}]*)(?P<end>\}?)")
-_INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?\Z", re.DOTALL)
+_INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{).)*))?\Z", re.DOTALL)
+"""Inside of a variable. A variable in a default is refused: its text would be taken as it stands."""
 
 
 class Substituted(str):

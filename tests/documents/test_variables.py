@@ -128,3 +128,9 @@ def test_escaped_data_means_the_same_in_a_file() -> None:
 def test_document_without_variables_stays_as_it_is() -> None:
     document = parser.parse(b"a: $1\n", "t.yaml")
     assert expanded(document, {}) is document
+
+
+def test_a_variable_in_a_default_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        fields("text: ${REGION_OF_NOBODY:-${SITE:-lon}}\n")
+    assert "`${REGION_OF_NOBODY:-${SITE:-lon}` is not a variable" in caught.value.message
