@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
+from kvctl.kv.maintenance.statistics import SHORTEST_HISTORY_NS
 from kvctl.pipeline.files import contents
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
@@ -64,7 +65,7 @@ class Key:
     bytes: int
     entries: int
     a_day: float | None
-    """Writes per day, over the entries that the bucket has; None if there is only one."""
+    """Writes per day, over the entries that the bucket has; None for less than an hour of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def _keys(entries: DataFrame, tokens: int) -> DataFrame:
         "key", f"{prefix} as prefix", "entries", "revision", "held", "first", "last.bytes as bytes",
         "last.created as changed", "last.operation = 'PUT' as lives",
         "(entries - 1) / nullif(unix_micros(last.created) - unix_micros(first), 0) * 86400000000 as a_day",
+        f"unix_micros(last.created) - unix_micros(first) < {SHORTEST_HISTORY_NS // 1000} as brief",
     )  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def _hottest(keys: DataFrame, limit: int) -> tuple[Key, ...]:
 def _top(keys: DataFrame, column: str, limit: int) -> tuple[Key, ...]:
     from pyspark.sql.functions import expr
 
-    rows: list[Any] = keys.orderBy(expr(column).desc(), "key").limit(limit).select(
-        "key", "revision", "bytes", "entries", "a_day"
+    rows: list[Any] = keys.orderBy(expr(column).desc(), "key").limit(limit).selectExpr(
+        "key", "revision", "bytes", "entries", "if(brief, null, a_day) as a_day"
     ).collect()  # fmt: skip
     return tuple(Key(*row) for row in rows)

@@ -31,10 +31,7 @@ def test_keys_are_counted_by_prefix(engine: Engine, fill: Fill, raw: RawClient, 
         ("eu", 2, 8, 11), ("", 1, 2, 2),
     ]  # fmt: skip
     assert [(key.key, key.bytes, key.entries) for key in found.largest] == [("eu.a.2", 5, 1), ("eu.a.1", 3, 3)]
-    assert [key.key for key in found.hottest] == sorted(
-        [key.key for key in found.hottest], key=lambda name: -next(k.a_day or 0 for k in found.hottest if k.key == name)
-    )
-    assert {key.key for key in found.hottest} == {"eu.a.1", "us.b"}
+    assert {key.key: key.a_day for key in found.hottest} == {"eu.a.1": None, "us.b": None}  # less than an hour
     deeper = stats(engine, SourceOptions(bucket=bucket, url=server.url, filter=("eu.>",)), tokens=2)
     assert [(group.prefix, group.keys) for group in deeper.prefixes] == [("eu.a", 2)]
 
