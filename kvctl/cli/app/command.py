@@ -16,7 +16,6 @@ from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
 from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
-from kvctl.cli.records import fields_of
 from kvctl.errors import UsageError
 from kvctl.render.terminal import is_terminal
 
@@ -149,6 +148,8 @@ def _check_columns(path: str, options: Shared) -> None:
     """Check `--columns` and `--header`, which select tsv in a pipe even where nothing would be printed."""
     if not options.columns and not options.header:
         return
+    from kvctl.cli.records import fields_of
+
     known = fields_of(path)
     option = "--columns" if options.columns else "--header"
     if not known:

@@ -6,7 +6,6 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
-from kvctl.cli.app import suggestions
 from kvctl.cli.app.help_page import argument_usage, spellings, usage
 from kvctl.cli.app.session import Interrupted
 from kvctl.errors import KvctlError, UsageError
@@ -125,6 +124,8 @@ def _option_hint(ctx: Any, option: str) -> str:
     if option in _SECRETS:
         return _SECRETS[option]
     path = ctx.command_path if ctx is not None else "kvctl"
+    from kvctl.cli.app import suggestions
+
     options = () if ctx is None else (param for param in ctx.command.params if isinstance(param, TyperOption))
     shown = sorted(name for param in options if not param.hidden for name in spellings(param))
     listed = f"`{path} --help` lists the options"

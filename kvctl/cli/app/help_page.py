@@ -12,7 +12,6 @@ from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
 from kvctl.cli.app.global_options import SharedOption, shared_options
-from kvctl.cli.records import fields_of, records_of
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
@@ -86,6 +85,8 @@ class HelpPage:
 
 def record_lists(path: str) -> list[tuple[str, list[str]]]:
     """Return headings with names: the columns of a command's tsv, and what else `--columns` can pick."""
+    from kvctl.cli.records import fields_of, records_of
+
     records = records_of(path)
     if not records:
         return []
