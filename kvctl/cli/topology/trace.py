@@ -7,7 +7,7 @@ from kvctl.cli.app.parameters import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.cli.topology.graph import painted
-from kvctl.errors import KeyNotFound
+from kvctl.errors import KeyNotFound, UnreachableError
 from kvctl.phrases import quoted
 from kvctl.render.escapes import utf8
 from kvctl.render.view import Column, View, document
@@ -28,7 +28,7 @@ app = group()
     ],
     see=["help topologies", "topology graph", "topology audit"],
 )
-async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> None:
+async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> int | None:
     """Show where a key goes through replication, and where it came from.
 
     Each replica is shown with the key's name there, the filter or map that matches it, its revision, and its state. If
@@ -40,8 +40,9 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     Origins are found through the reverse of filters and maps. If several keys land in one place, each is shown; the
     entry itself names the one that it came from.
 
-    Streams are read at their leaders, in this account and in the domains that it replicates from. With --file, the
-    route is computed from the file, without a server and without states.
+    Streams are read at their leaders, in this account and in the domains that it replicates from. If no entry is found
+    and a stream that may hold one does not answer, the exit code is 5. With --file, the route is computed from the
+    file, without a server and without states.
     """
     from kvctl.kv.names import check_bucket, check_key
 
@@ -57,6 +58,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
         session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in text(found))))
     else:
         session.show(View(columns=_COLUMNS, rows=_rows(found)))
+    return None if found.known else UnreachableError.exit_code
 
 
 async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "Trace":

@@ -91,6 +91,11 @@ class Trace:
             item.message is not None or item.state not in nothing for _, _, _, item in flat(self)
         )
 
+    @property
+    def known(self) -> bool:
+        """True if an entry of the key was read somewhere, or the trace is from a file."""
+        return self.start.state is None or any(item.message is not None for _, _, _, item in flat(self))
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object."""
         origins = [_nested(item, "origins") for item in self.origins]

@@ -167,6 +167,8 @@ def test_trace_names_the_replicas_whose_servers_are_offline(away: Away) -> None:
         "MO": ("k7", "offline"),
         "AO": ("k7", "offline"),
     }
+    unknown = away("topology", "trace", "O", "never-written")  # an offline replica may hold it
+    assert (unknown.exit_code, "offline" in unknown.out) == (5, True)
 
 
 async def _purge(urls: str) -> None:
