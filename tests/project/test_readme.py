@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -46,11 +47,11 @@ CHANGING = {
 class Machine:
     """A directory, an environment with kvctl on PATH, and maybe a server that an example started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, home: Path) -> None:
         self.directory = directory
         self.environment = {
             "PATH": os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"]),
-            "HOME": str(directory),
+            "HOME": str(home),
             "TERM": "xterm-256color",
             "NO_COLOR": "1",
             "KVCTL_SPARK_ARCHIVE": "off",  # nothing that goes on in the background
@@ -113,10 +114,11 @@ class Machine:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A stranger's machine, with a server."""
-    machine = Machine(tmp_path_factory.mktemp("readme"))
-    machine.start(next(block for block in blocks() if block.text.startswith("$ kvctl server run")))
-    yield machine
-    machine.close()
+    with TemporaryDirectory(prefix="home") as home:  # short, as people's are: messages wrap
+        machine = Machine(tmp_path_factory.mktemp("readme"), Path(home))
+        machine.start(next(block for block in blocks() if block.text.startswith("$ kvctl server run")))
+        yield machine
+        machine.close()
 
 
 # Spark is started five times there.
