@@ -84,7 +84,7 @@ async def _delete(session: Session, topology: "Topology", apis: "Mapping[str, Ap
     journal = Journal.of(topology.name, apis)
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:
         report = await applier.apply(apis, found, journal, Filling(None), progress.advance)
-    if report.error is None:
+    if found.changes and report.error is None:
         patience = max(api.connection.timeout for api in apis.values())
         report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)
     if report.error is None:

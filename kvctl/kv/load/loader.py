@@ -226,8 +226,8 @@ class Loader(BulkWriter):
             found = [(row, after) for row in chunk if (after := self._floor(row)) >= 0]
             try:
                 await self._reconciler.settle(found, create=create)
-            except OutcomeUnknown as error:
-                raise self._unknown(error, lost[0][1]) from None
+            except OutcomeUnknown:
+                raise self._unknown(lost[0][1]) from None
             except KvctlError as error:
                 self._fatal = lost[0][0], error
         if self._fatal is not None:
@@ -268,7 +268,7 @@ class Loader(BulkWriter):
             deleted = (row for row in chunk if row.line not in living)
             self._lost |= {row.line: (row, ConnectionLost("The key was deleted")) for row in deleted}
 
-    def _unknown(self, error: OutcomeUnknown, cause: KvctlError) -> KvctlError:
+    def _unknown(self, cause: KvctlError) -> KvctlError:
         line, count = min(self._lost), len(self._lost)
         return OutcomeUnknown(
             f"Could not find out if {count} row{'s' if count > 1 else ''} from line {line} on "
