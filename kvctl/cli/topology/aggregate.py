@@ -161,6 +161,9 @@ async def remove_origin(
     The keys that came from the origin are deleted, with their history. Keys that another origin or a client also wrote
     are kept and counted. Values that the origin overwrote can be restored with `kvctl topology audit NAME --repair`.
     The last origin cannot be removed: delete the aggregate instead.
+
+    Servers up to 2.15 have a bug (nats-server issue 8505): if one crashes later, values that the history limit had
+    dropped before the removal may return.
     """
     from kvctl.cli.bucket.views import origin_rows
     from kvctl.cli.topology.replicas import show_config, show_result

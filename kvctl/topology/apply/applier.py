@@ -190,8 +190,8 @@ async def verify(replan: Callable[[], Awaitable[Plan]], patience: float) -> Kvct
         if time.monotonic() > deadline:
             names = ", ".join(title(change) for change in left)
             return PartlyDone(
-                f"Applied, but still different from the file: {names}",
-                hint="Compare with `kvctl topology plan`; there may have been concurrent changes",
+                f"Changes are still needed: {names}",
+                hint="Run the command again; there may have been concurrent changes",
             )
         await asyncio.sleep(0.2)
 
