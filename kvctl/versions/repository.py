@@ -164,12 +164,12 @@ class Repository:
 
         Raises BranchNotFound, UsageError, ConflictError after too many retries.
         """
-        return (await self.writer.put(branch, [(check_versioned_key(key).encode(), value)]))[0]
+        return await self.writer.put(branch, check_versioned_key(key).encode(), value)
 
     async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> dict[str, Predicate]:
         """Stage many changes atomically, None deletes. Returns and raises as `put`."""
         staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
-        return dict(zip(changes, await self.writer.put(branch, staged), strict=True))
+        return dict(zip(changes, await self.writer.put_many(branch, staged), strict=True))
 
     async def put_each(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
         """Stage any number of changes, unordered and not atomic, faster than `put_many`. Raises as `put`."""
@@ -177,7 +177,7 @@ class Repository:
 
     async def delete(self, branch: str, key: str) -> Predicate:
         """Stage a deletion. Returns and raises as `put`."""
-        return (await self.writer.put(branch, [(check_versioned_key(key).encode(), None)]))[0]
+        return await self.writer.put(branch, check_versioned_key(key).encode(), None)
 
     async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> Predicate:
         """Stage a value, None for a deletion, if the key has this identity now, None for an absent key.

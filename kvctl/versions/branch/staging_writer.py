@@ -49,7 +49,15 @@ class Writer:
         if value is not None and len(value) >= self._store.largest:
             raise UsageError(f"The value has {len(value):,} bytes; the maximum is {self.largest:,}")
 
-    async def put(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> list[Predicate]:
+    async def put(self, branch: str, key: bytes, value: bytes | None) -> Predicate:
+        """Stage a change unconditionally; None deletes. Returns and raises as `put_many`."""
+        self.check(value)
+        staged = encode_staged(value)
+        return await self._staged(
+            branch, lambda epoch: self._store.put_while(epoch.fence, epoch.partition, key, staged)
+        )
+
+    async def put_many(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> list[Predicate]:
         """Stage changes of distinct keys atomically and unconditionally; None deletes.
 
         Returns for each change the predicate that holds until its key is staged again. Raises BranchNotFound,

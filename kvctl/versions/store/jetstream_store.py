@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 
-from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, WrongRevision
+from kvctl.errors import (
+    ConditionsFailed,
+    KeyExists,
+    KeyNotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    ServerError,
+    WrongRevision,
+)
 from kvctl.jetstream import streams
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.ordered_token import token
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.versions.store import store_reads
 from kvctl.versions.store.group_commit import PendingWrite, in_batches
@@ -42,10 +52,22 @@ from kvctl.versions.store.store_subjects import (
     predicate_of,
     subject_token,
 )
-from kvctl.versions.store.store_writes import MARKER_TTL, BucketWriting
+from kvctl.versions.store.store_writes import MARKER_TTL, BucketWriting, Fence
 
 HEADERS = 1024
 """Maximum bytes of a message's headers: conditions on the longest names, and its place in a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fenced:
+    """What the fenced messages into one partition share."""
+
+    condition: Condition
+    partition: bytes
+    head: str
+    """Prefix of the partition's keys."""
+    stream: str
+    fence: Fence
 
 
 class BucketStore:
@@ -55,6 +77,8 @@ class BucketStore:
         self.bucket = bucket
         self._closed = False
         self._writing = BucketWriting(bucket)
+        self._fenced: _Fenced | None = None
+        """What `put_while` prepared last."""
 
     @property
     def largest(self) -> int:
@@ -180,6 +204,30 @@ class BucketStore:
             ABSENT if value is None else self.predicate(place, revisions[place])
             for place, value in pending.changes.items()
         ]  # fmt: skip
+
+    async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> Predicate:
+        """See `Store.put_while`: one message on one replica, a share of a batch on several."""
+        self.check_open()
+        fenced = self._fenced
+        if fenced is None or fenced.condition is not fence or fenced.partition != partition:
+            fenced = self._fenced = await self._prepared(fence, partition)
+        if not key or len(value) > self.largest:
+            check_place(partition, key)
+            check_value(value, self.largest)
+        place = fenced.head + token(key).decode()
+        try:
+            revision = await self._writing.put_while(fenced.fence, place, value)
+        except (OutcomeUnknown, PermissionDenied, ServerError):
+            with self._mapped_errors():
+                raise
+        return predicate_of(fenced.stream, place, revision)
+
+    async def _prepared(self, condition: Condition, partition: bytes) -> _Fenced:
+        self.bucket.check_writable(None)
+        check_partition(partition)
+        check_place(condition.partition, condition.key)
+        fence = await self._writing.fence(*self._wanted(condition))
+        return _Fenced(condition, partition, partition_prefix(partition), self.bucket.binding.stream, fence)
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -72,6 +72,10 @@ class MemoryStore:
             raise PredicateFailed("A condition does not hold")
         return [self._apply(change) for change in changes]
 
+    async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> Predicate:
+        """See `Store.put_while`."""
+        return (await self.write([fence], [Change(partition, key, value)]))[0]
+
     async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
         """See `Store.get_many`."""
         self._check_open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from kvctl.errors import (
@@ -47,6 +48,18 @@ MARKERS = 8
 """Retries of a write that requires keys absent, each after concurrent deletions left new markers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Place as it was read, and the header of a message conditional on it."""
+
+    place: str
+    predicate: Predicate
+    revision: int
+    header: bytes
+    sole: bool
+    """True if the stream has one replica."""
+
+
 class BucketWriting:
     """One session's writes, by subject token."""
 
@@ -55,17 +68,31 @@ class BucketWriting:
         self._group_commit = GroupCommit(self._write_batch)
         self._last = 0
         """Highest revision acknowledged for single messages."""
-        self._fence: tuple[str, int, bytes] = ("", 0, b"")
-        """Header of the last fenced message, and its fence."""
+        self._fence: Fence | None = None
+        """Last one made."""
 
     async def write(self, pending: PendingWrite) -> Revisions:
         """Write and return the revisions; see `Store.write`. Raises UsageError if it is too large for a batch."""
         if pending.size > MOST_AT_ONCE:
             size = f"{pending.size:,} bytes; the maximum is {MOST_AT_ONCE:,}"
             raise UsageError(f"An atomic write has {size}", hint="Split it")
-        if _is_fenced(pending) and await self.sole():
-            return await self._publish(pending)
         return await self._group_commit.write(pending)
+
+    async def put_while(self, fence: Fence, place: str, value: bytes) -> int:
+        """Write one value while the fence holds, and return its revision; see `Store.put_while`."""
+        if fence.sole:
+            return await self._publish(fence, place, value)
+        return (await self._group_commit.write(PendingWrite([(fence.place, fence.predicate)], {place: value})))[place]
+
+    async def fence(self, place: str, predicate: Predicate) -> Fence:
+        """Return the fence that a place is as read."""
+        known = self._fence
+        if known is None or (known.place, known.predicate) != (place, predicate):
+            binding = self._bucket.binding
+            revision = expected_revision(binding.stream, place, predicate)
+            header = conditional_write.fence(binding.subject(place), revision)
+            self._fence = known = Fence(place, predicate, revision, header, await self.sole())
+        return known
 
     async def sole(self) -> bool:
         """Return whether the stream has one replica: it allows concurrent conditional writes of the same keys."""
@@ -98,27 +125,15 @@ class BucketWriting:
         revision = expected_revision(self._bucket.binding.stream, *fence)
         await FencedWrites(self._bucket, partition, values, (fence[0], revision)).run()
 
-    def _fence_of(self, place: str, predicate: Predicate) -> bytes:
-        """Return the header of a message conditional on another key."""
-        binding = self._bucket.binding
-        revision = expected_revision(binding.stream, place, predicate)
-        if self._fence[:2] != (place, revision):
-            self._fence = place, revision, conditional_write.fence(binding.subject(place), revision)
-        return self._fence[2]
-
-    async def _publish(self, pending: PendingWrite) -> Revisions:
+    async def _publish(self, fence: Fence, place: str, value: bytes) -> int:
         """Write one value conditional on another key as read: one message, where a batch costs several syncs."""
-        ((other, predicate),) = pending.conditions
-        ((place, value),) = pending.changes.items()
-        assert value is not None
         binding, identity = self._bucket.binding, identities.new()
-        header = identities.stamped(self._fence_of(other, predicate), identity)
-        revision = self._fence[1]
-        before = max(revision, self._last, self._bucket.own.highest)
+        before = max(fence.revision, self._last, self._bucket.own.highest)
+        subject, header = (binding.write_prefix + place).encode(), identities.stamped(fence.header, identity)
         try:
-            made = await publish_soon(binding.api.connection, (binding.write_prefix + place).encode(), value, header)
+            made = await publish_soon(binding.api.connection, subject, value, header)
         except (Busy, NoResponders, NoServer):  # nothing was stored
-            made = await self._publish_patiently(place, value, other, revision)
+            made = await self._publish_patiently(place, value, fence.place, fence.revision)
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
         except outcome.OPEN as error:
@@ -126,7 +141,7 @@ class BucketWriting:
         except ServerError as error:
             raise conditional_write.explained(error, binding) from None
         self._last = max(self._last, made)
-        return {place: made}
+        return made
 
     async def _publish_patiently(self, place: str, value: bytes, other: str, revision: int) -> int:
         try:
@@ -137,7 +152,8 @@ class BucketWriting:
     async def _write_batch(self, group: Sequence[PendingWrite]) -> Revisions:
         """Write several tasks' changes in one batch. Raises UnmetConditions, PredicateFailed, and as a commit."""
         if len(group) == 1 and _is_fenced(group[0]):
-            return await self._publish(group[0])
+            (condition,), ((place, value),) = group[0].conditions, group[0].changes.items()
+            return {place: await self._publish(await self.fence(*condition), place, value or b"")}
         absent = {place: 0 for pending in group for place, predicate in pending.conditions if predicate == ABSENT}
         for _ in range(MARKERS):
             try:

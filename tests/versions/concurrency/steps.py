@@ -161,6 +161,10 @@ class SteppedStore:
         await self._fuse.step(writes=True)
         return await self._store.write(conditions, changes)
 
+    async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> Predicate:
+        await self._fuse.step(writes=True)
+        return await self._store.put_while(fence, partition, key, value)
+
     async def close(self) -> None:
         await self._store.close()
 

@@ -141,7 +141,7 @@ class TestBatches:
 
     async def test_fenced_value_needs_no_batch(self, store: BucketStore, raw: RawClient) -> None:
         fence = await fence_of(store)
-        await asyncio.gather(*(store.write([fence], [Change(P, b"%d" % number, b"v")]) for number in range(10)))
+        await asyncio.gather(*(store.put_while(fence, P, b"%d" % number, b"v") for number in range(10)))
         assert not [message for message in _all(raw, store.bucket.name) if "Nats-Batch-Id" in message]
 
 
@@ -166,7 +166,7 @@ class TestLostAnswers:
     async def test_stored_fenced_write_is_found(self, impatient: BucketStore, lose: Callable[[bool], None]) -> None:
         fence = await fence_of(impatient)
         lose(True)
-        await impatient.write([fence], [Change(P, b"k", b"v")])
+        await impatient.put_while(fence, P, b"k", b"v")
         assert (await impatient.get(P, b"k")).value == b"v"
 
     async def test_fenced_write_that_is_not_found_has_an_unknown_outcome(
@@ -176,7 +176,7 @@ class TestLostAnswers:
         await impatient.set(P, b"k", b"v")
         lose(False)
         with pytest.raises(OutcomeUnknown, match="the write to repository `B` was stored: No answer") as refused:
-            await impatient.write([fence], [Change(P, b"k", b"v")])
+            await impatient.put_while(fence, P, b"k", b"v")
         assert "kvctl repo status" in str(refused.value.hint)
 
     @pytest.fixture
@@ -218,6 +218,7 @@ async def test_read_only_store_refuses_writes(server: Server, client: Client, st
         for attempt in (
             reading.set(P, b"k", b"v"), reading.set_many(P, {b"k": b"v"}), reading.delete(P, b"fence"),
             reading.write([fence], [Change(P, b"k", b"v")]), reading.clear(P), reading.set_if(P, b"k", b"v", ABSENT),
+            reading.put_while(fence, P, b"k", b"v"),
         ):  # fmt: skip
             with pytest.raises(ReadOnly):
                 await attempt

@@ -16,6 +16,7 @@ from kvctl.versions.store.protocol import (
     Change,
     Condition,
     EntryNotFound,
+    Found,
     MissingArgument,
     Predicate,
     PredicateFailed,
@@ -451,6 +452,7 @@ async def test_a_closed_store_does_nothing(store: Store) -> None:
         store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", EXISTS), store.delete(P, b"k"),
         store.write([], [Change(P, b"k", b"w")]), anext(entries), store.get_many([(P, b"k")]),
         store.set_many(P, {b"k": b"w"}), store.clear(P), store.partitions(),
+        store.put_while(Condition(P, b"k", ABSENT), P, b"l", b"w"),
     ]  # fmt: skip
     for attempt in attempts:
         with pytest.raises(StoreClosed):
@@ -508,6 +510,23 @@ class TestMany:
                 with pytest.raises(PredicateFailed):
                     await writing
 
+    async def test_one_key_is_written_while_another_is_as_read(self, store: Store, reopen: Open) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        for partition, key in ((Q, b"a"), (Q, b"b"), (P, b"a"), (Q, b"a")):
+            held = await store.put_while(fence, partition, key, b"v" + key)
+            assert (await reopen().get(partition, key)) == Found(b"v" + key, held)
+        assert await keys_of(store, Q) == [b"a", b"b"]
+        ends = await asyncio.gather(*(store.put_while(fence, Q, b"%d" % number, b"") for number in range(20)))
+        assert len(set(ends)) == 20
+        await store.set(P, b"fence", b"1")
+        for number in range(2):
+            with pytest.raises(PredicateFailed):
+                await store.put_while(fence, Q, b"late%d" % number, b"v")
+        with pytest.raises(PredicateFailed):
+            await store.put_while(Condition(P, b"other", fence.predicate), Q, b"late", b"v")
+        assert len(await keys_of(store, Q)) == 22
+
     async def test_a_partition_is_cleared_and_no_other(self, store: Store, reopen: Open) -> None:
         for partition in (P, Q, P + b"x"):
             await store.set_many(partition, {b"%d" % number: b"v" for number in range(20)})
@@ -532,9 +551,12 @@ class TestMany:
         assert await store.partitions() == sorted([Q, P, b"p/1"])
 
     async def test_missing_argument_is_named(self, store: Store) -> None:
+        await store.set(P, b"fence", b"1")
+        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         attempts: list[Awaitable[Any]] = [
             store.get_many([(P, b"k"), (b"", b"k")]), store.get_many([(P, b"")]), store.set_many(b"", {b"k": b"v"}),
-            store.set_many(P, {b"": b"v"}), store.clear(b""),
+            store.set_many(P, {b"": b"v"}), store.clear(b""), store.put_while(fence, P, b"", b"v"),
+            store.put_while(fence, b"", b"k", b"v"),
         ]  # fmt: skip
         for attempt in attempts:
             with pytest.raises(MissingArgument):
@@ -552,7 +574,8 @@ class TestMany:
         assert all(one is not None and one.value == largest for one in found)
         attempts: list[Awaitable[Any]] = [
             store.set(P, b"x", larger), store.set_many(P, {b"x": larger}), store.set_if(P, b"x", larger, ABSENT),
-            store.write([fence], [Change(P, b"x", larger)]), store.write([], [Change(P, b"x", larger)]),
+            store.write([fence], [Change(P, b"x", larger)]), store.put_while(fence, P, b"x", larger),
+            store.write([], [Change(P, b"x", larger)]),
         ]  # fmt: skip
         for attempt in attempts:
             with pytest.raises(UsageError, match="the maximum is"):
