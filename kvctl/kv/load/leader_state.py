@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
@@ -84,6 +84,34 @@ class Current:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.1)
+
+    async def earlier(
+        self, last: Mapping[str, StoredMessage], after: Mapping[str, int],
+        enough: Callable[[str, StoredMessage], bool] = lambda _, __: False,
+    ) -> dict[str, list[StoredMessage]]:  # fmt: skip
+        """Return each key's messages above a revision and below its last one, oldest first, up to one that is `enough`.
+
+        All keys are asked at once, for one message each: as many round trips as a key has messages, at most.
+        """
+        from kvctl.jetstream.direct.per_subject import next_of_each
+
+        binding = self.binding
+        found: dict[str, list[StoredMessage]] = {key: [] for key in last}
+        starts = {key: after[key] + 1 for key in last if is_plain(key)}
+        while starts:
+            subjects = {binding.subject(key): key for key in starts}
+            asked = {subject: starts[key] for subject, key in subjects.items()}
+            answers = await next_of_each(binding.api, binding.stream, asked)
+            if len(answers) < len(asked):
+                raise NoResponders("The stream has no leader")
+            starts = {}
+            for subject, message in answers.items():
+                key = subjects[subject]
+                if message is not None and message.sequence < last[key].sequence:
+                    found[key].append(message)
+                    if not enough(key, message):
+                        starts[key] = message.sequence + 1
+        return found
 
     async def _at_once_from(self, subjects: list[str]) -> dict[str, StoredMessage | None]:
         """Return the last messages by one request, ten times faster; nothing if a mirror answered, or nobody.

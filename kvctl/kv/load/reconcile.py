@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from kvctl.errors import KvctlError, OutcomeUnknown
-from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.load.bulk_writer import Reconciler, Retry, with_expected
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
-from kvctl.kv.names import is_plain
 from kvctl.kv.write.identity import Series
 
 
@@ -52,12 +50,16 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
 
     async def _look(self) -> list[Retry]:
         last = await self._current.last([row for row, _ in self._left.values()])
+        followed = self._followed(last)
+        below = await self._current.earlier(
+            followed, {key: self._left[key][1] for key in followed}, lambda key, m: self._is(m, self._left[key][0])
+        )
         missing = []
-        for row, after in list(self._left.values()):
-            if row.key not in last:
+        for key, (row, after) in list(self._left.items()):
+            if key not in last:
                 continue  # no answer
-            message = last[row.key]
-            decided = await self._decided(row, after, message) if message else None
+            message = last[key]
+            decided = self._decided(row, after, message, below.get(key, ())) if message else None
             if decided:
                 self._report(row, *decided)
             else:
@@ -65,34 +67,30 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
                 missing.append(Retry(row, with_expected(header, message.sequence if message else 0)))
         return missing
 
-    async def _decided(self, row: Row, after: int, last: StoredMessage) -> tuple[Outcome, int] | None:
+    def _followed(self, last: Mapping[str, StoredMessage | None]) -> dict[str, StoredMessage]:
+        """Return the last messages of keys whose rows, if stored, were followed by other writes."""
+        found = {}
+        for key, (row, after) in self._left.items():
+            message = last.get(key)
+            if message is not None and message.sequence > after and not (self._create or self._is(message, row)):
+                found[key] = message
+        return found
+
+    def _decided(
+        self, row: Row, after: int, last: StoredMessage, below: Sequence[StoredMessage]
+    ) -> tuple[Outcome, int] | None:
         if last.sequence > after:
             if self._is(last, row):
                 return Outcome.WRITTEN, last.sequence
             if not self._create:
                 if not self._ids.fits(row.header, row.value):
                     raise OutcomeUnknown(f"Row {row.line} has no room for an identity, and a later write followed it")
-                if found := await self._below(row, after):
-                    return Outcome.WRITTEN, found
+                if below and self._is(below[-1], row):
+                    return Outcome.WRITTEN, below[-1].sequence
                 later = (self._ids.number(last.header) or 0) > row.line
                 return Outcome.SUPERSEDED if later else Outcome.OVERTAKEN, after
         lives = operation_of(last.header)[0] is Operation.PUT
         return (Outcome.EXISTS, last.sequence) if self._create and lives else None
-
-    async def _below(self, row: Row, after: int) -> int:
-        """Return the revision of the write if it is stored below the key's last one; 0 if it is not."""
-        sequence = after + 1
-        while is_plain(row.key):
-            subject = self._target.subject(row.key)
-            message = await direct_get.from_leader(
-                self._target.api, self._target.stream, seq=sequence, next_by_subj=subject
-            )
-            if message is None:
-                break
-            if self._is(message, row):
-                return message.sequence
-            sequence = message.sequence + 1
-        return 0
 
     def _is(self, message: StoredMessage, row: Row) -> bool:
         return self._ids.number(message.header) == row.line

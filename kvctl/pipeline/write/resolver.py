@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown
+from kvctl.errors import KvctlError, OutcomeUnknown
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.direct.per_subject import next_of_each
 from kvctl.kv.load.bulk_writer import Reconciler, Retry, of_the_row, with_expected
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
@@ -74,20 +73,8 @@ class Resolver(Reconciler[Asked]):
         kept = {key: [m] for key, m in last.items() if m is not None and m.sequence > (since or 0)}
         if self._history == 1:
             return kept
-        longer = [key for key, (m,) in kept.items() if not self._decider.certain(self._left[key].row, m)]
-        found: dict[str, list[StoredMessage]] = {key: [] for key in longer}
-        starts = dict.fromkeys(longer, (since or 0) + 1)
-        while starts:
-            subjects = {self._target.subject(key): at for key, at in starts.items()}
-            answers = await next_of_each(self._target.api, self._target.stream, subjects)
-            if len(answers) < len(subjects):
-                raise NoResponders("The stream has no leader")
-            cut, starts = len(self._target.prefix), {}
-            for subject, message in answers.items():
-                key = subject[cut:]
-                if message is not None and message.sequence < kept[key][-1].sequence:
-                    found[key].append(message)
-                    starts[key] = message.sequence + 1
+        longer = {key: m for key, (m,) in kept.items() if not self._decider.certain(self._left[key].row, m)}
+        found = await self._current.earlier(longer, dict.fromkeys(longer, since or 0))
         return {key: [*found.get(key, ()), *messages] for key, messages in kept.items()}
 
     def _find_beginning(self, kept: dict[str, list[StoredMessage]]) -> None:

@@ -1,0 +1,38 @@
+"""Writes without an acknowledgement are found by their identities, many keys at a time."""
+
+import kvctl
+from kvctl.errors import KvctlError
+from kvctl.kv.load.leader_state import Current
+from kvctl.kv.load.reconcile import Outcome, WriteReconciler
+from kvctl.kv.load.rows import Row
+from kvctl.kv.load.target import target_of
+from kvctl.kv.write.identity import Series
+from tests.support.raw import RawClient
+
+KEYS, LATER = 300, 3
+
+
+async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_each(
+    client: kvctl.Client, bucket_name: str, raw: RawClient
+) -> None:
+    bucket = await client.create_bucket(bucket_name, history=64)
+    ids, rows = Series(1 << 20), [Row(n, f"k.{n}", b"ours") for n in range(1, KEYS + 1)]
+    lost = {row.key for row in rows[::3]}
+    for row in rows:
+        if row.key not in lost:
+            header = ids.block(row.line, b"", row.value)
+            await client.connection.request(f"$KV.{bucket_name}.{row.key}", row.value, header)
+    for value in range(LATER):
+        await bucket.put_many((row.key, b"theirs %d" % value) for row in rows)
+    target = await target_of(bucket)
+    found: dict[str, Outcome | KvctlError] = {}
+    traced: list[str] = []
+    client.connection.trace = lambda subject, *_: traced.append(subject)
+    reconciler = WriteReconciler(
+        Current(target.binding, target.info), lambda row, result, _: found.update({row.key: result}), ids
+    )
+    await reconciler.settle([(row, 0) for row in rows], create=False)
+    assert found == {row.key: Outcome.OVERTAKEN if row.key in lost else Outcome.WRITTEN for row in rows}
+    assert (
+        len(traced) <= 10
+    )  # pages of last messages; the windows of requests for one message of each key are not traced
