@@ -1,104 +1,190 @@
-"""The harness of the benchmarks: one server, seeded buckets, contenders in turn, and the lines of the report."""
+"""The harness: one server, seeded buckets, both trees of kvctl, and the results of the cases."""
+
+from __future__ import annotations
 
 import json
 import os
 import shutil
-import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bench.measure import Run, Series, in_turn, ratio, run
+from bench import units
+from bench.case import BEFORE, Case, Comparison, Result, Table
+from bench.measure import AtMost, Contender, Run, in_turn, run
 from kvctl.server import Server
 
-PYTHON = sys.executable
-KVCTL = str(Path(PYTHON).with_name("kvctl"))
-NATS = shutil.which("nats")
-ROOT = str(Path(__file__).parent.parent)
+ROOT = Path(__file__).parent.parent
+WORKS = ROOT / "bench" / "works"
+NATS = shutil.which("nats") or ""
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A checkout of kvctl with the interpreter it is installed for."""
+
+    name: str
+    python: str
+
+    @property
+    def kvctl(self) -> str:
+        """The command."""
+        return str(Path(self.python).with_name("kvctl"))
+
+    @classmethod
+    def at(cls, name: str, folder: Path) -> Tree:
+        """Return the checkout in a folder, whose `.venv` it is installed in. Raises FileNotFoundError."""
+        python = folder.resolve() / ".venv" / "bin" / "python"
+        if not python.with_name("kvctl").exists():
+            raise FileNotFoundError(f"{python.with_name('kvctl')} does not exist")
+        return cls(name, str(python))
 
 
 class Bench:
-    """The server, the seeded buckets, and the lines of the report."""
+    """What cases are prepared with."""
 
-    def __init__(self, server: Server, rounds: int, *, smoke: bool = False) -> None:
-        self.server, self.rounds, self.smoke = server, rounds, smoke
-        self.url = server.url
-        self.lines: list[str] = []
-        self.env = {**os.environ, "NATS_URL": server.url, "PYTHONPATH": ROOT, "XDG_CONFIG_HOME": tempfile.mkdtemp()}
-        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._sizes: dict[str, int] = {}
+    def __init__(
+        self, server: Server, *, before: Tree | None = None, rounds: int = 0, quick: bool = False, place: Path
+    ) -> None:
+        self.server, self.url, self.place = server, server.url, place
+        self.ours, self.before = Tree("kvctl", sys.executable), before
+        self.rounds, self.quick, self.ten_million = rounds, quick, False
+        dropped = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+        self.env = {name: value for name, value in os.environ.items() if name not in dropped}
+        self.env |= {"NATS_URL": self.url, "XDG_CONFIG_HOME": str(place / "config"), "XDG_CACHE_HOME": str(place)}
+        self.loops: list[float] = []
+        self.trips: list[float] = []
+        self._made: set[str] = set()
+        self._stack = ExitStack()
 
-    def bucket(self, name: str, keys: int = 0) -> str:
-        """Seed a bucket with `count` keys of 20 bytes and values of 100."""
-        if name not in self._sizes:
-            self.process(KVCTL, "bucket", "add", name)
-            if keys:
-                self.process(PYTHON, "-m", "bench.ours", "seed", self.server.url, name, str(keys), timeout=300)
-            self._sizes[name] = keys
-        return name
+    # -- cases
+
+    def measure(self, case: Case) -> Result:
+        """Prepare and run a case. Raises RuntimeError if its preparation fails."""
+        begun, count = time.perf_counter(), self.sized(case.count)
+        print(f"{case.name}: {case.title(count)}", file=sys.stderr, flush=True)
+        self.take_units()
+        with ExitStack() as self._stack:
+            prepared = case.prepare(self, count)
+            if isinstance(prepared, Table):
+                found: Comparison | Table = prepared
+            elif self.quick:
+                quick = {name: one for name, one in prepared.items() if not isinstance(one, AtMost)}
+                found = Comparison(in_turn(quick, 1, 0))
+            else:
+                found = Comparison(in_turn(prepared, self.rounds or case.rounds, case.warmup))
+        return Result(case, case.title(count), found, time.perf_counter() - begun)
+
+    def take_units(self) -> None:
+        """Measure the machine's units once more."""
+        self.loops.append(min(units.loop() for _ in range(3)))
+        self.trips.append(units.trip(self.server.url))
 
     def sized(self, count: int) -> int:
-        """Return the count, or far fewer for a trial run."""
-        return max(count // 1000, 100) if self.smoke else count
+        """Return the count, or a hundredth of it in a quick run."""
+        return max(count // 100, min(count, 100)) if self.quick else count
+
+    def open(self, manager: AbstractContextManager[Opened]) -> Opened:
+        """Enter a context manager until the case ends."""
+        return self._stack.enter_context(manager)
+
+    def folder(self) -> Path:
+        """Return an empty folder that is removed when the case ends."""
+        return Path(self.open(tempfile.TemporaryDirectory(dir=self.place)))
+
+    # -- contenders
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """Our tree, and that of --before."""
+        return (self.ours, self.before) if self.before else (self.ours,)
+
+    def both(self, name: str, make: Callable[[Tree], Contender]) -> dict[str, Contender]:
+        """Return one contender by its name and, with --before, the same one of that tree."""
+        return {name if tree is self.ours else BEFORE: make(tree) for tree in self.trees}
+
+    def kvctl(self, *words: str, **options: Any) -> dict[str, Contender]:
+        """Return the complete process `kvctl WORDS` of both trees."""
+        name = " ".join(("kvctl", words[0], *words[1:2])) if words[0] in GROUPS else f"kvctl {words[0]}"
+        return self.both(name, lambda tree: lambda: self.process(tree.kvctl, *words, **options))
+
+    def nats(self, name: str, *words: str) -> dict[str, Contender]:
+        """Return the complete process `nats WORDS`, if it is installed."""
+        return {name: lambda: self.process(NATS, *words)} if NATS else {}
+
+    def work(self, script: str, work: str, *arguments: object, tree: Tree | None = None, url: str = "") -> Contender:
+        """Return a contender that measures itself: `bench/works/SCRIPT.py WORK URL ARGUMENT...`."""
+        return lambda: _taken(self.tell(script, work, *arguments, tree=tree, url=url))
+
+    def tell(self, script: str, work: str, *arguments: object, tree: Tree | None = None, url: str = "") -> Any:
+        """Run a script that prints its result as JSON, with the process's own peak memory as `peak`."""
+        python = (tree or self.ours).python
+        command = (python, str(WORKS / f"{script}.py"), work, url or self.url, *map(str, arguments))
+        done = self.process(*command, keep=True, timeout=900)
+        return {"peak": done.peak, **json.loads(done.output.splitlines()[-1])}
+
+    def process(self, *command: str, **options: Any) -> Run:
+        """Run a command against the server."""
+        return run(command, **{"env": self.env, **options})
+
+    # -- fixtures
 
     def once(self, name: str, make: Callable[[], object]) -> str:
         """Return the fixture of this name, created at its first use."""
-        if name not in self._sizes:
+        if name not in self._made:
             make()
-            self._sizes[name] = 0
+            self._made.add(name)
         return name
 
-    def told(self, module: str, work: str, name: str, count: int, timeout: float = 600) -> Any:
-        """Run a process that prints its result as JSON."""
-        command = (PYTHON, "-m", f"bench.{module}", work, self.url, name, str(count))
-        return json.loads(self.process(*command, timeout=timeout, keep=True).output)
+    def bucket(self, name: str, keys: int = 0) -> str:
+        """Return a bucket with this number of keys of 20 bytes and values of 100."""
 
-    def line(self, title: str, who: str, middle: str, spread: str = "", aim: str = "") -> None:
-        """Report what was measured in another way."""
-        self.lines.append(f"| {title} | {who} | {middle} | {spread} | | | | {aim} |")
-        print("  " + self.lines[-1], file=sys.stderr, flush=True)
+        def make() -> None:
+            self.process(self.ours.kvctl, "bucket", "add", name)
+            if keys:
+                self.tell("bucket", "seed", name, keys)
 
-    def process(self, *command: str, timeout: float = 120, keep: bool = False) -> Run:
-        """Run a command against the server."""
-        return run(command, env=self.env, timeout=timeout, keep=keep)
+        return self.once(name, make)
 
-    def library(self, module: str, work: str, bucket: str, count: int, timeout: float = 120) -> Callable[[], Run]:
-        """A contender that measures inside its process; its processor time is that of the whole process."""
+    def keys(self, count: int) -> str:
+        """Return the bucket with this number of keys that all readers share."""
+        return self.bucket(f"K{count}", count)
 
-        def timed() -> Run:
-            command = (PYTHON, "-m", f"bench.{module}", work, self.url, bucket, str(count))
-            whole = self.process(*command, timeout=timeout, keep=True)
-            return replace(whole, seconds=float(whole.output))
+    def rows(self, count: int) -> str:
+        """Return a file with this number of rows in NDJSON."""
+        path = self.place / f"{count}.ndjson"
 
-        return timed
+        def make() -> None:
+            with path.open("w") as file:
+                file.writelines(f'{{"key": "k.{n:018d}", "value": "{"v" * 100}"}}\n' for n in range(count))
 
-    def compare_slow(self, title: str, aim: str, contenders: dict[str, Callable[[], Run]]) -> list[Series]:
-        """Run slow contenders in turn, without warm-up and with at most three rounds."""
-        return self.compare(title, aim, contenders, rounds=min(self.rounds, 3), warmup=0)
-
-    def compare(
-        self, title: str, aim: str, contenders: dict[str, Callable[[], Run]], rounds: int = 0, warmup: int = 1
-    ) -> list[Series]:
-        """Run contenders in turn; the first is ours, ratios are the others' time over ours."""
-        print(f"{title} ...", file=sys.stderr, flush=True)
-        series = in_turn(contenders, rounds or self.rounds, warmup)
-        ours = series[0]
-        for one in series:
-            memory = f"{one.peak / 2**20:.0f} MiB" if one.peak else ""
-            spread = f"{_time(min(one.seconds))} to {_time(max(one.seconds))}"
-            relation = "" if one is ours else f"{ratio(ours, one):.2f}x"
-            head, tail = (title, aim) if one is ours else ("", "")
-            cpu = _time(statistics.median(one.cpu)) if any(one.cpu) else ""
-            cells = (head, one.name, _time(one.median), spread, relation, cpu, memory, tail)
-            self.lines.append(f"| {' | '.join(cells)} |")
-            print("  " + self.lines[-1], file=sys.stderr, flush=True)
-        return series
+        self.once(path.name, make)
+        return str(path)
 
 
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2f} ms"
+GROUPS = {"table", "repo", "pipeline", "topology", "bucket", "mirror"}
+
+
+def split(work: Callable[[], dict[str, dict[str, float]]], *names: str) -> dict[str, Contender]:
+    """Return contenders that one run measures together: the first runs it, the others report from it."""
+    last: dict[str, dict[str, float]] = {}
+
+    def contender(name: str) -> Contender:
+        def one() -> Run:
+            if name == names[0]:
+                last.update(work())
+            return _taken(last[name])
+
+        return one
+
+    return {name: contender(name) for name in names}
+
+
+def _taken(told: dict[str, Any]) -> Run:
+    return replace(Run(0), **{name: told[name] for name in ("seconds", "cpu", "peak") if name in told})

@@ -1,89 +1,162 @@
-"""Timing whole processes in turn: A B A B ..., medians and pairwise ratios, with each process's own peak memory."""
+"""Measurements of complete processes, in turn: A B A B ..., with each one's processor time and peak memory."""
 
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """One finished process: wall seconds, processor seconds, peak resident bytes, and what it printed."""
+    """One finished process: wall seconds, processor seconds, peak resident bytes, and its output."""
 
     seconds: float
-    cpu: float
-    peak: int
-    output: bytes
+    cpu: float = 0
+    peak: int = 0
+    output: bytes = b""
+
+
+Contender = Callable[[], Run]
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A slow contender that runs fewer rounds than the others, without warm-up."""
+
+    rounds: int
+    contender: Contender
+
+    def __call__(self) -> Run:
+        """Run it once."""
+        return self.contender()
 
 
 @dataclass
 class Series:
-    """The runs of one contender: wall seconds, processor seconds of its process, and the highest peak memory."""
+    """The runs of one contender."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     peak: int = 0
+    failure: str = ""
 
     @property
     def median(self) -> float:
-        """The median of the seconds."""
+        """The median of the wall seconds."""
         return statistics.median(self.seconds)
 
+    @property
+    def median_cpu(self) -> float:
+        """The median of the processor seconds."""
+        return statistics.median(self.cpu)
 
-def run(command: Sequence[str], *, env: dict[str, str] | None = None, timeout: float = 120, keep: bool = False) -> Run:
-    """Run to the end. Raises RuntimeError when it fails or takes too long."""
-    # A small parent keeps the floor of the child's peak memory low: the kernel counts the fork's pages.
-    with open(os.devnull, "wb") as null:
+    def add(self, run: Run) -> None:
+        """Record a run."""
+        self.seconds.append(run.seconds)
+        self.cpu.append(run.cpu)
+        self.peak = max(self.peak, run.peak)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
+    keep: bool = False,
+    children: bool = False,
+) -> Run:
+    """Run a command to its end.
+
+    `keep` keeps its output, `children` counts the memory of its children too, sampled. Raises RuntimeError if it
+    fails or takes too long.
+    """
+    words = " ".join(str(word) for word in command[:5])
+    with tempfile.TemporaryFile() as errors:
+        output = subprocess.PIPE if keep else subprocess.DEVNULL
         begun = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE if keep else null, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env
-        )
-        deadline = begun + timeout
-        output = process.stdout.read() if process.stdout else b""
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            if time.perf_counter() > deadline:
-                process.kill()
-                os.wait4(process.pid, 0)
-                raise RuntimeError(f"{' '.join(command[:4])} took more than {timeout:g}s")
-            time.sleep(0.0005)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env)
+        killer = threading.Timer(timeout, process.kill)
+        killer.start()
+        sampler = _Sampler(process.pid) if children else None
+        told = process.stdout.read() if process.stdout else b""
+        _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begun
-    process.returncode = os.waitstatus_to_exitcode(status)
-    errors = process.stderr.read() if process.stderr else b""
-    if process.returncode:
-        raise RuntimeError(
-            f"{' '.join(command[:4])} exited {process.returncode}: {errors.decode(errors='replace')[-500:]}"
-        )
-    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, output)
+        killer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        peak = max(usage.ru_maxrss * 1024, sampler.end() if sampler else 0)
+        if seconds >= timeout:
+            raise RuntimeError(f"{words} took more than {timeout:g} s")
+        if process.returncode:
+            errors.seek(0)
+            reason = errors.read().decode(errors="replace").strip()[-500:]
+            raise RuntimeError(f"{words} exited with {process.returncode}: {reason}")
+    return Run(seconds, usage.ru_utime + usage.ru_stime, peak, told)
 
 
-def in_turn(contenders: dict[str, Callable[[], Run]], rounds: int, warmup: int = 1) -> list[Series]:
-    """Run all contenders in turn, `rounds` times after the warm-up; a contender that fails once is left out."""
+def in_turn(contenders: Mapping[str, Contender], rounds: int, warmup: int = 1) -> list[Series]:
+    """Run all contenders in turn, `rounds` times after the warm-up; one that fails is left out with its reason."""
     series = {name: Series(name) for name in contenders}
-    for number in range(warmup + rounds):
+    for number in range(-warmup, rounds):
         for name, contender in contenders.items():
-            if name not in series:
+            one = series[name]
+            most = contender.rounds if isinstance(contender, AtMost) else rounds
+            if one.failure or number >= most or (number < 0 and most < rounds):
                 continue
             try:
                 result = contender()
             except RuntimeError as error:
+                one.failure = str(error)
                 print(f"  {name}: left out: {error}", file=sys.stderr)
-                del series[name]
                 continue
-            if number < warmup:
-                continue
-            series[name].seconds.append(result.seconds)
-            series[name].cpu.append(result.cpu)
-            series[name].peak = max(series[name].peak, result.peak)
+            if number >= 0:
+                one.add(result)
     return list(series.values())
 
 
-def ratio(base: Series, other: Series) -> float:
-    """Return the time of `other` divided by that of `base`: the median of the pairs."""
-    return statistics.median(b / a for a, b in zip(base.seconds, other.seconds, strict=True))
+def ratios(ours: Series, other: Series) -> list[float]:
+    """Return our seconds divided by the other's, round by round."""
+    return [a / b for a, b in zip(ours.seconds, other.seconds, strict=False)]
+
+
+class _Sampler(threading.Thread):
+    """Samples the resident memory of a process and its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.peak, self.done = pid, 0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self.done.wait(0.25):
+            self.peak = max(self.peak, resident(self.pid))
+
+    def end(self) -> int:
+        """Return the highest sample."""
+        self.done.set()
+        self.join()
+        return self.peak
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of a process and its descendants; shared pages count once. 0 where /proc does not exist."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(") ")[2].split()[1])
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    total = 0
+    for member in family:
+        with suppress(OSError):
+            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
+            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0) * 1024
+    return total

@@ -1,0 +1,41 @@
+"""Short commands as complete processes."""
+
+from bench.case import SAME, Aim, Prepared, case
+from bench.harness import WORKS, Bench
+
+SCRIPT = "leanest nats-py script"
+
+
+@case(
+    "get", "`get` of one key, whole process", seconds=25, rounds=15,
+    aims=(Aim(0.6, SCRIPT), SAME),
+)  # fmt: skip
+def get(bench: Bench, _: int) -> Prepared:
+    """A complete `kvctl get`, beside the shortest script and the bare interpreter."""
+    name, key = bench.keys(1000), f"k.{7:018d}"
+    python = bench.ours.python
+    return {
+        **bench.kvctl("get", name, key),
+        SCRIPT: lambda: bench.process(python, str(WORKS / "lean_get.py"), bench.url, name, key),
+        **bench.nats("nats kv get --raw", "kv", "get", "--raw", name, key),
+        "python -c pass": lambda: bench.process(python, "-c", "pass"),
+        "python -c 'import asyncio'": lambda: bench.process(python, "-c", "import asyncio"),
+    }
+
+
+@case("put", "`put` of one key, whole process", seconds=10, rounds=9, aims=(SAME,))
+def put(bench: Bench, _: int) -> Prepared:
+    """A complete `kvctl put`."""
+    name = bench.bucket("PUTS")
+    return {**bench.kvctl("put", name, "k", "v"), **bench.nats("nats kv put", "kv", "put", name, "k", "v")}
+
+
+@case("get-1000", "`get` of 1,000 keys, whole process", seconds=6, rounds=5, aims=(SAME,))
+def get_thousand(bench: Bench, _: int) -> Prepared:
+    """A thousand keys of one command."""
+    name = bench.keys(1000)
+    names = [f"k.{number:018d}" for number in range(1000)]
+    (first, ours), *rest = bench.kvctl("get", name, *names, "-o", "ndjson").items()
+    assert first == "kvctl get"
+    one = bench.kvctl("get", name, names[0])["kvctl get"]
+    return {"kvctl get of 1,000 keys": ours, **dict(rest), "kvctl get of one": one}

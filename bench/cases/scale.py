@@ -1,0 +1,186 @@
+"""Costs of ten thousand to ten million keys: time per key and peak memory of complete commands, and the server's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.case import Prepared, Table, Verdict, case
+from bench.harness import Bench
+from bench.measure import Run, resident, run
+from kvctl.server import Server, run_server
+
+SIZES = (10_000, 100_000, 1_000_000)
+TEN_MILLION = 10_000_000
+PATIENCE = 300
+"""Seconds that a cell may take, by an estimate from the size before; longer ones are left out."""
+STEADY, LINEAR = 1.5, 1.25
+"""The most that peak memory may grow over all sizes in commands that stream, and time per key over the last two."""
+STREAMS = ("kvctl load", "kvctl dump", "kvctl pipeline export", "kvctl table entries")
+SPREAD = 0x9E3779B97F4A7C15
+
+
+@dataclass
+class Size:
+    """What was measured at one size: each command's run, or the reason why there is none."""
+
+    count: int
+    runs: dict[str, Run] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    server: dict[str, str] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)
+    """Seconds of each command with its preparation."""
+
+
+@case("scale", "costs of a key as the work grows", seconds=400)
+def scale(bench: Bench, _: int) -> Prepared:
+    """All commands at each size, each size with a server of its own."""
+    sizes: list[Size] = []
+    for count in (*map(bench.sized, SIZES[bench.quick :]), *((TEN_MILLION,) if bench.ten_million else ())):
+        with run_server(name=f"scale-{count}") as server:
+            sizes.append(_Measured(bench, server, count, sizes[-1] if sizes else None).all())
+    head = ("", *(f"{size.count:,} keys" for size in sizes))
+    commands = [(f"`{name}`", *(_cell(size, name) for size in sizes)) for name in sizes[0].runs]
+    servers = [(what, *(size.server[what] for size in sizes)) for what in sizes[0].server]
+    return Table(head, commands + servers, _verdicts(sizes), _TEXT)
+
+
+_TEXT = """Complete commands, each once: seconds, time per key, peak memory (of all their processes). Keys of 20 random
+bytes, values of 100. `commit` records the bucket as one commit, `entries` scans a table in key order. A cell is left
+out if its preparation and itself would take more than five minutes, estimated from the size before."""
+
+
+class _Measured:
+    """The measurements at one size."""
+
+    def __init__(self, bench: Bench, server: Server, count: int, smaller: Size | None) -> None:
+        self.bench, self.server, self.smaller = bench, server, smaller
+        self.size = Size(count)
+        self.env = {**bench.env, "NATS_URL": server.url}
+        self.folder = bench.folder()
+
+    def all(self) -> Size:
+        """Run every command."""
+        idle, empty = resident(self.server.pid or 0), _stored(self.server)
+        self._loaded(idle, empty)
+        self._run("kvctl keys", "keys", "B")
+        self._run("kvctl dump", "dump", "B")
+        self._note("server memory after listing", resident(self.server.pid or 0) - idle)
+        key = _key(self.size.count // 2)
+        one = min(run((self.bench.ours.kvctl, "get", "B", key), env=self.env).seconds for _ in range(3))
+        self.size.server["`kvctl get` of one key"] = f"{one * 1000:.0f} ms"
+        self._run("kvctl pipeline export", "pipeline", "export", "B", "--to", str(self.folder / "export"))
+        self._run(
+            "kvctl repo commit --from", "repo", "commit", "R@main", "-m", "all", "--from", "B", prepare=self._repo
+        )
+        self._run("kvctl table entries", "table", "entries", "T", prepare=self._table)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return self.size
+
+    def _loaded(self, idle: int, empty: int) -> None:
+        rows = self.folder / "rows.ndjson"
+        with rows.open("w") as file:
+            file.writelines(f'{{"key": "{_key(n)}", "value": "{"v" * 100}"}}\n' for n in range(self.size.count))
+        run((self.bench.ours.kvctl, "bucket", "add", "B"), env=self.env)
+        self._run("kvctl load", "load", "B", str(rows))
+        rows.unlink()
+        self._note("server memory, loaded", resident(self.server.pid or 0) - idle)
+        self._note("on disk", _stored(self.server) - empty)
+        self.server.stop()
+        begun = time.perf_counter()
+        self.server.start()
+        self.size.server["restart, until it serves"] = f"{time.perf_counter() - begun:.1f} s"
+
+    def _run(self, name: str, *words: str, prepare: Callable[[], None] | None = None) -> None:
+        if reason := self._too_long(name):
+            self.size.left_out[name] = reason
+            return
+        begun = time.perf_counter()
+        try:
+            if prepare:
+                prepare()
+            done = run(
+                (self.bench.ours.kvctl, *words), env=self.env, timeout=4 * PATIENCE, children="pipeline" in words
+            )
+        except RuntimeError as error:
+            self.size.left_out[name] = f"failed: {error}"
+            return
+        self.size.runs[name] = done
+        self.size.took[name] = time.perf_counter() - begun
+
+    def _too_long(self, name: str) -> str:
+        """Return why a command is left out at this size, if it is."""
+        if not self.smaller:
+            return ""
+        if name not in self.smaller.took:
+            return "left out"
+        seconds = self.smaller.took[name] * self.size.count / self.smaller.count
+        return f"left out: it would take about {seconds / 60:.0f} minutes" if seconds > PATIENCE else ""
+
+    def _note(self, what: str, size: int) -> None:
+        self.size.server[what] = f"{size / 2**20:,.0f} MiB, {size / self.size.count:.0f} B a key"
+
+    def _repo(self) -> None:
+        run((self.bench.ours.kvctl, "repo", "init", "R"), env=self.env)
+
+    def _table(self) -> None:
+        self.bench.tell("table", "seed", "T", self.size.count, url=self.server.url)
+
+
+def _cell(size: Size, name: str) -> str:
+    if name not in size.runs:
+        return size.left_out.get(name, "")
+    done = size.runs[name]
+    each = done.seconds / size.count * 1e6
+    return f"{done.seconds:.1f} s, {each:.1f} us, {done.peak / 2**20:.0f} MiB"
+
+
+def _verdicts(sizes: list[Size]) -> list[Verdict]:
+    """Check that time per key stays as it is between the last sizes, and memory in commands that stream."""
+    small, middle, large = sizes[0], sizes[-2], sizes[-1]
+    found = []
+    for name in large.runs:
+        if name in middle.runs:
+            each, beside = (size.runs[name].seconds / size.count * 1e6 for size in (large, middle))
+            found.append(
+                _verdict(
+                    f"`{name}`, time per key",
+                    f"{each:.1f} us",
+                    f"{beside:.1f} us",
+                    each / beside,
+                    LINEAR,
+                    large,
+                    middle,
+                )
+            )
+        if name in STREAMS and name in small.runs:
+            peak, beside = (size.runs[name].peak / 2**20 for size in (large, small))
+            found.append(
+                _verdict(
+                    f"`{name}`, peak memory",
+                    f"{peak:.0f} MiB",
+                    f"{beside:.0f} MiB",
+                    peak / beside,
+                    STEADY,
+                    large,
+                    small,
+                )
+            )
+    return found
+
+
+def _verdict(work: str, ours: str, beside: str, ratio: float, aim: float, at: Size, of: Size) -> Verdict:
+    here, there = f"{ours} ({at.count:,})", f"{beside} ({of.count:,})"
+    return Verdict(work, here, there, f"{ratio:.2f}", f"{aim:g}x", ratio <= aim, ratio / aim)
+
+
+def _stored(server: Server) -> int:
+    return sum(os.path.getsize(path) for path in Path(server.store).rglob("*") if path.is_file())
+
+
+def _key(number: int) -> str:
+    return f"key.{number * SPREAD % 2**64:016x}"

@@ -1,0 +1,18 @@
+"""The leanest one-shot get with nats-py: no STREAM.INFO, one direct get, printed. `lean_get.py URL BUCKET KEY`."""
+
+import asyncio
+import sys
+
+from nats.aio.client import Client
+
+
+async def get(url: str, bucket: str, key: str) -> None:
+    """Read one key."""
+    client = Client()
+    await client.connect(url)
+    message = await client.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}", b"", timeout=5)
+    sys.stdout.buffer.write(message.data)
+    await client.close()
+
+
+asyncio.run(get(*sys.argv[1:]))

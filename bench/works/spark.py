@@ -1,0 +1,168 @@
+"""Works on Spark, warm, beside one bare process; times and memory of all their processes together."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import worker
+
+CORES = "local[2]"
+
+
+def rows(_: str, folder: str, count: int) -> None:
+    """Write two files of Parquet, one for each task."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for part in range(2):
+        numbers = range(part * count // 2, (part + 1) * count // 2)
+        keys, values = [f"users.u{n:012d}" for n in numbers], [b"%0100d" % n for n in numbers]
+        table = pa.table({"key": keys, "value": pa.array(values, pa.binary())})
+        parquet.write_table(table, Path(folder) / f"{part}.parquet")
+
+
+def start(_: str) -> dict[str, float]:
+    """From nothing to the first count, with kvctl's session."""
+    with worker.family() as told, _engine() as engine:
+        engine.spark.range(10).count()
+    return told
+
+
+def start_bare(_: str) -> dict[str, float]:
+    """The same with a session created as in pyspark's guide."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with worker.family() as told:
+        session = SparkSession.builder.master(CORES).getOrCreate()
+        session.range(10).count()
+        session.stop()
+    return told
+
+
+def read(url: str, bucket: str, *options: str) -> dict[str, float]:
+    """The bucket into Parquet, after a first read that warms the session up."""
+    asked = dict(option.split("=", 1) for option in options)
+    with _engine() as engine, tempfile.TemporaryDirectory() as place:
+        frame = engine.spark.read.format("nats-kv").options(url=url, bucket=bucket, **asked)
+        frame.load().write.parquet(f"{place}/first")
+        with worker.family() as told:
+            frame.load().write.parquet(f"{place}/second")
+    return told
+
+
+def read_bare(url: str, bucket: str) -> dict[str, float]:
+    """The same reading and decoding into one file, without Spark."""
+    from pyarrow.parquet import ParquetWriter
+
+    import kvctl
+    from kvctl.pipeline.options import parse
+    from kvctl.pipeline.read.arrow_decoder import Decoder
+    from kvctl.pipeline.read.columns import schema_of
+    from kvctl.pipeline.read.partition import PartReading
+    from kvctl.pipeline.read.pushdown import Narrowing
+    from kvctl.pipeline.read.snapshot_plan import plan
+
+    async def work(path: Path) -> None:
+        options, wanted = parse({"url": url, "bucket": bucket}), Narrowing()
+        decoder = Decoder(schema_of(()), bucket, f"$KV.{bucket}.")
+        async with kvctl.connect(url) as client:
+            planned = await plan(client.bucket(bucket), options, wanted)
+            reading = PartReading(client.api, planned.cut, options, wanted, decoder)
+            with ParquetWriter(path, decoder.schema) as file:
+                for part in await planned.parts():
+                    async for batch in reading.batches(part):
+                        file.write_batch(batch)
+
+    with tempfile.TemporaryDirectory() as place, worker.family() as told:
+        asyncio.run(work(Path(place) / "rows.parquet"))
+    return told
+
+
+def write(url: str, folder: str, bucket: str, *options: str) -> dict[str, float]:
+    """Parquet into a bucket, after a first write that warms the session up."""
+    asked = dict(option.split("=", 1) for option in options if "=" in option)
+    with _engine() as engine:
+        frame = engine.spark.read.parquet(folder)
+        target: dict[str, Any] = {"url": url, "bucket": bucket, **asked}
+        frame.limit(10_000).write.format("nats-kv").options(**target).mode("append").save()
+        with worker.family() as told:
+            frame.write.format("nats-kv").options(**target).mode("append").save()
+    return told
+
+
+def write_bare(url: str, folder: str, bucket: str) -> dict[str, float]:
+    """Parquet into a bucket, puts in one window without ids, without Spark."""
+    import pyarrow.dataset as data
+
+    import kvctl
+    from kvctl.jetstream.publish import PublishWindow
+
+    written = 0
+
+    def done(_: int, __: int) -> None:
+        nonlocal written
+        written += 1
+
+    def failed(_: int, error: Exception) -> None:
+        raise error
+
+    async def work() -> None:
+        prefix = f"$KV.{bucket}."
+        async with kvctl.connect(url) as client, PublishWindow(client.connection, done, failed, window=8000) as window:
+            for batch in data.dataset(folder).to_batches(batch_size=10_000):
+                keys, values = (column.to_pylist() for column in batch.columns)
+                rows = zip(range(len(keys)), keys, values, strict=True)
+                await window.send_all(((n, (prefix + key).encode(), value, b"") for n, key, value in rows), lambda: 0)
+
+    with worker.family() as told:
+        asyncio.run(work())
+    assert written
+    return told
+
+
+def replay(url: str, bucket: str) -> dict[str, float]:
+    """A stream of all changes into Spark's file sink, after a first one that warms the session up."""
+    with _engine() as engine, tempfile.TemporaryDirectory() as place:
+        frame = engine.spark.readStream.format("nats-kv").options(url=url, bucket=bucket).load()
+
+        def run(name: str) -> None:
+            writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{place}/{name}-checkpoint")
+            writer.trigger(availableNow=True).start(f"{place}/{name}").awaitTermination()
+
+        run("first")
+        with worker.family() as told:
+            run("second")
+    return told
+
+
+def capture(url: str, bucket: str) -> dict[str, float]:
+    """A capture of all changes, after a first one that warms the session up."""
+    from kvctl.pipeline.jobs import capture as job
+    from kvctl.pipeline.options import parse
+
+    options = parse({"url": url, "bucket": bucket})
+    with _engine() as engine, tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        job.capture(engine, options, place / "first", place / "first-checkpoint", once=True)
+        with worker.family() as told:
+            job.capture(engine, options, place / "second", place / "second-checkpoint", once=True)
+    return told
+
+
+@contextmanager
+def _engine() -> Iterator[Any]:
+    from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.spark.session_config import Target
+
+    with Engine.start(Target(master=CORES)) as engine:
+        yield engine
+
+
+if __name__ == "__main__":
+    worker.serve_plain(rows, start, start_bare, read, read_bare, write, write_bare, replay, capture)

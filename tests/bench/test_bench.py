@@ -1,0 +1,74 @@
+"""The harness of the benchmarks, on a real server."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cases import CASES
+from bench.harness import Bench
+from bench.measure import AtMost, Run, in_turn, run
+from bench.report import MISSED, notes_in
+from kvctl.server import Server
+
+
+def test_case_measures_every_contender_as_a_process(server: Server, tmp_path: Path) -> None:
+    bench = Bench(server, quick=True, place=tmp_path)
+    found = bench.measure(CASES["put"]).found
+    series = {one.name: one for one in found.series}  # type: ignore[union-attr]
+    ours = series["kvctl put"]
+    assert not ours.failure
+    assert 0 < ours.median_cpu < 60
+    assert ours.peak > 10 << 20
+    assert len(ours.seconds) == len(bench.loops) == len(bench.trips) == 1
+
+
+def test_work_measures_itself_with_the_library(server: Server, tmp_path: Path) -> None:
+    bench = Bench(server, quick=True, place=tmp_path)
+    done = bench.work("bucket", "get_many", bench.keys(100), 100)()
+    assert 0 < done.seconds < 60
+    assert done.peak > 10 << 20
+
+
+def test_contenders_run_in_turn_and_a_failed_one_is_left_out() -> None:
+    order = []
+
+    def contender(name: str) -> Run:
+        order.append(name)
+        if name == "broken":
+            raise RuntimeError("broken")
+        return Run(1)
+
+    series = in_turn({
+        "a": lambda: contender("a"),
+        "broken": lambda: contender("broken"),
+        "slow": AtMost(1, lambda: contender("slow")),
+    }, rounds=2, warmup=1)  # fmt: skip
+    assert order == ["a", "broken", "a", "slow", "a"]
+    assert [(one.name, len(one.seconds), one.failure) for one in series] == [
+        ("a", 2, ""), ("broken", 0, "broken"), ("slow", 1, ""),
+    ]  # fmt: skip
+
+
+def test_failed_process_reports_its_last_words() -> None:
+    with pytest.raises(RuntimeError, match="exited with 3: no luck"):
+        run((sys.executable, "-c", "import sys; sys.stderr.write('no luck'); sys.exit(3)"))
+    with pytest.raises(RuntimeError, match=r"took more than 0\.2 s"):
+        run((sys.executable, "-c", "import time; time.sleep(30)"), timeout=0.2)
+
+
+def test_every_subject_has_cases() -> None:
+    assert {case.subject for case in CASES.values()} == {
+        "cold start", "reading", "writing", "tables", "repositories", "pipeline", "topologies", "consuming",
+        "transactions", "scale",
+    }  # fmt: skip
+
+
+def test_notes_belong_to_cases() -> None:
+    assert set(notes_in(MISSED.read_text(encoding="utf-8"))) <= set(CASES)
+
+
+def test_list_names_every_case_and_the_total() -> None:
+    done = subprocess.run((sys.executable, "-m", "bench", "--list"), capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == len(CASES) + 1
