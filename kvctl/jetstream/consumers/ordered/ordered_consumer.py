@@ -167,8 +167,9 @@ class OrderedConsumer:
     async def _receive(self) -> list[RawFrame]:
         """Keep two batches requested, and return what has arrived."""
         with suppress(NoServer):
-            while self._consumer.puller.messages < self._size.ahead:
-                self._consumer.puller.ask(self._size.pull(follow=self._follow, stepping=self._gaps.stepping))
+            while (asked := self._consumer.puller.messages) < self._size.ahead:
+                pull = self._size.pull(follow=self._follow, stepping=self._gaps.stepping, requested=asked)
+                self._consumer.puller.ask(pull)
         frames = await self._consumer.puller.receive(pull_size.HEARTBEAT_S if self._current else IDLE_S)
         if not frames:
             await self._heed_silence(time.monotonic() - self._consumer.puller.heard)

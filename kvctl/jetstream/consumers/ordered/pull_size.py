@@ -72,7 +72,7 @@ class PullSize:
 
     def outgrow(self, messages: int | None) -> None:
         """Allow more bytes if one message was larger than a complete pull, which returned all its messages."""
-        if messages == self._batch:
+        if messages and messages >= self._batch - 1:
             self._max_bytes *= 4
 
     @property
@@ -82,16 +82,21 @@ class PullSize:
             return self._batch + 1
         return max(self._batch + 1, min(self.pending, SMALL_PULLS, LIST_MAX_BYTES // self._average))
 
-    def pull(self, *, follow: bool, stepping: bool) -> Pull:
-        """Build the next pull; one limited to a single answer requests one message and expires before it is missed."""
+    def pull(self, *, follow: bool, stepping: bool, requested: int = 0) -> Pull:
+        """Build the next pull, after `requested` messages that did not arrive yet.
+
+        One limited to a single answer requests one message and expires before it is missed. A finite reading ends when
+        the server has filled a pull in part: the last pull must not be filled exactly.
+        """
         waits = follow or stepping
         if self.single:
             expires = SINGLE_STEP_EXPIRES_S if stepping else HEARTBEAT_S * waits
             return Pull(batch=1, expires=expires, no_wait=not waits)
         if self._most < BATCH_MESSAGES and not waits:  # one that arrives after the last message should end immediately
             return Pull(batch=self._batch, max_bytes=self._max_bytes, no_wait=True)
+        exact = self._batch == self.pending - requested and self._batch > 1
         return Pull(
-            batch=self._batch,
+            batch=self._batch - (exact and not waits),
             max_bytes=self._max_bytes,
             expires=STEP_EXPIRES_S if stepping else EXPIRES_S,
             heartbeat=STEP_HEARTBEAT_S if stepping else HEARTBEAT_S,

@@ -224,3 +224,16 @@ async def test_the_consumer_lives_in_memory_and_goes_with_its_reader(
     async with asyncio.timeout(25):  # the server forgets it after 30
         while raw.api(f"CONSUMER.NAMES.{stream}")["total"]:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("history", [1, 3])
+async def test_end_of_a_reading_is_reported_by_the_server_even_if_a_pull_asks_for_exactly_all(
+    client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch, history: int
+) -> None:
+    bucket = await client.create_bucket(bucket_name, history=history)
+    await bucket.put_many((f"k.{number}", b"x") for number in range(2000))
+    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 2000)
+    asked: list[str] = []
+    client.connection.trace = lambda subject, seconds, note: asked.append(subject)
+    assert await read_all(client, bucket) == list(range(1, 2001))
+    assert not [subject for subject in asked if ".STREAM.MSG.GET." in subject]
