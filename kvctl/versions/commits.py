@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import refs
@@ -21,17 +22,19 @@ from kvctl.versions.branch import (
     staging,
 )
 from kvctl.versions.branch.branch_state import BranchState
-from kvctl.versions.branch.staging import STAGING
-from kvctl.versions.model import DROPPED, Commit, Head, check_text, leaf_value
+from kvctl.versions.branch.staging import STAGING, StagingRecord
+from kvctl.versions.model import DROPPED, Commit, Head, check_text, decode_staged, leaf_value
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 from kvctl.versions.tree.objects import OBJECTS, Objects
 from kvctl.versions.tree.tree import Objects as Made
-from kvctl.versions.tree.tree import get
+from kvctl.versions.tree.tree import Tree, get
 from kvctl.versions.tree.tree_update import Edit
 
 OBJECTS_PER_WRITE = 400
 """Number of objects written together with the commit; more are written before it."""
 OBJECTS_BYTES_PER_WRITE = 4 << 20
+PART_BYTES = 32 << 20
+"""Bytes of changes that go into a tree together."""
 LARGE_OBJECT_BYTES = 64 << 10
 """Bytes of an object that is always written before the commit: alone it may be larger than in a batch."""
 
@@ -82,10 +85,11 @@ class _Prepared:
 
 async def commit(store: Store, objects: Objects, branch: str, info: CommitInfo) -> Commit:
     """Commit the staged changes. Raises NothingToCommit, BranchNotFound, Broken, ConflictError (too many retries)."""
-    own = await _seal(store, branch, info)
+    own, state = await _seal(store, branch, info)
     prepared: _Prepared | None = None
-    for _ in range(staging.MAX_ATTEMPTS):
-        state = await sealed_epochs.foldable_state(store, branch)
+    for attempt in range(staging.MAX_ATTEMPTS):
+        if attempt or sealed_epochs.too_many(state):
+            state = await sealed_epochs.foldable_state(store, branch)
         if not info.allow_empty:
             _check_left(own, state)
         if prepared is None or not _still_good(prepared, state):
@@ -94,7 +98,7 @@ async def commit(store: Store, objects: Objects, branch: str, info: CommitInfo) 
             if await forget(store, state, prepared.epochs):
                 raise NothingToCommit(f"The changes staged on `{branch}` do not change its content")
         elif await _move(store, objects, state, prepared):
-            await dropped_epochs.clear_later(store, prepared.epochs)
+            await dropped_epochs.clear_soon(store, prepared.epochs)
             return prepared.commit
         await staging.pause()
     raise staging.busy(branch)
@@ -165,9 +169,8 @@ async def read_clean(
 async def nothing(store: Store, epochs: Sequence[str]) -> bool:
     """Return whether nothing is staged in any of these epochs."""
     for epoch in epochs:
-        async with store.scan(staging.partition_of(epoch), batch=1, values=False) as entries:
-            async for _ in entries:
-                return False
+        if not await store.is_empty(staging.partition_of(epoch)):
+            return False
     return True
 
 
@@ -190,14 +193,14 @@ async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> boo
         await store.write(state.as_read, [change, *dropped_epochs.noted(epochs)])
     except PredicateFailed:
         return False
-    await dropped_epochs.clear_later(store, epochs)
+    await dropped_epochs.clear_soon(store, epochs)
     return True
 
 
-async def _seal(store: Store, branch: str, info: CommitInfo) -> str | None:
-    """Close the current epoch, unless nothing is staged there or another commit does it; return the last one sealed.
+async def _seal(store: Store, branch: str, info: CommitInfo) -> tuple[str | None, BranchState]:
+    """Close the current epoch, unless nothing is staged there or another commit does it.
 
-    Raises NothingToCommit.
+    Returns the last one sealed, and the branch's state after that. Raises NothingToCommit.
     """
     first: str | None = None
     for _ in range(staging.MAX_ATTEMPTS):
@@ -205,21 +208,21 @@ async def _seal(store: Store, branch: str, info: CommitInfo) -> str | None:
         held = state.held.staging
         first = first or held.epoch
         if held.epoch != first:
-            return first
+            return first, state
         if await nothing(store, [held.epoch]):
             if info.allow_empty or not await nothing(store, held.sealed):
-                return held.sealed[-1] if held.sealed else None
+                return held.sealed[-1] if held.sealed else None, state
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="Pass `--allow-empty` to commit anyway")
         if sealed_epochs.due(held):
             await sealed_epochs.fold(store, state)
             continue
         after = held.sealing(staging.new_epoch(), time.time())
         try:
-            await store.set_if(STAGING, branch.encode(), after.encode(), state.held.predicate)
+            predicate = await store.set_if(STAGING, branch.encode(), after.encode(), state.held.predicate)
         except PredicateFailed:
             await staging.pause()
         else:
-            return held.epoch
+            return held.epoch, replace(state, held=StagingRecord(after, predicate))
     raise staging.busy(branch)
 
 
@@ -256,11 +259,35 @@ def _still_good(prepared: _Prepared, state: BranchState) -> bool:
 
 async def _prepare(store: Store, objects: Objects, state: BranchState, info: CommitInfo) -> _Prepared:
     epochs = state.held.staging.sealed
-    edits, large = edits_of(await staging.listed(store, epochs))
-    tree = await objects.updated(bytes.fromhex(state.head.root), edits)
+    tree = await _with_changes(store, objects, bytes.fromhex(state.head.root), epochs)
     made = await _commit_of(store, state.head, tree.root, info, None)
-    together = {} if tree.root.hex() == state.head.root else await _go_first(objects, {**tree.objects, **large})
+    together = {} if tree.root.hex() == state.head.root else await _go_first(objects, tree.objects)
     return _Prepared(made, epochs, together, state.collections.collection.begun)
+
+
+async def _with_changes(store: Store, objects: Objects, root: bytes, epochs: Sequence[str]) -> Tree:
+    """Return the tree with the changes of epochs, and its objects that are not stored yet.
+
+    Values are read when they are stored. The changes go into the tree part by part, as many as fit into PART_BYTES.
+    """
+    edits: list[Edit] = []
+    large: Made = {}
+    size = 0
+    async with aclosing(staging.batches(store, epochs)) as changes:
+        async for some in changes:
+            more, apart = edits_of((key, decode_staged(value)) for key, value in some)
+            edits += more
+            large |= apart
+            size += sum(len(key) + len(value or b"") for key, value in more)
+            if sum(map(len, large.values())) > OBJECTS_BYTES_PER_WRITE:
+                await objects.write(large, keep=False)
+                large = {}
+            if size > PART_BYTES:
+                tree = await objects.updated(root, edits)
+                await objects.write(tree.objects)
+                root, edits, size = tree.root, [], 0
+    tree = await objects.updated(root, edits)
+    return Tree(tree.root, {**tree.objects, **large})
 
 
 async def _move(store: Store, objects: Objects, state: BranchState, prepared: _Prepared) -> bool:
@@ -315,12 +342,11 @@ def _heading(made: Commit, branch: bytes) -> list[Change]:
     return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), Change(refs.HEADS, branch, head.encode())]
 
 
-def edits_of(changes: Mapping[bytes, bytes | None]) -> tuple[list[Edit], Made]:
-    """Return changes as leaves store them, sorted, and the objects of large values."""
+def edits_of(changes: Iterable[tuple[bytes, bytes | None]]) -> tuple[list[Edit], Made]:
+    """Return changes as leaves store them, and the objects of large values."""
     large: Made = {}
     edits: list[Edit] = []
-    for key in sorted(changes):
-        value = changes[key]
+    for key, value in changes:
         if value is None:
             edits.append((key, None))
             continue

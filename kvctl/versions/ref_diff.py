@@ -49,7 +49,7 @@ class _State:
     @classmethod
     def of(cls, head: Head, changes: Mapping[bytes, bytes | None]) -> _State:
         """Return a branch with its staged changes."""
-        edits, large = edits_of(changes)
+        edits, large = edits_of(changes.items())
         return cls(bytes.fromhex(head.root), dict(edits), large)
 
 

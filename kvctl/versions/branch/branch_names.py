@@ -58,7 +58,7 @@ async def delete_branch(store: Store, name: str) -> None:
         except PredicateFailed:
             await staging.pause()
         else:
-            return await dropped_epochs.clear_later(store, epochs)
+            return await dropped_epochs.clear_soon(store, epochs)
     raise staging.busy(name)
 
 

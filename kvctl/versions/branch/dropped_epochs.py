@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kvctl.errors import KvctlError
 from kvctl.versions.branch.staging import STAGING, partition_of
 from kvctl.versions.model import Staging
 from kvctl.versions.store.protocol import (
@@ -91,8 +90,7 @@ async def uncollected(store: Store) -> list[str]:
 
 async def has_changes(store: Store, epoch: str) -> bool:
     """Return whether an epoch has staged changes."""
-    async with store.scan(partition_of(epoch), batch=1, values=False) as entries:
-        return await anext(entries, None) is not None
+    return not await store.is_empty(partition_of(epoch))
 
 
 async def _take(store: Store) -> list[str]:
@@ -115,12 +113,10 @@ async def _known(store: Store) -> set[str]:
         return {epoch async for entry in entries for epoch in Staging.decode(entry.value).epochs}
 
 
-async def clear_later(store: Store, epochs: Sequence[str]) -> None:
-    """Clear epochs as `clear`; ignore a failure, which leaves them to garbage collection."""
-    try:
-        await clear(store, epochs)
-    except KvctlError:
-        return
+async def clear_soon(store: Store, epochs: Sequence[str]) -> None:
+    """Begin to clear epochs as `clear`, without waiting; a failure leaves them to garbage collection."""
+    for epoch in epochs:
+        await store.clear_soon(partition_of(epoch), (DROPPED, epoch.encode()))
 
 
 async def listed(store: Store) -> list[str]:

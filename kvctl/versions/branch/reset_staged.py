@@ -28,7 +28,7 @@ async def reset(store: Store, branch: str) -> None:
         except PredicateFailed:
             await staging.pause()
         else:
-            return await dropped_epochs.clear_later(store, epochs)
+            return await dropped_epochs.clear_soon(store, epochs)
     raise staging.busy(branch)
 
 

@@ -42,6 +42,11 @@ def due(held: Staging) -> bool:
     return len(held.sealed) >= MAX_SEALED_EPOCHS and time.time() - held.since >= GRACE * 2 ** min(held.folds, DOUBLINGS)
 
 
+def too_many(state: BranchState) -> bool:
+    """Return whether a branch has too many sealed epochs for one write."""
+    return len(state.held.staging.sealed) >= EPOCHS_PER_WRITE
+
+
 async def foldable_state(store: Store, branch: str) -> BranchState:
     """Return the state of a branch with few enough epochs for one write: if there are more, the oldest are folded.
 
@@ -49,7 +54,7 @@ async def foldable_state(store: Store, branch: str) -> BranchState:
     """
     for _ in range(staging.MAX_ATTEMPTS):
         state = await branch_state.read(store, branch)
-        if len(state.held.staging.sealed) < EPOCHS_PER_WRITE:
+        if not too_many(state):
             return state
         await fold(store, state)
     raise staging.busy(branch)
@@ -76,7 +81,7 @@ async def fold(store: Store, state: BranchState, keep: Callable[[bytes], bool] =
     try:
         await store.write([state.staging_unchanged, own], changes)
     except PredicateFailed:
-        await dropped_epochs.clear_later(store, [epoch])
+        await dropped_epochs.clear_soon(store, [epoch])
         return False
-    await dropped_epochs.clear_later(store, old if kept else (*old, epoch))
+    await dropped_epochs.clear_soon(store, old if kept else (*old, epoch))
     return True

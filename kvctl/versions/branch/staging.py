@@ -6,8 +6,11 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from operator import itemgetter
 
 from kvctl.errors import ConflictError
 from kvctl.versions.model import Staging, decode_staged, record_key
@@ -54,15 +57,32 @@ async def read(store: Store, branch: str) -> StagingRecord:
     return StagingRecord(Staging.decode(found.value), found.predicate)
 
 
+async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+    """Yield the newest change of each key in some epochs (oldest first), as stored, sorted by key.
+
+    Holds some changes of each epoch, however large all of them are.
+    """
+    async with AsyncExitStack() as stack:
+        scans = [await stack.enter_async_context(store.scan(partition_of(epoch))) for epoch in epochs]
+        pages = [await scan.page() for scan in scans]
+        while ends := [page[-1][0] for page in pages if page]:
+            end, found = min(ends), dict[bytes, bytes]()
+            for number, page in enumerate(pages):
+                if page and page[0][0] <= end:
+                    cut = bisect_right(page, end, key=itemgetter(0))
+                    found.update(page[:cut])
+                    pages[number] = page[cut:] or await scans[number].page()
+            yield sorted(found.items())
+
+
 async def listed(
     store: Store, epochs: Sequence[str], take: Callable[[bytes], bytes | None] = decode_staged
 ) -> dict[bytes, bytes | None]:
     """Return the newest change of each key in some epochs (oldest first), as `take` returns it."""
     found: dict[bytes, bytes | None] = {}
-    for epoch in epochs:
-        async with store.scan(partition_of(epoch)) as entries:
-            async for entry in entries:
-                found[entry.key] = take(entry.value)
+    async with aclosing(batches(store, epochs)) as changes:
+        async for some in changes:
+            found.update((key, take(value)) for key, value in some)
     return found
 
 

@@ -6,6 +6,7 @@ replicas may lag behind a successful write.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from kvctl.errors import (
     ConditionsFailed,
     KeyExists,
     KeyNotFound,
+    KvctlError,
     OutcomeUnknown,
     PermissionDenied,
     ServerError,
@@ -21,9 +23,10 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.entry import Entry, Operation, is_tombstone
 from kvctl.kv.ordered_token import token
 from kvctl.kv.transaction.transaction import Transaction
+from kvctl.kv.write import conditional_write
 from kvctl.versions.store import store_reads
 from kvctl.versions.store.group_commit import PendingWrite, in_batches
 from kvctl.versions.store.ordered_scan import BucketEntries
@@ -146,21 +149,22 @@ class BucketStore:
                 raise PredicateFailed(error.message, written=frozenset(written)) from None
             written.update(change.key for change in some)
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
         """See `Store.set_if`."""
         place, value = self._place(partition, key), check_value(value, self.largest)
         try:
             with self._mapped_errors():
                 if predicate == ABSENT:
-                    await self.bucket.create(place, value)
+                    revision = await self.bucket.create(place, value)
                 elif predicate == EXISTS:
-                    await self.bucket.commit(Transaction().expect(place, exists=True).put(place, value))
+                    transaction = Transaction().expect(place, exists=True).put(place, value)
+                    (revision,) = await self.bucket.commit(transaction)
                 else:
-                    await self.bucket.update(
-                        place, value, expected_revision(self.bucket.binding.stream, place, predicate)
-                    )
+                    expected = expected_revision(self.bucket.binding.stream, place, predicate)
+                    revision = await self.bucket.update(place, value, expected)
         except (KeyExists, WrongRevision, ConditionsFailed):
             raise PredicateFailed("The condition does not hold") from None
+        return self.predicate(place, revision)
 
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """See `Store.delete`."""
@@ -176,6 +180,28 @@ class BucketStore:
         await streams.purge(
             binding.api, binding.stream, filter=binding.subject(f"{partition_prefix(bytes(partition))}*")
         )
+
+    async def clear_soon(self, partition: bytes, place: Place) -> None:
+        """See `Store.clear_soon`."""
+        name = self._place(*place)
+        check_partition(partition)
+        binding = self.bucket.binding
+        request = json.dumps({"filter": binding.subject(f"{partition_prefix(bytes(partition))}*")}).encode()
+        marker = conditional_write.write_headers(operation="PURGE", ttl=MARKER_TTL, rollup=True)
+        with suppress(KvctlError):
+            self.bucket.check_writable(None)
+            binding.api.connection.publish(f"{binding.api.prefix}.STREAM.PURGE.{binding.stream}", request)
+            binding.api.connection.publish(binding.write_prefix + name, b"", marker)
+
+    async def is_empty(self, partition: bytes) -> bool:
+        """See `Store.is_empty`."""
+        self.check_open()
+        check_partition(partition)
+        newest = await store_reads.newest(self.bucket, partition_prefix(bytes(partition)))
+        if newest is None or not is_tombstone(newest.header):
+            return newest is None
+        async with self.scan(partition, values=False) as entries:  # the newest was deleted, others may exist
+            return not await entries.page()
 
     async def partitions(self) -> list[bytes]:
         """See `Store.partitions`."""

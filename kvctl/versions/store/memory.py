@@ -25,6 +25,9 @@ from kvctl.versions.store.protocol import (
     check_write,
 )
 
+PAGE = 1000
+"""Number of entries returned together."""
+
 
 class MemoryStore:
     """Sorted keys and a dictionary per partition. Nothing awaits, so every operation is atomic."""
@@ -49,10 +52,10 @@ class MemoryStore:
         """See `Store.set`."""
         await self.write([], [Change(partition, key, check_value(value, self.largest))])
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
         """See `Store.set_if`."""
         change = Change(partition, key, check_value(value, self.largest))
-        await self.write([Condition(partition, key, predicate)], [change])
+        return (await self.write([Condition(partition, key, predicate)], [change]))[0]
 
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """See `Store.delete`."""
@@ -109,6 +112,17 @@ class MemoryStore:
         check_partition(partition)
         self._values.pop(partition, None)
         self._keys.pop(partition, None)
+
+    async def clear_soon(self, partition: bytes, place: Place) -> None:
+        """See `Store.clear_soon`."""
+        await self.clear(partition)
+        await self.delete(*place, traceless=True)
+
+    async def is_empty(self, partition: bytes) -> bool:
+        """See `Store.is_empty`."""
+        self._check_open()
+        check_partition(partition)
+        return not self._values.get(partition)
 
     async def partitions(self) -> list[bytes]:
         """See `Store.partitions`."""
@@ -188,6 +202,15 @@ class MemoryEntries:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def page(self) -> list[tuple[bytes, bytes]]:
+        """See `Entries.page`."""
+        found: list[tuple[bytes, bytes]] = []
+        async for entry in self:
+            found.append((entry.key, entry.value))
+            if len(found) >= PAGE:
+                break
+        return found
 
     async def seek(self, key: bytes) -> None:
         """See `Entries.seek`."""

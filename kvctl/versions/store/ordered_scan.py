@@ -14,6 +14,7 @@ from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions.store import store_reads
 from kvctl.versions.store.protocol import StoreClosed, StoreEntry
+from kvctl.versions.store.store_reads import Stored
 
 if TYPE_CHECKING:
     from kvctl.versions.store.jetstream_store import BucketStore
@@ -58,14 +59,10 @@ class BucketEntries:
 
     async def __anext__(self) -> StoreEntry:
         self._check_open()
-        if self._listed is None:
-            self._listed = await self._list()
-            self._keys = sorted(self._listed)
-            self._next = bisect_left(self._keys, token(self._start))
         while not self._ahead:
-            if self._next >= len(self._keys):
+            if not (found := await self._fetch()):
                 raise StopAsyncIteration
-            await self._fetch(self._listed)
+            self._ahead = self._entries(found)
         return self._ahead.pop()
 
     async def __aenter__(self) -> Self:
@@ -73,6 +70,14 @@ class BucketEntries:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def page(self) -> list[tuple[bytes, bytes]]:
+        """See `Entries.page`."""
+        self._check_open()
+        if self._ahead:
+            ahead, self._ahead = self._ahead[::-1], []
+            return [(entry.key, entry.value) for entry in ahead]
+        return [(untoken(key), value) for key, (_, value) in await self._fetch()]
 
     async def seek(self, key: bytes) -> None:
         """See `Entries.seek`."""
@@ -126,35 +131,40 @@ class BucketEntries:
                     return False
         return True
 
-    async def _fetch(self, listed: Listed) -> None:
-        await asyncio.sleep(0)  # yield, even if nothing has to be fetched
-        left_out = self._values and listed[self._keys[self._next]][1] is None
-        some = self._keys[self._next : self._next + (min(self._batch, self._pace) if left_out else self._batch)]
-        self._next += len(some)
-        places = [self._head + key.decode() for key in some]
-        known: dict[str, tuple[int, bytes]] = {}
-        asked: list[str] = []
-        for key, place in zip(some, places, strict=True):
-            revision, value = listed[key]
-            if value is None and self._values:
-                asked.append(place)
-            else:
-                known[place] = revision, value or b""
-        if asked:
-            known |= await store_reads.latest(self._store.bucket, asked)
-            size = sum(len(value) for _, value in known.values())
-            self._pace = max(min(len(some) * 8, len(some) * FETCHED // max(size, 1)), 1)
-        self._ahead = self._entries(some, places, known)
+    async def _fetch(self) -> list[tuple[bytes, Stored]]:
+        """Return the next keys that exist, as tokens, each with its revision and value; none at the end."""
+        if self._listed is None:
+            self._listed = await self._list()
+            self._keys = sorted(self._listed)
+            self._next = bisect_left(self._keys, token(self._start))
+        found: list[tuple[bytes, Stored]] = []
+        while not found and self._next < len(self._keys):
+            await asyncio.sleep(0)  # yield, even if nothing has to be fetched
+            left_out = self._values and self._listed[self._keys[self._next]][1] is None
+            some = self._keys[self._next : self._next + (min(self._batch, self._pace) if left_out else self._batch)]
+            self._next += len(some)
+            found = await self._read(some) if left_out else [(key, self._known(key)) for key in some]
+        return found
 
-    def _entries(
-        self, keys: Sequence[bytes], places: Sequence[str], known: dict[str, tuple[int, bytes]]
-    ) -> list[StoreEntry]:
-        """Return the entries that still exist, the first one last."""
-        partition, predicate, bare = self._partition, self._store.predicate, not self._values
+    def _known(self, key: bytes) -> Stored:
+        assert self._listed is not None
+        revision, value = self._listed[key]
+        return revision, (value or b"") if self._values else b""
+
+    async def _read(self, keys: Sequence[bytes]) -> list[tuple[bytes, Stored]]:
+        """Read the values of keys that were listed without them."""
+        places = [self._head + key.decode() for key in keys]
+        known = await store_reads.latest(self._store.bucket, places)
+        size = sum(len(value) for _, value in known.values())
+        self._pace = max(min(len(keys) * 8, len(keys) * FETCHED // max(size, 1)), 1)
+        return [(key, known[place]) for key, place in zip(keys, places, strict=True) if place in known]
+
+    def _entries(self, found: Sequence[tuple[bytes, Stored]]) -> list[StoreEntry]:
+        """Return the entries, the first one last."""
+        partition, predicate = self._partition, self._store.predicate
         return [
-            StoreEntry(partition, untoken(key), b"" if bare else one[1], predicate(place, one[0]))
-            for key, place in zip(reversed(keys), reversed(places), strict=True)
-            if (one := known.get(place)) is not None
+            StoreEntry(partition, untoken(key), value, predicate(self._head + key.decode(), revision))
+            for key, (revision, value) in reversed(found)
         ]
 
     def _check_open(self) -> None:

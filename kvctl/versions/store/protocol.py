@@ -112,6 +112,9 @@ class Entries(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
+    async def page(self) -> list[tuple[bytes, bytes]]:
+        """Return keys and values of the next entries, faster than one by one; none at the end. Raises StoreClosed."""
+
     async def seek(self, key: bytes) -> None:
         """Move on, or back, to the first entry whose key is this one or after it. Raises StoreClosed."""
 
@@ -132,8 +135,11 @@ class Store(Protocol):
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """Write a key unconditionally. Raises MissingArgument, StoreClosed, OutcomeUnknown."""
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
-        """Write a key if the predicate holds for it. Raises PredicateFailed, and as `set`."""
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
+        """Write a key if the predicate holds for it; return the one that holds until it is written again.
+
+        Raises PredicateFailed, and as `set`.
+        """
 
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """Delete a key (`traceless` as in Change); an absent one is not an error. Raises as `set`."""
@@ -178,6 +184,15 @@ class Store(Protocol):
 
         A server crash may undo it.
         """
+
+    async def clear_soon(self, partition: bytes, place: Place) -> None:
+        """Begin to clear a partition and to delete one key, traceless, without waiting for either. (Ours.)
+
+        A failure is not reported, and a server crash may undo it. Raises MissingArgument, StoreClosed.
+        """
+
+    async def is_empty(self, partition: bytes) -> bool:
+        """Return whether a partition has no keys, without listing them. Raises as `get_many`. (Ours.)"""
 
     async def partitions(self) -> list[bytes]:
         """Return all partitions that have keys, and perhaps some whose keys were all deleted; sorted. (Ours.)"""

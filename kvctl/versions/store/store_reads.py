@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied, RequestTimeout
 from kvctl.jetstream import streams
@@ -28,6 +28,8 @@ Stored = tuple[int, bytes]
 SINGLE_READ_KEYS = 16
 """Maximum number of keys read one by one; more are read a thousand at a time."""
 KEYS_PER_REQUEST = 1000
+OBJECTS_PER_REQUEST = 256
+"""Number of objects read in one request: some 2 MB, so that other answers do not wait long behind them."""
 _ELSEWISE = (
     NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
     RequestTimeout,
@@ -57,11 +59,23 @@ async def lasting(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     if bucket.binding.direct:
         try:
-            found = await _one_by_one(bucket, keys, leader=False)
+            for at in range(0, len(keys), OBJECTS_PER_REQUEST):
+                found |= await _from_any(bucket, keys[at : at + OBJECTS_PER_REQUEST])
         except (NoResponders, PermissionDenied):
             found = {}
     missing = [key for key in keys if key not in found]
     return {**found, **await _one_by_one(bucket, missing, leader=True)} if missing else found
+
+
+async def _from_any(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:
+    """Return those of some keys that the answering replicas have."""
+    binding = bucket.binding
+    if len(keys) > SINGLE_READ_KEYS:
+        request = DirectRequest(last_of=tuple(map(binding.subject, keys)))
+        with suppress(*_ELSEWISE):
+            async with aclosing(pages(binding.api, binding.stream, request)) as answers:
+                return {key: one async for page in answers for key, one in _living(binding, page.messages).items()}
+    return await _one_by_one(bucket, keys, leader=False)
 
 
 async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
@@ -70,15 +84,18 @@ async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
     The leader reports the last of them, which the answering replica must have.
     """
     binding = bucket.binding
-    subject = binding.subject(f"{head}*")
-    last, page = await asyncio.gather(
-        direct_get.from_leader(binding.api, binding.stream, last_by_subj=subject), _first_page(binding, [subject])
-    )
+    last, page = await asyncio.gather(newest(bucket, head), _first_page(binding, [binding.subject(f"{head}*")]))
     if last is None:
         return []
     if page is None or page.pending or (page.up_to_sequence or 0) < last.sequence:
         return None
     return page.messages
+
+
+async def newest(bucket: Bucket, head: str) -> StoredMessage | None:
+    """Return the newest message, deletions included, of all keys with a prefix, from the leader."""
+    binding = bucket.binding
+    return await direct_get.from_leader(binding.api, binding.stream, last_by_subj=binding.subject(f"{head}*"))
 
 
 async def _at_once(binding: Binding, subjects: Sequence[str], reached: int) -> list[StoredMessage] | None:

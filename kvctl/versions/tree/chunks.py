@@ -7,6 +7,7 @@ number of entries before it may end, and ends at the latest when it reaches a ma
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,6 +101,45 @@ class Chunk:
             raise BadRecord("the lengths in a chunk do not add up")
         parts = [data[start:end] for start, end in pairwise(ends)]
         return cls(level, parts[:count], parts[count:])
+
+
+def overwritten(data: bytes, edits: Sequence[tuple[bytes, bytes | None]]) -> bytes | None:
+    """Return the bytes of a chunk after sorted changes that only replace values; None if its borders may move.
+
+    The keys stay, and so does a border that they decide: only a size of CAP could move it.
+    """
+    try:
+        count = _HEAD.unpack_from(data)[3]
+        sizes = struct.unpack_from(f">{count}H{count}I", data, _HEAD.size)
+    except struct.error:
+        return None
+    ends = list(accumulate(sizes, initial=_HEAD.size + 6 * count))
+    parts: list[bytes] = []
+    lengths: list[tuple[int, int]] = []
+    place = done = 0
+    for key, value in edits:
+        place = _place(data, ends, count, key, place)
+        if value is None or place < 0:
+            return None
+        start, end = ends[count + place], ends[count + place + 1]
+        parts += data[done:start], value
+        done = end
+        if len(value) != end - start:
+            lengths.append((_HEAD.size + 2 * count + 4 * place, len(value)))
+    made = bytearray().join([*parts, data[done:]])
+    for at, length in lengths:
+        struct.pack_into(">I", made, at, length)
+    return None if max(len(data), len(made)) - _HEAD.size >= CAP else bytes(made)
+
+
+def _place(data: bytes, ends: Sequence[int], count: int, key: bytes, place: int) -> int:
+    """Return the place of a key in a chunk, from a place on; -1 if it has none."""
+    at = ends[place] - 1
+    while (at := data.find(key, at + 1, ends[count])) >= 0:
+        place = bisect_left(ends, at, place, count)
+        if ends[place] == at and ends[place + 1] == at + len(key):
+            return place
+    return -1
 
 
 EMPTY = Chunk(0, [], [])

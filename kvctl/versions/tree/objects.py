@@ -19,7 +19,7 @@ from kvctl.versions.tree.tree import (
     Tree,
     child_of,
 )
-from kvctl.versions.tree.tree_update import HAND_OVER, Edit, update
+from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, Edit, update
 
 OBJECTS = b"objects"
 AHEAD = 64
@@ -59,6 +59,7 @@ class Objects:
         made = Made()
         reading = update(root, edits, made)
         storing, since = _Storing(self), time.monotonic()
+        ahead: asyncio.Task[dict[bytes, bytes]] | None = None
         try:
             wanted = next(reading)
             while True:
@@ -67,10 +68,16 @@ class Objects:
                 if time.monotonic() - since > BLOCKING_S:
                     await asyncio.sleep(0)
                     since = time.monotonic()
+                if wanted and ahead is not None:
+                    await ahead  # what it has read is cached
+                    ahead = None
+                if isinstance(wanted, Ahead):
+                    ahead, wanted = asyncio.create_task(self.read(wanted)), set()
                 wanted = reading.send(await self.read(wanted) if wanted else {})
         except StopIteration as end:
             result: Tree = end.value
         finally:
+            await _stopped(ahead)
             await storing.end()
         return result
 
@@ -95,9 +102,7 @@ class Objects:
                 for child in children[at : at + AHEAD]:
                     yield Chunk.decode(data[child])
         finally:
-            ahead.cancel()
-            with suppress(asyncio.CancelledError, KvctlError):
-                await ahead
+            await _stopped(ahead)
 
     async def read(self, wanted: Iterable[bytes], *, keep: bool = True) -> dict[bytes, bytes]:
         """Read objects by their ids; `keep` caches them. Raises Broken."""
@@ -119,10 +124,11 @@ class Objects:
         objects = await self.read(apart)
         return [objects[apart_id(item)] if (value := inline_value(item)) is None else value for item in stored]
 
-    async def write(self, objects: Mapping[bytes, bytes]) -> None:
-        """Store objects; storing one again is harmless."""
+    async def write(self, objects: Mapping[bytes, bytes], *, keep: bool = True) -> None:
+        """Store objects; storing one again is harmless. `keep` caches them."""
         await self._store.set_many(OBJECTS, objects)
-        self.keep(objects)
+        if keep:
+            self.keep(objects)
 
     def keep(self, objects: Mapping[bytes, bytes]) -> None:
         """Cache these objects."""
@@ -144,6 +150,14 @@ class Objects:
         if keep:
             self.keep(found)
         return found
+
+
+async def _stopped(task: asyncio.Task[dict[bytes, bytes]] | None) -> None:
+    """Cancel a read whose result is not needed."""
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError, KvctlError):
+            await task
 
 
 class _Storing:

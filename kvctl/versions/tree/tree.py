@@ -204,12 +204,15 @@ class Made:
 
     def add(self, chunk: Chunk) -> Pair:
         """Add a chunk; return the pair that refers to it one level above."""
-        data = chunk.encode()
+        return (chunk.keys[-1] if chunk.keys else b"", self.add_data(chunk.encode()))
+
+    def add_data(self, data: bytes) -> bytes:
+        """Add a chunk's bytes; return their id."""
         identity = object_id(data)
         if identity not in self.objects:
             self.objects[identity] = data
             self.size += len(data)
-        return (chunk.keys[-1] if chunk.keys else b"", identity)
+        return identity
 
     def tree(self, leaves: Sequence[Pair]) -> Tree:
         """Return the tree above these leaves, which must be complete."""

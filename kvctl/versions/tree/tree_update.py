@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from kvctl.versions.tree.chunks import (
     Chunk,
     Chunker,
     Pair,
     chunks_of,
+    overwritten,
 )
 from kvctl.versions.tree.tree import (
     Made,
@@ -28,7 +30,7 @@ from kvctl.versions.tree.tree import (
 Edit = tuple[bytes, bytes | None]
 """Key and its new value; None removes it."""
 
-CHANGES_PER_ROUND = 1024
+CHANGES_PER_ROUND = 256
 """Number of changes whose chunks are read, and released, together."""
 HAND_OVER = 4 << 20
 """Bytes of new chunks after which the caller may take them."""
@@ -36,11 +38,15 @@ SINGLE_CHANGES = 8
 """Maximum number of changes to a chunk that are applied one by one."""
 
 
+class Ahead(set[bytes]):
+    """Ids that will be asked for next: the caller may begin to read them, and sends nothing."""
+
+
 def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Reading[Tree]:
     """Return the tree with these changes, sorted by key without duplicates, and the objects that the old one lacks.
 
     Sometimes asks for nothing: the caller may then yield to other tasks, and take the chunks in `made` once they hold
-    HAND_OVER bytes; the result then lacks them.
+    HAND_OVER bytes; the result then lacks them. Asks with Ahead for what comes next.
     """
     made = made or Made()
     old = _Old(root)
@@ -70,19 +76,33 @@ class _Old:
     def chunk(self, identity: bytes) -> Reading[Chunk]:
         """Return one chunk."""
         if identity not in self._known:
-            data = self._data.pop(identity, None) or (yield {identity})[identity]
-            self._known[identity] = Chunk.decode(data)
+            self._known[identity] = Chunk.decode((yield from self.data(identity)))
+            del self._data[identity]
         return self._known[identity]
+
+    def data(self, identity: bytes) -> Reading[bytes]:
+        """Return the bytes of one chunk."""
+        if identity in self._known:
+            return self._known[identity].encode()
+        if identity not in self._data:
+            self._data[identity] = (yield {identity})[identity]
+        return self._data[identity]
 
     def prefetch(self, level: int, keys: Sequence[bytes]) -> Reading[None]:
         """Read the chunks that sorted keys belong to, down to a level."""
+        if missing := (yield from self.missing(level, keys)):
+            self._data.update((yield missing))
+
+    def missing(self, level: int, keys: Sequence[bytes]) -> Reading[set[bytes]]:
+        """Return the ids of the unknown chunks of a level that sorted keys belong to; reads those above."""
         waiting = {self.root: list(keys)}
         top = (yield from self.chunk(self.root)).level
         while True:
-            if missing := waiting.keys() - self._known.keys() - self._data.keys():
-                self._data.update((yield missing))
+            missing = waiting.keys() - self._known.keys() - self._data.keys()
             if top == level:
-                return
+                return missing
+            if missing:
+                self._data.update((yield missing))
             below: dict[bytes, list[bytes]] = {}
             for identity, wanted in waiting.items():
                 below.update(spread((yield from self.chunk(identity)), wanted))
@@ -93,20 +113,21 @@ class _Old:
         self._known = {identity: chunk for identity, chunk in self._known.items() if chunk.level > level}
         self._data.clear()
 
-    def at(self, level: int, key: bytes) -> Reading[tuple[bytes, Chunk, bytes | None]]:
-        """Return the chunk of a level that a key belongs to, with its id: the first to end at or after it, or the last.
+    def at(self, level: int, key: bytes) -> Reading[_Place]:
+        """Return the place of the chunk of a level that a key belongs to: the first to end at or after it, or the last.
 
-        Also the id of the nearest chunk, on this level or above, that begins after it; None for the last.
+        The chunk itself is not read, unless it is the root.
         """
-        identity, following = self.root, None
-        chunk = yield from self.chunk(identity)
-        while chunk.level > level:
+        chunk = yield from self.chunk(self.root)
+        identity, last, following = self.root, b"".join(chunk.keys[-1:]), None
+        for _ in range(chunk.level - level):
+            if identity != self.root:
+                chunk = yield from self.chunk(identity)
             child = child_of(chunk, key)
             if child + 1 < len(chunk.keys):
                 following = chunk.values[child + 1]
-            identity = chunk.values[child]
-            chunk = yield from self.chunk(identity)
-        return identity, chunk, following
+            identity, last = chunk.values[child], chunk.keys[child]
+        return _Place(identity, last, following)
 
     def first_end(self, level: int, identity: bytes) -> Reading[bytes]:
         """Return the last key of the first chunk of a level below a chunk."""
@@ -116,28 +137,54 @@ class _Old:
         return chunk.keys[-1]
 
 
+class _Place(NamedTuple):
+    """Place of a chunk in its level."""
+
+    identity: bytes
+    last: bytes
+    """Its last key; empty if it has none."""
+    following: bytes | None
+    """Id of the nearest chunk, on this level or above, that begins after it; None for the last."""
+
+
 def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[list[Edit]]:
     """Apply changes to one level; return the resulting changes of the level above, sorted."""
     keys = [key for key, _ in edits]
-    gone: dict[bytes, bytes] = {}
-    new: dict[bytes, bytes] = {}
+    outcome = _Outcome(made)
     at = read = 0
     while at < len(edits):
         if at >= read:
             read = at + CHANGES_PER_ROUND
             old.forget(level if at else level - 1)
             yield from old.prefetch(level, keys[at:read])
-        at = yield from _run(old, level, edits, keys, at, _Outcome(gone, new, made))
-    return sorted({**dict.fromkeys(gone), **new}.items())
+            if following := (yield from old.missing(level, keys[read : read + CHANGES_PER_ROUND])):
+                yield Ahead(following)
+        place = yield from old.at(level, keys[at])
+        end = len(edits) if place.following is None else bisect_right(keys, place.last, at)
+        data = overwritten((yield from old.data(place.identity)), edits[at:end])
+        if data is None:
+            at = yield from _run(old, level, edits, keys, at, outcome)
+        else:
+            outcome.replace(place, data)
+            at = end
+            yield set()
+    return sorted({**dict.fromkeys(outcome.gone), **outcome.new}.items())
 
 
 class _Outcome:
     """Result of one level: the ids of chunks removed and added, by their last keys."""
 
-    def __init__(self, gone: dict[bytes, bytes], new: dict[bytes, bytes], made: Made) -> None:
-        self.gone = gone
-        self.new = new
+    def __init__(self, made: Made) -> None:
+        self.gone: dict[bytes, bytes] = {}
+        self.new: dict[bytes, bytes] = {}
         self.made = made
+
+    def replace(self, place: _Place, data: bytes) -> None:
+        """Replace a chunk by one with the same keys, which may be equal."""
+        if (identity := self.made.add_data(data)) == place.identity:
+            self.made.remove(identity)
+        else:
+            self.gone[place.last], self.new[place.last] = place.identity, identity
 
     def add(self, chunk: Chunk) -> None:
         """Add a new chunk, which may equal an old one."""
@@ -154,20 +201,20 @@ def _run(
 ) -> Reading[int]:
     """Rebuild the chunks from a change to the next unchanged border; return the number of changes applied."""
     chunker = Chunker(level)
-    identity, chunk, following = yield from old.at(level, keys[at])
+    place = yield from old.at(level, keys[at])
     while True:
+        chunk = yield from old.chunk(place.identity)
         if chunk.keys:
-            outcome.gone[chunk.keys[-1]] = identity
-        end = len(edits) if following is None else bisect_right(keys, chunk.keys[-1], at)
+            outcome.gone[place.last] = place.identity
+        end = len(edits) if place.following is None else bisect_right(keys, place.last, at)
         for some in _changed(chunk, edits, at, end):
             for ended in chunker.add(some.keys, some.values):
                 outcome.add(ended)
             yield set()
         at = end
-        if following is None or not chunker.open:
+        if place.following is None or not chunker.open:
             break
-        key = yield from old.first_end(level, following)
-        identity, chunk, following = yield from old.at(level, key)
+        place = yield from old.at(level, (yield from old.first_end(level, place.following)))
     if (last := chunker.end()) is not None:
         outcome.add(last)
     return at

@@ -227,7 +227,7 @@ async def test_commit_whose_epoch_is_folded_and_forgotten_takes_all_sealed_epoch
 ) -> None:
     """It used to report that the head has its changes, which were still staged."""
     await repo.put("main", "mine", b"1")
-    own = await commits._seal(repo.store, "main", CommitInfo("", ""))
+    own, _ = await commits._seal(repo.store, "main", CommitInfo("", ""))
     for number in range(others):
         await repo.put("main", f"k{number}", b"v")
         await staging.seal(repo.store, "main")

@@ -13,10 +13,11 @@ A step is what is announced to the fuse: each operation of a SteppedStore is, an
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
+from kvctl.errors import KvctlError
 from kvctl.versions.store.protocol import (
     Change,
     Condition,
@@ -141,9 +142,9 @@ class SteppedStore:
             await self._fuse.step(writes=True)
             await self._store.set_many(partition, {key: value}, fence=fence)
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
         await self._fuse.step(writes=True)
-        await self._store.set_if(partition, key, value, predicate)
+        return await self._store.set_if(partition, key, value, predicate)
 
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         await self._fuse.step(writes=True)
@@ -156,6 +157,15 @@ class SteppedStore:
     async def clear(self, partition: bytes) -> None:
         await self._fuse.step(writes=True)
         await self._store.clear(partition)
+
+    async def clear_soon(self, partition: bytes, place: Place) -> None:
+        with suppress(KvctlError):
+            await self.clear(partition)
+            await self.delete(*place, traceless=True)
+
+    async def is_empty(self, partition: bytes) -> bool:
+        await self._fuse.step(writes=False)
+        return await self._store.is_empty(partition)
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
         await self._fuse.step(writes=True)
@@ -180,10 +190,17 @@ class _SteppedEntries:
         return self
 
     async def __anext__(self) -> StoreEntry:
+        await self._list()
+        return await anext(self._entries)
+
+    async def page(self) -> list[tuple[bytes, bytes]]:
+        await self._list()
+        return await self._entries.page()
+
+    async def _list(self) -> None:
         if self._fuse:
             fuse, self._fuse = self._fuse, None
             await fuse.step(writes=False)
-        return await anext(self._entries)
 
     async def __aenter__(self) -> "_SteppedEntries":
         return self

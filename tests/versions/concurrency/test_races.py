@@ -49,9 +49,9 @@ class Slow(MemoryStore):
             (found[number],) = await super().get_many([places[number]])
         return [found[number] for number in range(len(places))]
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
         await self._wait()
-        await super().set_if(partition, key, value, predicate)
+        return await super().set_if(partition, key, value, predicate)
 
     async def set_many(
         self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None

@@ -23,6 +23,7 @@ from kvctl.versions.store.protocol import (
     Store,
     StoreClosed,
 )
+from tests.support.waiting import until_async
 from tests.versions.conftest import Open
 
 pytestmark = pytest.mark.parametrize("reopen", ["memory", "bucket", "replicas"], indirect=True)
@@ -174,8 +175,9 @@ class TestPredicates:
         won = await asyncio.gather(
             *(store.set_if(P, b"k", b"%d" % number, ABSENT) for number in range(12)), return_exceptions=True
         )
-        assert [result for result in won if result is None] == [None]
-        assert all(isinstance(result, PredicateFailed) for result in won if result is not None)
+        (made,) = [result for result in won if isinstance(result, Predicate)]
+        assert sum(isinstance(result, PredicateFailed) for result in won) == 11
+        await store.set_if(P, b"k", b"again", made)
 
     async def test_concurrent_increments_are_all_counted(self, store: Store, reopen: Open) -> None:
         await store.set(P, b"n", b"0")
@@ -227,6 +229,43 @@ class TestScan:
         await fill(store, *keys)
         for start in (b"", b"00", b"035", b"09", b"099", b"z"):
             assert await keys_of(store, start=start, batch=batch) == [key for key in keys if key >= start]
+
+    async def test_pages_are_the_keys_and_values_in_order(self, store: Store) -> None:
+        keys = [b"%04d" % number for number in range(2100)]
+        await store.set_many(P, {key: b"v" + key for key in keys})
+        async with store.scan(P, b"0003") as entries:
+            assert (await anext(entries)).key == b"0003"
+            found: list[tuple[bytes, bytes]] = []
+            while page := await entries.page():
+                found += page
+            assert found == [(key, b"v" + key) for key in keys[4:]]
+            assert await entries.page() == []
+        async with store.scan(P, values=False) as entries:
+            assert {value for _, value in await entries.page()} == {b""}
+        with pytest.raises(StoreClosed):
+            await entries.page()
+
+    async def test_partition_is_empty_until_a_key_is_set_and_once_all_are_deleted(self, store: Store) -> None:
+        assert await store.is_empty(P)
+        await fill(store, b"a", b"b")
+        for key in (b"b", b"a"):
+            assert not await store.is_empty(P)
+            await store.delete(P, key)
+        assert await store.is_empty(P)
+        await store.set(P, b"a", b"1")
+        await store.clear(P)
+        assert await store.is_empty(P)
+
+    async def test_partition_and_a_key_are_cleared_soon(self, store: Store) -> None:
+        await fill(store, b"a", b"b")
+        await store.set(b"other", b"k", b"1")
+        await store.set(b"other", b"stays", b"1")
+        await store.clear_soon(P, (b"other", b"k"))
+
+        async def done() -> bool:
+            return await store.is_empty(P) and await keys_of(store, b"other") == [b"stays"]
+
+        await until_async(done)
 
     async def test_an_exact_number_of_batches_ends(self, store: Store) -> None:
         await fill(store, *(b"%d" % number for number in range(6)))
