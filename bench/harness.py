@@ -105,9 +105,12 @@ class Bench:
         """Our tree, and that of --before."""
         return (self.ours, self.before) if self.before else (self.ours,)
 
-    def both(self, name: str, make: Callable[[Tree], Contender]) -> dict[str, Contender]:
-        """Return one contender by its name and, with --before, the same one of that tree."""
-        return {name if tree is self.ours else BEFORE: make(tree) for tree in self.trees}
+    def both(self, name: str, make: Callable[[Tree], Contender], *, slow: bool = False) -> dict[str, Contender]:
+        """Return one contender by its name and, with --before, the same one of that tree, once if it is slow."""
+        before = {BEFORE: make(self.before)} if self.before else {}
+        if slow:
+            before = {name: AtMost(1, contender) for name, contender in before.items()}
+        return {name: make(self.ours), **before}
 
     def kvctl(self, *words: str, **options: Any) -> dict[str, Contender]:
         """Return the complete process `kvctl WORDS` of both trees."""
@@ -118,15 +121,17 @@ class Bench:
         """Return the complete process `nats WORDS`, if it is installed."""
         return {name: lambda: self.process(NATS, *words)} if NATS else {}
 
-    def work(self, script: str, work: str, *arguments: object, tree: Tree | None = None, url: str = "") -> Contender:
-        """Return a contender that measures itself: `bench/works/SCRIPT.py WORK URL ARGUMENT...`."""
-        return lambda: _taken(self.tell(script, work, *arguments, tree=tree, url=url))
+    def work(self, script: str, work: str, *arguments: object, **where: Any) -> Contender:
+        """Return a contender that measures itself: `bench/works/SCRIPT.py WORK URL ARGUMENT...`; `where` as `tell`."""
+        return lambda: _taken(self.tell(script, work, *arguments, **where))
 
-    def tell(self, script: str, work: str, *arguments: object, tree: Tree | None = None, url: str = "") -> Any:
+    def tell(
+        self, script: str, work: str, *arguments: object, tree: Tree | None = None, url: str = "", **options: Any
+    ) -> Any:
         """Run a script that prints its result as JSON, with the process's own peak memory as `peak`."""
         python = (tree or self.ours).python
         command = (python, str(WORKS / f"{script}.py"), work, url or self.url, *map(str, arguments))
-        done = self.process(*command, keep=True, timeout=900)
+        done = self.process(*command, keep=True, **{"timeout": 900, **options})
         return {"peak": done.peak, **json.loads(done.output.splitlines()[-1])}
 
     def process(self, *command: str, **options: Any) -> Run:

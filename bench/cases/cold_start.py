@@ -7,7 +7,7 @@ SCRIPT = "leanest nats-py script"
 
 
 @case(
-    "get", "`get` of one key, whole process", seconds=25, rounds=15,
+    "get", "`get` of one key, whole process", seconds=20, rounds=15,
     aims=(Aim(0.6, SCRIPT), SAME),
 )  # fmt: skip
 def get(bench: Bench, _: int) -> Prepared:
@@ -23,14 +23,14 @@ def get(bench: Bench, _: int) -> Prepared:
     }
 
 
-@case("put", "`put` of one key, whole process", seconds=10, rounds=9, aims=(SAME,))
+@case("put", "`put` of one key, whole process", seconds=6, rounds=9, aims=(SAME,))
 def put(bench: Bench, _: int) -> Prepared:
     """A complete `kvctl put`."""
     name = bench.bucket("PUTS")
     return {**bench.kvctl("put", name, "k", "v"), **bench.nats("nats kv put", "kv", "put", name, "k", "v")}
 
 
-@case("get-1000", "`get` of 1,000 keys, whole process", seconds=6, rounds=5, aims=(SAME,))
+@case("get-1000", "`get` of 1,000 keys, whole process", seconds=4, rounds=5, aims=(SAME,))
 def get_thousand(bench: Bench, _: int) -> Prepared:
     """A thousand keys of one command."""
     name = bench.keys(1000)

@@ -14,11 +14,11 @@ from kvctl.server import run_server
 LS, WATCH = "nats kv ls", "nats kv watch"
 
 
-@case("keys-100k", "`keys` of {count}, whole process", count=100_000, seconds=25, rounds=7, aims=(Aim(1.25, LS),))
 @case(
-    "keys-1m", "`keys` of {count}, whole process", count=1_000_000, seconds=110, rounds=3, warmup=0,
+    "keys-1m", "`keys` of {count}, whole process", count=1_000_000, seconds=55, rounds=3, warmup=0,
     aims=(Aim(1, LS),),
 )  # fmt: skip
+@case("keys-100k", "`keys` of {count}, whole process", count=100_000, seconds=15, rounds=5, aims=(Aim(1.25, LS),))
 def keys(bench: Bench, count: int) -> Prepared:
     """A complete listing of names."""
     name = bench.keys(count)
@@ -26,7 +26,7 @@ def keys(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "watch", "`watch --until-current` of {count}, whole process", count=100_000, seconds=35, rounds=7,
+    "watch", "`watch --until-current` of {count}, whole process", count=100_000, seconds=20, rounds=5,
     aims=(Aim(1.25, WATCH),),
 )  # fmt: skip
 def watch(bench: Bench, count: int) -> Prepared:
@@ -37,7 +37,7 @@ def watch(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "get-many", "`get_many` of {count}, library", count=100_000, seconds=60,
+    "get-many", "`get_many` of {count}, library", count=100_000, seconds=25,
     aims=(Aim(0.55, BEFORE),),
 )  # fmt: skip
 def get_many(bench: Bench, count: int) -> Prepared:
@@ -49,7 +49,7 @@ def get_many(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("gets", "get {count} keys one by one, library", count=5000, seconds=25, rounds=3, aims=(SAME,))
+@case("gets", "get {count} keys one by one, library", count=5000, seconds=10, rounds=3, aims=(SAME,))
 def gets(bench: Bench, count: int) -> Prepared:
     """Gets awaited one by one."""
     name = bench.keys(bench.sized(100_000))
@@ -63,7 +63,7 @@ def gets(bench: Bench, count: int) -> Prepared:
     "keys-library",
     "list {count} keys, library",
     count=100_000,
-    seconds=25,
+    seconds=10,
     rounds=3,
     aims=(Aim(0.25, "nats-py kv.keys"),),
 )
@@ -76,7 +76,7 @@ def keys_library(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("watch-library", "watch {count} entries, library", count=100_000, seconds=25, rounds=3)
+@case("watch-library", "watch {count} entries, library", count=100_000, seconds=10, rounds=3)
 def watch_library(bench: Bench, count: int) -> Prepared:
     """All entries in batches."""
     name = bench.keys(count)
@@ -97,7 +97,7 @@ def dump(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("resume", "first update after a restart, the put included", seconds=60, rounds=3, warmup=0)
+@case("resume", "first update after a restart, the put included", seconds=40, rounds=2, warmup=0)
 def resume(bench: Bench, _: int) -> Prepared:
     """From the moment the server's port answers again."""
 

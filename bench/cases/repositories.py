@@ -8,7 +8,7 @@ from kvctl.labs import run_lab
 MILLION = 1_000_000
 
 
-@case("stage", "stage {count} of 100 B, 16 tasks", count=5000, seconds=35, aims=(Aim(1, "bucket put"),))
+@case("stage", "stage {count} of 100 B, 16 tasks", count=5000, seconds=15, aims=(Aim(1, "bucket put"),))
 def stage(bench: Bench, count: int) -> Prepared:
     """Staged writes of concurrent tasks, beside puts into a plain bucket."""
     return {
@@ -18,14 +18,14 @@ def stage(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("stage-if", "stage {count} on condition, 16 tasks", count=1000, seconds=15, rounds=3, aims=(SAME,))
+@case("stage-if", "stage {count} on condition, 16 tasks", count=1000, seconds=6, rounds=3, aims=(SAME,))
 def stage_if(bench: Bench, count: int) -> Prepared:
     """Staged writes of concurrent tasks, each on condition that the key is absent."""
     return _both(bench, "repository put if absent", "create_by_tasks", 0, count)
 
 
 @case(
-    "stage-many", "stage {count} of 100 B, many at once", count=200_000, seconds=60, rounds=3, warmup=0,
+    "stage-many", "stage {count} of 100 B, many at once", count=200_000, seconds=40, rounds=2, warmup=0,
     aims=(Aim(1.43, "bucket put_many"),),
 )  # fmt: skip
 def stage_many(bench: Bench, count: int) -> Prepared:
@@ -36,7 +36,7 @@ def stage_many(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("stage-r3", "stage {count} of 100 B, 16 tasks, R3", count=5000, seconds=35, rounds=3, aims=(Aim(0.37, BEFORE),))
+@case("stage-r3", "stage {count} of 100 B, 16 tasks, R3", count=5000, seconds=25, rounds=3, aims=(Aim(0.37, BEFORE),))
 def stage_replicated(bench: Bench, count: int) -> Prepared:
     """Staged writes of concurrent tasks on three servers, written together."""
     url = bench.open(run_lab("cluster")).contexts["cluster"].url.split(",")[0]
@@ -53,7 +53,7 @@ def stage_replicated(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "commit-1", "commit of 1 key on {count}", count=MILLION, seconds=120, rounds=3, aims=(Aim(0.46, BEFORE),),
+    "commit-1", "commit of 1 key on {count}", count=MILLION, seconds=75, rounds=3, aims=(Aim(0.46, BEFORE),),
     unit="round trips",
 )  # fmt: skip
 def commit_one(bench: Bench, count: int) -> Prepared:
@@ -64,14 +64,14 @@ def commit_one(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("commit-1000", "commit of 1,000 keys on {count}", count=MILLION, seconds=20, rounds=3, aims=(SAME,))
+@case("commit-1000", "commit of 1,000 keys on {count}", count=MILLION, seconds=15, rounds=3, aims=(SAME,))
 def commit_thousand(bench: Bench, count: int) -> Prepared:
     """The median of three commits."""
     return _both(bench, "repository commit", "commit", count, count, bench.sized(1000), 3)
 
 
 @case(
-    "commit-100k", "commit of {tenth} keys on {count}", count=MILLION, seconds=90, rounds=3, warmup=0,
+    "commit-100k", "commit of {tenth} keys on {count}", count=MILLION, seconds=50, rounds=2, warmup=0,
     aims=(Aim(0.44, BEFORE),),
 )  # fmt: skip
 def commit_many(bench: Bench, count: int) -> Prepared:
@@ -90,14 +90,14 @@ def diff(bench: Bench, count: int) -> Prepared:
     return _both(bench, "repository diff", "diff", count, 20)
 
 
-@case("merge", "merge of one change on both sides", count=MILLION, seconds=15, rounds=3, unit="round trips")
+@case("merge", "merge of one change on both sides", count=MILLION, seconds=12, rounds=3, unit="round trips")
 def merge(bench: Bench, count: int) -> Prepared:
     """The median of five merges."""
     return _both(bench, "repository merge", "merge", count, count, 5)
 
 
 @case(
-    "repo-get", "get of a committed key of {count}, first time", count=MILLION, seconds=15, rounds=3,
+    "repo-get", "get of a committed key of {count}, first time", count=MILLION, seconds=10, rounds=3,
     aims=(SAME,), unit="round trips",
 )  # fmt: skip
 def get(bench: Bench, count: int) -> Prepared:
@@ -112,7 +112,7 @@ def get(bench: Bench, count: int) -> Prepared:
 
 @case(
     "commit-waits", "99th percentile beside a commit of {tenth} keys on {count}", count=MILLION,
-    seconds=70, rounds=3, warmup=0, unit="round trips",
+    seconds=35, rounds=2, warmup=0, unit="round trips",
     aims=(
         Aim(2, "put idle", ours="put beside a commit"),
         Aim(2, "get idle", ours="get beside a commit"),

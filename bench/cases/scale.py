@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.case import Prepared, Table, Verdict, case
+from bench.cases.pipeline import warmed
 from bench.harness import Bench
 from bench.measure import Run, resident, run
 from kvctl.server import Server, run_server
@@ -17,10 +18,12 @@ from kvctl.server import Server, run_server
 SIZES = (10_000, 100_000, 1_000_000)
 TEN_MILLION = 10_000_000
 PATIENCE = 300
-"""Seconds that a cell may take, by an estimate from the size before; longer ones are left out."""
+"""Seconds that a cell may take with its preparation, by an estimate; longer ones are left out."""
 STEADY, LINEAR = 1.5, 1.25
 """The most that peak memory may grow over all sizes in commands that stream, and time per key over the last two."""
-STREAMS = ("kvctl load", "kvctl dump", "kvctl pipeline export", "kvctl table entries")
+LOAD = "kvctl load"
+"""Never left out: the others read what it wrote."""
+STREAMS = (LOAD, "kvctl dump", "kvctl pipeline export", "kvctl table entries")
 SPREAD = 0x9E3779B97F4A7C15
 
 
@@ -36,13 +39,13 @@ class Size:
     """Seconds of each command with its preparation."""
 
 
-@case("scale", "costs of a key as the work grows", seconds=400)
+@case("scale", "costs of a key as the work grows", seconds=220)
 def scale(bench: Bench, _: int) -> Prepared:
     """All commands at each size, each size with a server of its own."""
     sizes: list[Size] = []
     for count in (*map(bench.sized, SIZES[bench.quick :]), *((TEN_MILLION,) if bench.ten_million else ())):
         with run_server(name=f"scale-{count}") as server:
-            sizes.append(_Measured(bench, server, count, sizes[-1] if sizes else None).all())
+            sizes.append(_Measured(bench, server, count, sizes).all())
     head = ("", *(f"{size.count:,} keys" for size in sizes))
     commands = [(f"`{name}`", *(_cell(size, name) for size in sizes)) for name in sizes[0].runs]
     servers = [(what, *(size.server[what] for size in sizes)) for what in sizes[0].server]
@@ -51,13 +54,13 @@ def scale(bench: Bench, _: int) -> Prepared:
 
 _TEXT = """Complete commands, each once: seconds, time per key, peak memory (of all their processes). Keys of 20 random
 bytes, values of 100. `commit` records the bucket as one commit, `entries` scans a table in key order. A cell is left
-out if its preparation and itself would take more than five minutes, estimated from the size before."""
+out if it would take more than five minutes with its preparation, by the line through the last two sizes."""
 
 
 class _Measured:
     """The measurements at one size."""
 
-    def __init__(self, bench: Bench, server: Server, count: int, smaller: Size | None) -> None:
+    def __init__(self, bench: Bench, server: Server, count: int, smaller: list[Size]) -> None:
         self.bench, self.server, self.smaller = bench, server, smaller
         self.size = Size(count)
         self.env = {**bench.env, "NATS_URL": server.url}
@@ -73,7 +76,8 @@ class _Measured:
         key = _key(self.size.count // 2)
         one = min(run((self.bench.ours.kvctl, "get", "B", key), env=self.env).seconds for _ in range(3))
         self.size.server["`kvctl get` of one key"] = f"{one * 1000:.0f} ms"
-        self._run("kvctl pipeline export", "pipeline", "export", "B", "--to", str(self.folder / "export"))
+        if not self.bench.quick:
+            self._run("kvctl pipeline export", "pipeline", "export", "B", "--to", str(self.folder / "export"))
         self._run(
             "kvctl repo commit --from", "repo", "commit", "R@main", "-m", "all", "--from", "B", prepare=self._repo
         )
@@ -86,7 +90,7 @@ class _Measured:
         with rows.open("w") as file:
             file.writelines(f'{{"key": "{_key(n)}", "value": "{"v" * 100}"}}\n' for n in range(self.size.count))
         run((self.bench.ours.kvctl, "bucket", "add", "B"), env=self.env)
-        self._run("kvctl load", "load", "B", str(rows))
+        self._run(LOAD, "load", "B", str(rows))
         rows.unlink()
         self._note("server memory, loaded", resident(self.server.pid or 0) - idle)
         self._note("on disk", _stored(self.server) - empty)
@@ -96,16 +100,15 @@ class _Measured:
         self.size.server["restart, until it serves"] = f"{time.perf_counter() - begun:.1f} s"
 
     def _run(self, name: str, *words: str, prepare: Callable[[], None] | None = None) -> None:
-        if reason := self._too_long(name):
+        if name != LOAD and (reason := self._too_long(name)):
             self.size.left_out[name] = reason
             return
         begun = time.perf_counter()
         try:
             if prepare:
                 prepare()
-            done = run(
-                (self.bench.ours.kvctl, *words), env=self.env, timeout=4 * PATIENCE, children="pipeline" in words
-            )
+            env = {**self.env, **(_spark(self.bench) if "pipeline" in words else {})}
+            done = run((self.bench.ours.kvctl, *words), env=env, timeout=4 * PATIENCE, children="pipeline" in words)
         except RuntimeError as error:
             self.size.left_out[name] = f"failed: {error}"
             return
@@ -113,12 +116,14 @@ class _Measured:
         self.size.took[name] = time.perf_counter() - begun
 
     def _too_long(self, name: str) -> str:
-        """Return why a command is left out at this size, if it is."""
-        if not self.smaller:
+        """Return why a command is left out at this size, if it is, by the line through the last two sizes."""
+        if len(self.smaller) < 2:
             return ""
-        if name not in self.smaller.took:
-            return "left out"
-        seconds = self.smaller.took[name] * self.size.count / self.smaller.count
+        small, large = self.smaller[-2:]
+        if name not in small.took or name not in large.took:
+            return large.left_out.get(name, "left out")
+        slope = (large.took[name] - small.took[name]) / (large.count - small.count)
+        seconds = large.took[name] + slope * (self.size.count - large.count)
         return f"left out: it would take about {seconds / 60:.0f} minutes" if seconds > PATIENCE else ""
 
     def _note(self, what: str, size: int) -> None:
@@ -176,6 +181,12 @@ def _verdicts(sizes: list[Size]) -> list[Verdict]:
 def _verdict(work: str, ours: str, beside: str, ratio: float, aim: float, at: Size, of: Size) -> Verdict:
     here, there = f"{ours} ({at.count:,})", f"{beside} ({of.count:,})"
     return Verdict(work, here, there, f"{ratio:.2f}", f"{aim:g}x", ratio <= aim, ratio / aim)
+
+
+def _spark(bench: Bench) -> dict[str, str]:
+    """Return the settings that let Spark start with what an earlier command cached."""
+    env = warmed(bench, bench.ours)
+    return {name: env[name] for name in ("XDG_CACHE_HOME", "KVCTL_SPARK_ARCHIVE")}
 
 
 def _stored(server: Server) -> int:

@@ -6,7 +6,7 @@ from bench.measure import Contender
 
 
 @case(
-    "table-batches", "table batches of 1,000, one at a time, {count} entries", count=100_000, seconds=50, rounds=3,
+    "table-batches", "table batches of 1,000, one at a time, {count} entries", count=100_000, seconds=30, rounds=3,
     aims=(Aim(0.62, BEFORE),),
 )  # fmt: skip
 def batches(bench: Bench, count: int) -> Prepared:
@@ -15,7 +15,7 @@ def batches(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "table-flight", "table batches of 1,000, 8 in flight, {count} entries", count=100_000, seconds=45, rounds=3,
+    "table-flight", "table batches of 1,000, 8 in flight, {count} entries", count=100_000, seconds=25, rounds=3,
     aims=(Aim(0.45, BEFORE),),
 )  # fmt: skip
 def flight(bench: Bench, count: int) -> Prepared:
@@ -23,7 +23,7 @@ def flight(bench: Bench, count: int) -> Prepared:
     return _updates(bench, count, 8)
 
 
-@case("table-get-all", "table `get_all` of {count}", count=100_000, seconds=45, rounds=3, aims=(Aim(0.5, BEFORE),))
+@case("table-get-all", "table `get_all` of {count}", count=100_000, seconds=25, rounds=3, aims=(Aim(0.5, BEFORE),))
 def get_all(bench: Bench, count: int) -> Prepared:
     """A thousand entries a call, beside named keys of a bucket."""
     bucket = bench.keys(count)
@@ -33,7 +33,7 @@ def get_all(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("table-scan", "table scan of {count} entries", count=100_000, seconds=35, rounds=3, aims=(Aim(0.34, BEFORE),))
+@case("table-scan", "table scan of {count} entries", count=100_000, seconds=25, rounds=3, aims=(Aim(0.34, BEFORE),))
 def scan(bench: Bench, count: int) -> Prepared:
     """All entries of a family in key order, beside a watch of a bucket."""
     bucket = bench.keys(count)
@@ -43,14 +43,14 @@ def scan(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("table-keys", "table scan of {count} keys", count=100_000, seconds=25, rounds=3, aims=(Aim(2, "bucket keys"),))
+@case("table-keys", "table scan of {count} keys", count=100_000, seconds=15, rounds=3, aims=(Aim(2, "bucket keys"),))
 def keys(bench: Bench, count: int) -> Prepared:
     """All keys of a family in order, beside a listing of a bucket."""
     bucket = bench.keys(count)
     return {**_both(bench, "table keys", "keys", count), "bucket keys": bench.work("bucket", "keys", bucket, count)}
 
 
-@case("table-put", "table put of {count} one by one", count=2000, seconds=15, rounds=3)
+@case("table-put", "table put of {count} one by one", count=2000, seconds=8, rounds=3)
 def put(bench: Bench, count: int) -> Prepared:
     """Unconditional puts, beside those of a bucket."""
     bucket = bench.bucket("PUTS")
@@ -59,7 +59,7 @@ def put(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "table-replace", "table put on condition, {count} times", count=2000, seconds=15, rounds=3,
+    "table-replace", "table put on condition, {count} times", count=2000, seconds=8, rounds=3,
     aims=(Aim(1.2, "bucket update"),),
 )  # fmt: skip
 def replace(bench: Bench, count: int) -> Prepared:

@@ -7,8 +7,8 @@ from bench.harness import Bench
 from bench.measure import Contender
 
 
+@case("txn-1000", "transaction of {count} keys, library", count=1000, seconds=8, rounds=3, aims=(SAME,))
 @case("txn-1", "transaction of one key, library", count=1, seconds=8, rounds=3, unit="round trips")
-@case("txn-1000", "transaction of {count} keys, library", count=1000, seconds=10, rounds=3, aims=(SAME,))
 def txn(bench: Bench, count: int) -> Prepared:
     """The median of ten, without and with a condition on each value."""
     name = _bucket(bench)

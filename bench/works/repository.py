@@ -15,7 +15,6 @@ from kvctl.versions.repository import Repository
 
 VALUE = b"v" * 100
 TASKS = 16
-ROWS = 1000
 
 
 def key(number: int) -> str:
@@ -50,11 +49,9 @@ async def create_by_tasks(client: kvctl.Client, name: str, count: int) -> dict[s
 
 
 async def put_each(client: kvctl.Client, name: str, count: int) -> None:
-    """Many changes, staged ten thousand a call."""
+    """Many changes of one call."""
     repository = await Repositories(client).open(name)
-    for first in range(0, count, 10 * ROWS):
-        numbers = range(first, min(first + 10 * ROWS, count))
-        await repository.put_each("main", {key(number): VALUE for number in numbers})
+    await repository.put_each("main", {key(number): VALUE for number in range(count)})
 
 
 async def commit(client: kvctl.Client, name: str, base: int, count: int, times: int) -> dict[str, float]:
@@ -111,7 +108,7 @@ async def waits(client: kvctl.Client, name: str, base: int, count: int) -> dict[
     repository = await Repositories(client).open(name)
     await _stage(repository, base, count)
     async with _measured(repository, base) as idle:
-        await asyncio.sleep(3 if count > ROWS else 0.3)
+        await asyncio.sleep(3 if count > 1000 else 0.3)
     async with _measured(repository, base) as beside:
         command = (sys.executable, __file__, "commit_staged", client.api.connection.url, name)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
@@ -140,9 +137,8 @@ async def _by_tasks(tasks: int, count: int, work: Callable[[str], Awaitable[obje
 async def _stage(repository: Repository, base: int, count: int, branch: str = "main") -> None:
     """Change `count` keys, chosen at random, to new values."""
     dice = random.Random(time.time_ns())
-    chosen = [key(number) for number in dice.sample(range(base), min(count, base))]
-    for first in range(0, len(chosen), ROWS):
-        await repository.put_each(branch, {one: dice.randbytes(100) for one in chosen[first : first + ROWS]})
+    chosen = dice.sample(range(base), min(count, base))
+    await repository.put_each(branch, {key(number): dice.randbytes(100) for number in chosen})
 
 
 @asynccontextmanager
