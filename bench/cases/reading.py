@@ -120,7 +120,9 @@ def _until_lines(bench: Bench, count: int, *command: str) -> Run:
             lines += chunk.count(b"\n")
         seconds = time.perf_counter() - begun
         process.kill()
-    return Run(seconds)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def _first_update(bench: Bench, command: Callable[[str], tuple[str, ...]]) -> Contender:

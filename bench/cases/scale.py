@@ -47,9 +47,10 @@ def scale(bench: Bench, _: int) -> Prepared:
         with run_server(name=f"scale-{count}") as server:
             sizes.append(_Measured(bench, server, count, sizes).all())
     head = ("", *(f"{size.count:,} keys" for size in sizes))
-    commands = [(f"`{name}`", *(_cell(size, name) for size in sizes)) for name in sizes[0].runs]
+    names = dict.fromkeys(name for size in sizes for name in (*size.runs, *size.left_out))
+    commands = [(f"`{name}`", *(_cell(size, name) for size in sizes)) for name in names]
     servers = [(what, *(size.server[what] for size in sizes)) for what in sizes[0].server]
-    return Table(head, commands + servers, _verdicts(sizes), _TEXT)
+    return Table(head, commands + servers, verdicts(sizes), _TEXT)
 
 
 _TEXT = """Complete commands, each once: seconds, time per key, peak memory (of all their processes). Keys of 20 random
@@ -100,7 +101,7 @@ class _Measured:
         self.size.server["restart, until it serves"] = f"{time.perf_counter() - begun:.1f} s"
 
     def _run(self, name: str, *words: str, prepare: Callable[[], None] | None = None) -> None:
-        if name != LOAD and (reason := self._too_long(name)):
+        if name != LOAD and (reason := too_long(name, self.size.count, self.smaller)):
             self.size.left_out[name] = reason
             return
         begun = time.perf_counter()
@@ -115,17 +116,6 @@ class _Measured:
         self.size.runs[name] = done
         self.size.took[name] = time.perf_counter() - begun
 
-    def _too_long(self, name: str) -> str:
-        """Return why a command is left out at this size, if it is, by the line through the last two sizes."""
-        if len(self.smaller) < 2:
-            return ""
-        small, large = self.smaller[-2:]
-        if name not in small.took or name not in large.took:
-            return large.left_out.get(name, "left out")
-        slope = (large.took[name] - small.took[name]) / (large.count - small.count)
-        seconds = large.took[name] + slope * (self.size.count - large.count)
-        return f"left out: it would take about {seconds / 60:.0f} minutes" if seconds > PATIENCE else ""
-
     def _note(self, what: str, size: int) -> None:
         self.size.server[what] = f"{size / 2**20:,.0f} MiB, {size / self.size.count:.0f} B a key"
 
@@ -136,6 +126,18 @@ class _Measured:
         self.bench.tell("table", "seed", "T", self.size.count, url=self.server.url)
 
 
+def too_long(name: str, count: int, smaller: list[Size]) -> str:
+    """Return why a command is left out at a size, if it is, by the line through the last two smaller ones."""
+    if len(smaller) < 2:
+        return ""
+    small, large = smaller[-2:]
+    if name not in small.took or name not in large.took:
+        return large.left_out.get(name, "left out")
+    slope = (large.took[name] - small.took[name]) / (large.count - small.count)
+    seconds = large.took[name] + slope * (count - large.count)
+    return f"left out: it would take about {seconds / 60:.0f} minutes" if seconds > PATIENCE else ""
+
+
 def _cell(size: Size, name: str) -> str:
     if name not in size.runs:
         return size.left_out.get(name, "")
@@ -144,7 +146,7 @@ def _cell(size: Size, name: str) -> str:
     return f"{done.seconds:.1f} s, {each:.1f} us, {done.peak / 2**20:.0f} MiB"
 
 
-def _verdicts(sizes: list[Size]) -> list[Verdict]:
+def verdicts(sizes: list[Size]) -> list[Verdict]:
     """Check that time per key stays as it is between the last sizes, and memory in commands that stream."""
     small, middle, large = sizes[0], sizes[-2], sizes[-1]
     found = []
