@@ -52,9 +52,8 @@ def _measured(harness: Bench, chosen: list[Case], before: Path | None, target: P
     """Run the cases; the report is written after each one, so an interrupted run keeps what it has."""
     results: list[Result] = []
     notes = notes_in(MISSED.read_text(encoding="utf-8")) if MISSED.exists() else {}
-    version = subprocess.run((find_server(), "--version"), capture_output=True, text=True, check=False).stdout.split()[
-        -1
-    ]
+    asked = subprocess.run((find_server(), "--version"), capture_output=True, text=True, check=False)
+    version = asked.stdout.split()[-1].lstrip("v")
     text = ""
     try:
         for case in chosen:
@@ -71,9 +70,11 @@ def _measured(harness: Bench, chosen: list[Case], before: Path | None, target: P
 def _result(harness: Bench, case: Case) -> Result:
     try:
         result = harness.measure(case)
-    except RuntimeError as error:
-        print(f"  failed: {error}", file=sys.stderr)
-        return Result(case, case.title(harness.sized(case.count)), Comparison([Series("kvctl", failure=str(error))]), 0)
+    except Exception as error:  # the other cases go on
+        print(f"  failed: {error!r}", file=sys.stderr)
+        return Result(
+            case, case.title(harness.sized(case.count)), Comparison([Series("kvctl", failure=repr(error))]), 0
+        )
     print(f"  {result.took:.0f} s", file=sys.stderr, flush=True)
     return result
 

@@ -46,7 +46,7 @@ def serve_plain(*works: Callable[..., Any]) -> None:
     """Run a work that connects by itself, with the URL, and returns its figures."""
     work, url, arguments = _asked(works)
     told = asyncio.run(work(url, *arguments)) if asyncio.iscoroutinefunction(work) else work(url, *arguments)
-    print(json.dumps(told))
+    print(json.dumps(told or {}))
 
 
 @contextmanager
