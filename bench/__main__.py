@@ -1,6 +1,6 @@
 """Measure kvctl beside nats-py, `nats` if it is on PATH, and another commit of kvctl.
 
-Without CASE all cases run, about 25 minutes on two quiet cores.
+Without CASE all cases run, about half an hour on two quiet cores; --ten-million takes a quarter of an hour more.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from kvctl.server import Server, run_server
 
 SIZES = (10_000, 100_000, 1_000_000)
 TEN_MILLION = 10_000_000
-PATIENCE = 300
+PATIENCE = 240
 """Seconds that a cell may take with its preparation, by an estimate; longer ones are left out."""
 STEADY, LINEAR = 1.5, 1.25
 """The most that peak memory may grow over all sizes in commands that stream, and time per key over the last two."""
@@ -55,7 +55,7 @@ def scale(bench: Bench, _: int) -> Prepared:
 
 _TEXT = """Complete commands, each once: seconds, time per key, peak memory (of all their processes). Keys of 20 random
 bytes, values of 100. `commit` records the bucket as one commit, `entries` scans a table in key order. A cell is left
-out if it would take more than five minutes with its preparation, by the line through the last two sizes."""
+out if it would take more than four minutes with its preparation, by the line through the last two sizes."""
 
 
 class _Measured:
