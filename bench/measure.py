@@ -75,8 +75,8 @@ def run(
 ) -> Run:
     """Run a command to its end.
 
-    `keep` keeps its output, `children` counts the memory of its children too, sampled. Raises RuntimeError if it
-    fails or takes too long.
+    `keep` keeps its output; `children` counts memory and processor time of its descendants too, sampled, as a JVM may
+    outlive the command. Raises RuntimeError if it fails or takes too long.
     """
     words = " ".join(str(word) for word in command[:5])
     with tempfile.TemporaryFile() as errors:
@@ -85,20 +85,21 @@ def run(
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env)
         killer = threading.Timer(timeout, process.kill)
         killer.start()
-        sampler = _Sampler(process.pid) if children else None
+        sampler = _Sampler(process.pid, enabled=children)
         told = process.stdout.read() if process.stdout else b""
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begun
         killer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
-        peak = max(usage.ru_maxrss * 1024, sampler.end() if sampler else 0)
+        sampler.end()
         if seconds >= timeout:
             raise RuntimeError(f"{words} took more than {timeout:g} s")
         if process.returncode:
             errors.seek(0)
             reason = errors.read().decode(errors="replace").strip()[-500:]
             raise RuntimeError(f"{words} exited with {process.returncode}: {reason}")
-    return Run(seconds, usage.ru_utime + usage.ru_stime, peak, told)
+    cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    return Run(seconds, max(cpu, sampler.cpu), max(peak, sampler.peak), told)
 
 
 def in_turn(contenders: Mapping[str, Contender], rounds: int, warmup: int = 1) -> list[Series]:
@@ -127,26 +128,45 @@ def ratios(ours: Series, other: Series) -> list[float]:
 
 
 class _Sampler(threading.Thread):
-    """Samples the resident memory of a process and its descendants."""
+    """Samples the resident memory and the processor time of a process and its descendants."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, enabled: bool) -> None:
         super().__init__(daemon=True)
-        self.pid, self.peak, self.done = pid, 0, threading.Event()
-        self.start()
+        self.pid, self.peak, self.cpu, self.done = pid, 0, 0.0, threading.Event()
+        if enabled:
+            self.start()
 
     def run(self) -> None:
         while not self.done.wait(0.25):
             self.peak = max(self.peak, resident(self.pid))
+            self.cpu = max(self.cpu, sum(map(_processor, _family(self.pid))))
 
-    def end(self) -> int:
-        """Return the highest sample."""
+    def end(self) -> None:
+        """Stop sampling."""
         self.done.set()
-        self.join()
-        return self.peak
+        if self.is_alive():
+            self.join()
 
 
 def resident(pid: int) -> int:
     """Return the bytes of a process and its descendants; shared pages count once. 0 where /proc does not exist."""
+    total = 0
+    for member in _family(pid):
+        with suppress(OSError):
+            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
+            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0) * 1024
+    return total
+
+
+def _processor(pid: int) -> float:
+    """Return the processor seconds of a process and of its children that have ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0
+
+
+def _family(pid: int) -> set[int]:
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -154,9 +174,4 @@ def resident(pid: int) -> int:
     family = {pid}
     while more := {child for child, parent in parents.items() if parent in family} - family:
         family |= more
-    total = 0
-    for member in family:
-        with suppress(OSError):
-            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
-            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0) * 1024
-    return total
+    return family

@@ -72,3 +72,16 @@ def test_notes_belong_to_cases() -> None:
 def test_list_names_every_case_and_the_total() -> None:
     done = subprocess.run((sys.executable, "-m", "bench", "--list"), capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == len(CASES) + 1
+
+
+def test_processor_time_of_unreaped_descendants_counts() -> None:
+    child = "import time\nwhile time.process_time() < 0.6: pass\nprint(flush=True)\ninput()"
+    parent = (
+        "import subprocess, sys, time\n"
+        f"with subprocess.Popen([sys.executable, '-c', {child!r}], stdin=-1, stdout=-1) as started:\n"
+        "    started.stdout.readline()\n"
+        "    time.sleep(1)\n"
+        "    import os; os._exit(0)\n"
+    )
+    alone, together = (run((sys.executable, "-c", parent), children=children).cpu for children in (False, True))
+    assert alone < 0.6 <= together
