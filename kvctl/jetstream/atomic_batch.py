@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from kvctl.connection import Connection
-from kvctl.errors import ServerError, UsageError
+from kvctl.errors import NoServer, ServerError, UsageError
 from kvctl.jetstream.publish import acknowledgement_error
-from kvctl.tokens import encoded, header_lines
-from kvctl.wire import publish_frame
+from kvctl.tokens import check_subjects
+from kvctl.wire import CRLF
 
 LIMIT = 1000
 """Maximum number of messages in a batch."""
-WRITE_BYTES = 1 << 20
-"""Bytes per write to the socket."""
+WRITE_MESSAGES, WRITE_BYTES = 250, 1 << 20
+"""Messages and bytes per write to the socket: the server stores them while the next ones are encoded."""
 
-BatchMessage = tuple[str, bytes, dict[str, str]]
-"""Subject, payload, headers."""
-_Part = tuple[bytes, bytes, bytes]
-"""The same in wire form: subject, payload, header block."""
+_COMMIT = b"Nats-Batch-Commit: 1\r\n\r\n"
+
+BatchMessage = tuple[bytes, bytes, bytes]
+"""Subject, payload, and the lines of its own headers as of `tokens.header_lines`, encoded."""
 
 
 class MessageTooLarge(UsageError):
@@ -31,7 +32,7 @@ class MessageTooLarge(UsageError):
 
 
 async def publish_batch(
-    connection: Connection, messages: Sequence[BatchMessage], identity: str | None = None, most: int = 0
+    connection: Connection, messages: Sequence[BatchMessage], identity: bytes | None = None, most: int = 0
 ) -> int:
     """Store all messages atomically; return the sequence of the last, the others are contiguous before it.
 
@@ -44,49 +45,61 @@ async def publish_batch(
     """
     import json
 
-    parts = _encoded(connection, messages, identity or os.urandom(12).hex(), most)
-    subject, payload, header = parts.pop()
+    identity = identity or os.urandom(12).hex().encode()
+    largest = _check(connection, messages, identity, most)
+    end = len(messages) - 1
+    to, payload, lines = messages[end]
+    step = min(max(WRITE_BYTES // largest, 1), WRITE_MESSAGES)
     async with connection.subscribe() as replies:
-        await _send(connection, parts)
+        with suppress(NoServer):  # the request waits for the connection, and the server reports the gap
+            for start in range(0, end, step):
+                connection.write(b"".join(_frames(messages[start : min(start + step, end)], start + 1, identity)))
+                await connection.drain()
+        header = _header(lines, identity, len(messages)) + _COMMIT
         try:
-            frame = await connection.request(subject.decode(errors="surrogateescape"), payload, header)
+            frame = await connection.request(to.decode(errors="surrogateescape"), payload, header)
             if b'"error"' in frame.payload:
                 raise acknowledgement_error(frame.payload)
         except ServerError:
             # A message that was not permitted leaves a gap, which is all that the answer reports.
-            for other, _, _ in messages:
-                if denied := replies.denied(other):
+            for subject, _, _ in messages:
+                if denied := replies.denied(subject.decode(errors="surrogateescape")):
                     raise denied from None
             raise
     return int(json.loads(frame.payload)["seq"])
 
 
-def _encoded(connection: Connection, messages: Sequence[BatchMessage], identity: str, most: int) -> list[_Part]:
-    """Encode the messages with the headers of one batch. Raises UsageError, MessageTooLarge."""
-    parts = []
+def _header(lines: bytes, identity: bytes, number: int) -> bytes:
+    """Return a message's header block without its end."""
+    return b"NATS/1.0\r\n%bNats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n" % (lines, identity, number)
+
+
+def _frames(messages: Sequence[BatchMessage], first: int, identity: bytes) -> Iterator[bytes]:
+    """Encode messages but for the last one of the batch, which alone is acknowledged; `first` is the first's number."""
+    middle = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: " % identity
+    fixed = len(b"NATS/1.0\r\n" + middle + b"\r\n\r\n")
+    for number, (subject, payload, lines) in enumerate(messages, first):
+        size = fixed + len(lines) + len(str(number))
+        yield b"HPUB %b  %d %d\r\nNATS/1.0\r\n%b%b%d\r\n\r\n%b\r\n" % (
+            subject, size, size + len(payload), lines, middle, number, payload,
+        )  # fmt: skip
+
+
+def _check(connection: Connection, messages: Sequence[BatchMessage], identity: bytes, most: int) -> int:
+    """Check all messages before the first one is sent; return a size that none exceeds.
+
+    Raises UsageError, MessageTooLarge.
+    """
+    subjects = [subject for subject, _, _ in messages]
+    check_subjects(subjects)
+    connection.check_message(max(subjects, key=len), b"", b"")
     most = min(most, connection.max_payload) if most > 0 else connection.max_payload
-    for number, (subject, payload, headers) in enumerate(messages, 1):
-        own = header_lines(headers) if headers else ""
-        place = f"Nats-Batch-Id: {identity}\r\nNats-Batch-Sequence: {number}\r\n"
-        end = "Nats-Batch-Commit: 1\r\n" if number == len(messages) else ""
-        header = encoded(f"NATS/1.0\r\n{own}{place}{end}\r\n")
-        to = encoded(subject)
-        if len(header) + len(payload) > most:
-            raise MessageTooLarge(number - 1, len(header) + len(payload), most)
-        connection.check_message(to, header, payload)
-        parts.append((to, payload, header))
-    return parts
-
-
-async def _send(connection: Connection, parts: Sequence[_Part]) -> None:
-    """Write the messages as fast as the socket accepts them."""
-    frames: list[bytes] = []
-    size = 0
-    for subject, payload, header in parts:
-        frames.append(publish_frame(subject, b"", header, payload))
-        size += len(frames[-1])
-        if size >= WRITE_BYTES:
-            connection.write(b"".join(frames))
-            await connection.drain()
-            frames, size = [], 0
-    connection.write(b"".join(frames))
+    largest = max([len(payload) + len(lines) for _, payload, lines in messages])
+    largest += len(_header(b"", identity, len(messages)) + _COMMIT)
+    if largest > most:
+        for number, (_, payload, lines) in enumerate(messages, 1):
+            size = len(_header(lines, identity, number)) + len(payload)
+            size += len(_COMMIT if number == len(messages) else CRLF)
+            if size > most:
+                raise MessageTooLarge(number - 1, size, most)
+    return largest

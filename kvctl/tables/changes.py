@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.tables.keys import check_key, partition_of
-
-MAX_BATCH = 1000
-"""Maximum number of changes in one batch (Pravega: 256)."""
-MAX_BATCH_BYTES = 32 << 20
-"""Maximum bytes of keys and values in one batch: a server drops batches when some 128 MiB of them wait in memory."""
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """An opaque state of one entry: it changes with every write, and stays valid until the entry is written.
 
     Bound to one instance of the table and to the entry's partition: a recreated or restored table accepts none of the
@@ -93,34 +86,6 @@ class Remove:
 
 
 Change = Put | Insert | Remove
-
-
-def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> None:
-    """Raise UsageError for a batch that must not be sent: invalid keys, repeated keys, too many changes.
-
-    `apart`: every partition is a separate stream, and a batch stays within one.
-    """
-    if len(changes) > MAX_BATCH:
-        raise UsageError(
-            f"The batch has {len(changes):,} changes, the maximum is {MAX_BATCH:,}",
-            hint="Use several batches",
-        )
-    size = sum(len(change.key) + len(getattr(change, "value", b"")) for change in changes)
-    if size > MAX_BATCH_BYTES:
-        raise UsageError(
-            f"The batch has {size:,} bytes, the maximum is {MAX_BATCH_BYTES:,}", hint="Use several batches"
-        )
-    seen: set[tuple[str | None, bytes]] = set()
-    for change in changes:
-        check_key(change.family, change.key)
-        if (change.family, change.key) in seen:
-            raise UsageError(f"{named(change.family, change.key)} appears twice in the batch")
-        seen.add((change.family, change.key))
-    if apart and len({partition_of(*key, partitions) for key in seen}) > 1:
-        raise UsageError(
-            "The batch has keys of several partitions, which are separate streams in this table",
-            hint="Use keys of one family, which share a partition, or a table without `--partition-streams`",
-        )
 
 
 def named(family: str | None, key: bytes) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvctl.tables.changes import Version
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A key, its value, and the version at which it was read."""
 
     key: bytes
@@ -17,8 +16,7 @@ class Entry:
     family: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A key and its version, without the value."""
 
     key: bytes

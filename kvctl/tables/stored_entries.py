@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import TypeVar
 
 from kvctl.errors import (
@@ -13,7 +13,6 @@ from kvctl.errors import (
     TableNotFound,
     TableSealed,
     UnreachableError,
-    UsageError,
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import STREAM_SEALED, Api
@@ -21,12 +20,13 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
 from kvctl.tables.catalog import Found
-from kvctl.tables.changes import Change, Remove, Version, named
+from kvctl.tables.changes import Version
 from kvctl.tables.config import partition_stream, stream_name
-from kvctl.tables.conflicts import unknown
 from kvctl.tables.entry import Entry
 from kvctl.tables.keys import check_key, partition_of, read_tail, tail
 from kvctl.tables.ranges import Families, Range
+from kvctl.tables.update.batch import KeySpace
+from kvctl.tables.update.conflicts import unknown
 
 LIFE_CHECK_S = 1.0
 """Minimum seconds between checks that the table is still the opened instance, when entries are missing."""
@@ -54,16 +54,13 @@ class Layout:
         check_key(family, key)
         return tail(partition_of(family, key, self.config.partitions), family, key)
 
-    def check_values(self, changes: Iterable[Change]) -> None:
-        """Raise UsageError, with the key, for a value that does not fit into a message."""
-        limit = self._api.connection.max_payload
-        for change in changes:
-            if not isinstance(change, Remove) and len(change.value) > limit:
-                raise UsageError(
-                    f"The value of {named(change.family, change.key)} is {len(change.value):,} bytes, "
-                    f"the maximum is {limit:,}",
-                    hint="The limit is the server's `max_payload`, headers included",
-                )
+    @property
+    def space(self) -> KeySpace:
+        """Places of entries, for batches."""
+        return KeySpace(
+            self._api.write_prefix + self.prefix, self.life, self.config.partitions, self.config.apart,
+            self._api.connection.max_payload,
+        )  # fmt: skip
 
     def bucket(self, place: str) -> Bucket:
         """Return the handle on the stream of a place."""

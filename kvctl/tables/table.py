@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Container, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from kvctl.contexts import read_only_error
 from kvctl.errors import (
-    BadKeyVersion,
     ConditionalUpdateError,
-    ConditionsFailed,
     KeyExists,
     KeyNotFound,
     UsageError,
@@ -17,20 +15,20 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.transaction.transaction import Transaction
 from kvctl.tables import catalog, scan
 from kvctl.tables.catalog import Found
-from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, check_batch
-from kvctl.tables.conflicts import refusal
+from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
 from kvctl.tables.entry import Entry
 from kvctl.tables.ranges import Range
 from kvctl.tables.scan import Page
 from kvctl.tables.stored_entries import Layout, Name
+from kvctl.tables.update import batch_commit
+from kvctl.tables.update.batch import Batch, prepare
+from kvctl.tables.update.conflicts import refusal
+from kvctl.tables.update.update_queue import Update, UpdateQueue
 
 __all__ = ["Entry", "Table"]
 
-MAX_CONCURRENT_BATCHES = 8
-"""Concurrent batches of a handle: a stream accepts 50, and applies them one after the other."""
 EVERYTHING = Range()
 
 
@@ -43,7 +41,7 @@ class Table:
         self.layout = Layout(api, found)
         self._read_only = read_only
         self._closed = False
-        self._batches = asyncio.Semaphore(MAX_CONCURRENT_BATCHES)
+        self._queues: dict[Bucket, UpdateQueue] = {}
 
     @classmethod
     async def open(cls, api: Api, name: str, *, read_only: bool = False) -> Table:
@@ -164,49 +162,45 @@ class Table:
     async def update(self, changes: Sequence[Change]) -> list[Version | None]:
         """Apply all changes or none, and return the versions in their order, None for removals.
 
-        Raises ConditionalUpdateError, which names every entry whose condition failed, UsageError for an invalid batch,
-        and as `put`.
+        Concurrent updates may be applied together. Raises ConditionalUpdateError, which names every entry whose
+        condition failed, UsageError for an invalid batch, and as `put`.
         """
         if not changes:
             return []
         if len(changes) == 1:
             return [await self._alone(changes[0])]
-        places = await self._checked_batch(changes)
+        batch = await self._prepared(changes)
         await self.layout.check_life()
-        absent = await self._absent(places, changes)
-        if all(
+        absent = await self._absent(batch)
+        if (absent or batch.guarded) and all(
             place in absent or (isinstance(change, Remove) and change.version == NOT_EXISTS)
-            for place, change in zip(places, changes, strict=True)
+            for place, change in zip(batch.places, changes, strict=True)
         ):
             await self.check(changes)
             return [None] * len(changes)
-        async with self._batches:
-            try:
-                return await self._commit(places, changes, fresh=True, absent=absent)
-            except BadKeyVersion as error:
-                if error.failed:
-                    raise
-            return await self._commit(places, changes, fresh=False)
+        stream = self.layout.bucket(batch.place(0))
+        if stream not in self._queues:
+            self._queues[stream] = UpdateQueue(lambda group: batch_commit.store(self.layout, group))
+        return await self._queues[stream].apply(Update(batch, absent))
 
     async def check(self, changes: Sequence[Change]) -> None:
         """Check that the conditions hold now, without writing. Raises as `update`."""
-        await self._checked_batch(changes)
+        await self._prepared(changes)
         error = await self._conflict(changes)
         if error.failed:
             raise error
 
-    async def _checked_batch(self, changes: Sequence[Change]) -> list[str]:
-        """Return the places of the changes.
+    async def _prepared(self, changes: Sequence[Change]) -> Batch:
+        """Return the batch of the changes.
 
         Raises UsageError, ReadOnly, ConditionalUpdateError for versions that cannot belong to these entries.
         """
+        self._check_open()
         self._check_writable()
-        check_batch(changes, self.config.partitions, apart=self.config.apart)
-        self.layout.check_values(changes)
-        places = [self._place(change.family, change.key) for change in changes]
-        if not all(map(self._ours, places, changes)):
+        batch = prepare(changes, self.layout.space)
+        if batch.foreign:
             raise await self._conflict(changes)
-        return places
+        return batch
 
     async def _alone(self, change: Change) -> Version | None:
         """Apply a batch of one as a single message, which servers process several times as fast."""
@@ -215,58 +209,14 @@ class Table:
             return None
         return await self.replace(change.key, change.value, change.version, family=change.family)
 
-    async def _absent(self, places: Sequence[str], changes: Sequence[Change]) -> set[str]:
+    async def _absent(self, batch: Batch) -> frozenset[str]:
         """Return the places of unconditional removals without an entry at the leader."""
-        pairs = zip(places, changes, strict=True)
-        asked = [place for place, one in pairs if isinstance(one, Remove) and one.version == NO_VERSION]
+        asked = [
+            batch.place(at) for at, change in enumerate(batch.changes)
+            if isinstance(change, Remove) and change.version == NO_VERSION
+        ]  # fmt: skip
         found = await self.entries_at(asked, leader=True) if asked else []
-        return {place for place, entry in zip(asked, found, strict=True) if entry is None}
-
-    async def _commit(
-        self, places: Sequence[str], changes: Sequence[Change], *, fresh: bool, absent: Container[str] = ()
-    ) -> list[Version | None]:
-        """Apply a batch, at first assuming that no inserted key was ever written (`fresh`), which needs no reading.
-
-        Places in `absent` must stay absent instead of being removed. If only markers of removed entries conflict, or an
-        absent entry has appeared, the error names nothing.
-        """
-        transaction = Transaction()
-        for place, change in zip(places, changes, strict=True):
-            if place in absent:
-                transaction.expect(place, absent=True)
-            else:
-                self._add(transaction, place, change, fresh=fresh)
-        try:
-            revisions = await self.layout.mapped(self.layout.bucket(places[0]).commit(transaction), places[0])
-        except ConditionsFailed as error:
-            found = {failure.key: self.layout.entry(failure.key, failure.found) for failure in error.failures}
-            raise refusal(zip(places, changes, strict=True), found) from None
-        except WrongRevision:
-            await self.layout.check_life(now=True)
-            raise
-        written = dict(zip((change.key for change in transaction.changes), revisions, strict=True))
-        return [
-            None if isinstance(change, Remove) else self.layout.version(place, written[place])
-            for place, change in zip(places, changes, strict=True)
-        ]
-
-    def _add(self, transaction: Transaction, place: str, change: Change, *, fresh: bool) -> None:
-        """Add a change to the transaction."""
-        version = change.version
-        revision = None if version.special else self.layout.sequence(version)
-        if isinstance(change, Remove):
-            if version == NOT_EXISTS:
-                transaction.expect(place, absent=True)
-            else:
-                transaction.purge(place, revision=revision)
-        elif revision is not None:
-            transaction.update(place, change.value, revision)
-        elif version == NO_VERSION:
-            transaction.put(place, change.value)
-        elif fresh:
-            transaction.update(place, change.value, 0)
-        else:
-            transaction.create(place, change.value)
+        return frozenset(place for place, entry in zip(asked, found, strict=True) if entry is None)
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import pytest
 from kvctl import Bucket, Client
 from kvctl.errors import ServerError, UsageError, WrongRevision
 from kvctl.jetstream.atomic_batch import LIMIT, BatchMessage, publish_batch
+from kvctl.tokens import header_lines
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
@@ -15,7 +16,7 @@ async def bucket(client: Client, bucket_name: str) -> Bucket:
 
 
 def put(bucket: Bucket, key: str, value: bytes = b"", **headers: str) -> BatchMessage:
-    return f"$KV.{bucket.name}.{key}", value, {name.replace("_", "-"): text for name, text in headers.items()}
+    return f"$KV.{bucket.name}.{key}".encode(), value, header_lines(headers).encode()
 
 
 async def test_messages_are_stored_together_in_order(client: Client, bucket: Bucket) -> None:

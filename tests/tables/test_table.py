@@ -103,8 +103,8 @@ async def test_versions_of_other_keys_partitions_and_tables_never_hold(table: Ta
     version = await table.put(b"k", b"v")
     others = [
         await table.put(b"other", b"v"),
-        replace(version, partition=(version.partition + 1) % 4),
-        replace(version, life=version.life + 1, number=version.number - 1),
+        version._replace(partition=(version.partition + 1) % 4),
+        version._replace(life=version.life + 1, number=version.number - 1),
     ]
     for other in others:
         with pytest.raises(BadKeyVersion, match="`k` is at version"):

@@ -1,7 +1,8 @@
 """Tables against a dictionary with versions: every operation, several handles, recreation, restarts, kills.
 
 The model is a dictionary of (family, key) to value and version. After each operation all entries of the table are
-compared, by scans and by gets, at the handle that wrote and at another one.
+compared, by scans and by gets, at the handle that wrote and at another one. Concurrent updates must have the outcomes
+and leave the entries of some order in which they run one after the other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ import kvctl
 from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, TableNotFound
 from kvctl.server import Server
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
+from kvctl.tables.entry import Entry
 from kvctl.tables.ranges import Families, Range
 from kvctl.tables.table import Table
 from kvctl.tables.table_manager import Tables
@@ -48,14 +51,19 @@ class Model:
 
     def carry_out(self, change: Change, version: Version | None) -> None:
         """Apply a change that was reported as made."""
+        self.apply(change, version)
+        if version is not None:
+            assert version not in self.past
+            self.past.append(version)
+
+    def apply(self, change: Change, version: Version | None) -> None:
+        """Change the entries."""
         name = (change.family, change.key)
         if isinstance(change, Remove):
             assert version is None
             self.held.pop(name, None)
             return
         assert version is not None
-        assert version not in self.past
-        self.past.append(version)
         self.held[name] = (change.value, version)
 
 
@@ -99,16 +107,48 @@ class Run:
         self.log.append(repr(change))
         await self.make(table, [change], single=True)
 
-    async def batch(self, table: Table) -> None:
+    def some_changes(self) -> list[Change]:
         names = {self.name_of() for _ in range(self.dice.choice([2, 3, 12]))}
         if self.apart:
-            partition = table.layout.place(*next(iter(names)))[:4]
-            names = {name for name in names if table.layout.place(*name)[:4] == partition}
+            place = self.handles[0].layout.place
+            partition = place(*next(iter(names)))[:4]
+            names = {name for name in names if place(*name)[:4] == partition}
         changes = [self.change(name) for name in sorted(names, key=str)]
         if self.dice.random() < 0.5:  # with conditions that hold, most of the time
             changes = [one for one in changes if self.model.holds(one)]
+        return changes
+
+    async def batch(self, table: Table) -> None:
+        changes = self.some_changes()
         self.log.append(repr(changes))
         await self.make(table, changes, single=False)
+
+    async def together(self, _: Table) -> None:
+        """Make concurrent updates at all handles, many on the same entries; each is applied or refused by itself."""
+        updates = [self.some_changes() for _ in range(self.dice.randint(2, 6))]
+        self.log.append(f"together {updates!r}")
+        work = [self.dice.choice(self.handles).update(changes) for changes in updates]
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, (ConditionalUpdateError, OutcomeUnknown)):
+                raise outcome
+        if any(isinstance(outcome, OutcomeUnknown) for outcome in outcomes):
+            self.log.append("unknown")
+            await asyncio.sleep(0.5)  # what was under way is stored by then
+            self.model.held = await self.read()
+            return
+        found = await self.read()
+        held = _in_some_order(self.model, list(zip(updates, outcomes, strict=True)), found)
+        assert held is not None, f"no order has the outcomes {outcomes} and leaves {found}"
+        self.model.held = held
+        for versions in outcomes:
+            made = [one for one in versions if one is not None] if isinstance(versions, list) else []
+            assert not set(made) & set(self.model.past)
+            self.model.past += made
+
+    async def read(self) -> dict[Name, tuple[bytes, Version]]:
+        entries = [one async for page in self.handles[0].pages() for one in page.entries]
+        return {(one.family, one.key): (one.value, one.version) for one in entries if isinstance(one, Entry)}
 
     async def make(self, table: Table, changes: list[Change], *, single: bool) -> None:
         """Make changes, and compare the table's report with the model's."""
@@ -177,7 +217,9 @@ class Run:
 
     async def step(self) -> None:
         table = self.dice.choice(self.handles)
-        kinds = [self.single] * 6 + [self.batch] * 4 + [self.recreate] * (self.dice.random() < 0.1)
+        kinds = (
+            [self.single] * 6 + [self.batch] * 4 + [self.together] * 3 + [self.recreate] * (self.dice.random() < 0.1)
+        )
         await self.dice.choice(kinds)(table)
         await self.compare(table if table in self.handles else self.handles[0])
         if self.dice.random() < 0.2:
@@ -209,6 +251,24 @@ class Run:
             if (after := pages[-1].next) is None:
                 break
         assert listed == inside
+
+
+def _in_some_order(
+    model: Model, left: list[tuple[list[Change], Any]], found: dict[Name, tuple[bytes, Version]]
+) -> dict[Name, tuple[bytes, Version]] | None:
+    """Return the entries after an order of updates that explains their outcomes and leaves `found`; None for none."""
+    if not left:
+        return model.held if model.held == found else None
+    for at, (changes, versions) in enumerate(left):
+        if all(map(model.holds, changes)) != isinstance(versions, list):
+            continue
+        after = Model(dict(model.held), model.past)
+        for change, version in zip(changes, versions if isinstance(versions, list) else (), strict=False):
+            after.apply(change, version)
+        held = _in_some_order(after, left[:at] + left[at + 1 :], found)
+        if held is not None:
+            return held
+    return None
 
 
 @pytest.mark.oracle

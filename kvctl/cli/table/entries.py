@@ -224,7 +224,7 @@ async def update(
 
     Prints the versions in the order of the file, with an empty line for each removal.
     """
-    from kvctl.tables.batch_file import read_changes
+    from kvctl.tables.update.batch_file import read_changes
 
     source = "standard input" if file == "-" else file
     changes = read_changes(session.read_input(file), source)

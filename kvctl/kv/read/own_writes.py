@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 
 class OwnWrites:
@@ -18,10 +19,16 @@ class OwnWrites:
 
     def note(self, key: str, revision: int) -> None:
         """Record an acknowledged write."""
-        self._last[key] = max(revision, self._last.pop(key, 0))
-        self.highest = max(self.highest, revision)
-        if len(self._last) > self.LIMIT:
-            _, oldest = self._last.popitem(last=False)
+        self.note_all((key,), (revision,))
+
+    def note_all(self, keys: Sequence[str], revisions: Sequence[int]) -> None:
+        """Record acknowledged writes of distinct keys."""
+        last = self._last
+        for key, revision in zip(keys, revisions, strict=True):
+            last[key] = max(revision, last.pop(key)) if key in last else revision
+        self.highest = max(self.highest, *revisions)
+        while len(last) > self.LIMIT:
+            _, oldest = last.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest)
 
     def note_many(self, revision: int) -> None:

@@ -10,8 +10,9 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kvctl.errors import (
@@ -29,7 +30,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import streams
-from kvctl.jetstream.atomic_batch import MessageTooLarge, publish_batch
+from kvctl.jetstream.atomic_batch import BatchMessage, MessageTooLarge, publish_batch
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.publish import Busy
 from kvctl.kv import resolve as bindings
@@ -63,10 +64,32 @@ async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
     target = await _target(bucket)
     if target.api.connection.server_version < TTL_SINCE and any(change.ttl for change in transaction.changes):
         raise no_ttl(target.api.connection.server_version)
-    revisions = await _Commit(bucket, target, transaction).run()
-    for change, revision in zip(transaction.changes, revisions, strict=True):
-        bucket.own.note(change.key, revision)
+    revisions = await _Commit(bucket, target, lambda: transaction).run()
+    bucket.own.note_all([change.key for change in transaction.changes], revisions)
+    return list(revisions)
+
+
+async def commit_ready(
+    bucket: Bucket, messages: Sequence[BatchMessage], transaction: Callable[[], Transaction]
+) -> Sequence[int]:
+    """Commit a transaction whose messages are encoded already; return the revisions in their order.
+
+    `transaction` is called only if they are not stored at once. It has one change for each, in their order, and all its
+    conditions are revisions, each that of a changed key. Raises as `Bucket.commit`.
+    """
+    keys = _keys(bucket, messages)
+    bucket.check_writable(max(keys, key=len))
+    target = await _target(bucket)
+    revisions = await _Commit(bucket, target, transaction).run(messages)
+    bucket.own.note_all(keys, revisions)
     return revisions
+
+
+def _keys(bucket: Bucket, messages: Sequence[BatchMessage]) -> list[str]:
+    """Return the keys of messages; in one piece, ten times faster than one by one."""
+    prefix = bucket.binding.write_prefix
+    lines = b"\n".join([b"", *[subject for subject, _, _ in messages]]).decode()
+    return lines.split("\n" + prefix)[1:]
 
 
 async def check(bucket: Bucket, transaction: Transaction) -> None:
@@ -125,11 +148,10 @@ class _Try:
 
 
 class _Commit:
-    def __init__(self, bucket: Bucket, target: Binding, transaction: Transaction) -> None:
+    def __init__(self, bucket: Bucket, target: Binding, transaction: Callable[[], Transaction]) -> None:
         self._bucket = bucket
         self._target = target
-        self._transaction = transaction
-        self._keys = [change.key for change in transaction.changes]
+        self._make = transaction
         self._deadline = time.monotonic() + 2 * target.api.connection.timeout
         self._refused = False
         self._obstacle: KvctlError | None = None
@@ -140,28 +162,46 @@ class _Commit:
         """Reason why the outcome of an attempt is unknown."""
         self._tries: list[_Try] = []
 
-    async def run(self) -> list[int]:
-        """Return the revisions, in the order of the changes."""
-        pins = await self._pin()
-        while True:
+    @cached_property
+    def _transaction(self) -> Transaction:
+        return self._make()
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return [change.key for change in self._transaction.changes]
+
+    async def run(self, ready: Sequence[BatchMessage] = ()) -> Sequence[int]:
+        """Return the revisions, in the order of the changes; `ready` are the messages of the first attempt."""
+        if ready:
+            identity = _identity()
+            if (last := await self._send(ready, identity)) is not None:
+                return range(last - len(ready) + 1, last + 1)
+            self._tries.append(_Try(identity, {key: place for place, key in enumerate(self._keys, 1)}))
+            pins = self._asked()
+        else:
+            pins = await self._pin()
             if (revisions := await self._attempt(pins)) is not None:
                 return revisions
+        while True:
+            if self._lost is not None:
+                if (revisions := await self._settle(pins)) is not None:
+                    return revisions
+                await self._pause()
             if self._lost is None:
                 pins = await self._pin()
-                continue
-            if (revisions := await self._settle(pins)) is not None:
+            if (revisions := await self._attempt(pins)) is not None:
                 return revisions
-            await self._pause()
-            if self._lost is None:
-                pins = await self._pin()
+
+    def _asked(self) -> Pins:
+        """Return the revisions that the transaction itself expects, 0 where it only looks."""
+        return {condition.key: condition.revision or 0 for condition in self._transaction.expected}
 
     async def _pin(self) -> Pins:
         """Return the revisions to expect. Raises ConditionsFailed.
 
         Conditions on revisions alone are checked by the server; they are read only after a refusal.
         """
-        expected = self._transaction.expected
-        asked = {condition.key: condition.revision or 0 for condition in expected}
+        expected, asked = self._transaction.expected, self._asked()
         contradictory = any((condition.revision or 0) != asked[condition.key] for condition in expected)
         if not self._refused and not contradictory and not any(condition.looks for condition in expected):
             return asked
@@ -179,11 +219,14 @@ class _Commit:
     async def _attempt(self, pins: Pins) -> list[int] | None:
         """Return the revisions; None if nothing was stored and another attempt may be, or if unknown (`_lost`)."""
         messages, places = batch_of(self._transaction, self._target, pins)
-        self._tries.append(_Try(os.urandom(12).hex().encode(), places))
+        self._tries.append(_Try(_identity(), places))
+        last = await self._send(messages, self._tries[-1].identity)
+        return None if last is None else [last - len(messages) + places[key] for key in self._keys]
+
+    async def _send(self, messages: Sequence[BatchMessage], identity: bytes) -> int | None:
+        """Send a batch and return the last sequence; None as `_attempt`."""
         try:
-            identity = self._tries[-1].identity.decode()
-            last = await publish_batch(self._target.api.connection, messages, identity, value_limit(self._target))
-            return [last - len(messages) + places[key] for key in self._keys]
+            return await publish_batch(self._target.api.connection, messages, identity, value_limit(self._target))
         except MessageTooLarge as error:
             if not await self._is_limit_read_again():
                 raise too_large(self._target, messages[error.number][0], error) from None
@@ -324,6 +367,10 @@ class _Commit:
             f"Could not find out if the transaction on bucket `{self._bucket.name}` was applied: {why}",
             hint=f"It was applied completely or not at all; check with `kvctl history {self._bucket.name} {keys}`",
         )
+
+
+def _identity() -> bytes:
+    return os.urandom(12).hex().encode()
 
 
 def _revision(entry: Entry | None) -> int:

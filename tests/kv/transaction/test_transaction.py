@@ -11,6 +11,7 @@ from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.messages import EXPECTED_OF, batch_of
 from kvctl.kv.transaction.transaction import LIMIT, Transaction
 from kvctl.kv.write.conditional_write import EXPECTED
+from kvctl.tokens import header_lines
 
 HUB = Api.__new__(Api)
 HUB.prefix = "$JS.hub.API"
@@ -137,6 +138,10 @@ class TestFailures:
         assert [failure.key for failure in transaction.failures(found)] == ["a", "b", "c"]
 
 
+def lines(headers: dict[str, str]) -> bytes:
+    return header_lines(headers).encode()
+
+
 class TestBatch:
     def test_changes_in_order_with_their_headers(self) -> None:
         transaction = (
@@ -149,11 +154,11 @@ class TestBatch:
         )
         messages, places = batch_of(transaction, TARGET, {"b": 0, "c": 7})
         assert messages == [
-            ("$JS.hub.API.$KV.B.a", b"1", {"Nats-TTL": "30"}),
-            ("$JS.hub.API.$KV.B.b", b"2", {EXPECTED: "0"}),
-            ("$JS.hub.API.$KV.B.c", b"3", {EXPECTED: "7"}),
-            ("$JS.hub.API.$KV.B.d", b"", {"KV-Operation": "DEL"}),
-            ("$JS.hub.API.$KV.B.e", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "60"}),
+            (b"$JS.hub.API.$KV.B.a", b"1", lines({"Nats-TTL": "30"})),
+            (b"$JS.hub.API.$KV.B.b", b"2", lines({EXPECTED: "0"})),
+            (b"$JS.hub.API.$KV.B.c", b"3", lines({EXPECTED: "7"})),
+            (b"$JS.hub.API.$KV.B.d", b"", lines({"KV-Operation": "DEL"})),
+            (b"$JS.hub.API.$KV.B.e", b"", lines({"KV-Operation": "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "60"})),
         ]
         assert places == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}
 
@@ -163,22 +168,22 @@ class TestBatch:
             transaction.expect(key, exists=True)
         messages, places = batch_of(transaction, TARGET, {"a": 0, "g": 4, "h": 5, "i": 6})
 
-        def guard(key: str, revision: str) -> dict[str, str]:
-            return {EXPECTED: revision, EXPECTED_OF: f"$KV.B.{key}"}
+        def guard(key: str, revision: str) -> bytes:
+            return lines({EXPECTED: revision, EXPECTED_OF: f"$KV.B.{key}"})
 
-        assert [(subject[-1], value, headers) for subject, value, headers in messages] == [
-            ("a", b"12", {EXPECTED: "0"}),
-            ("b", b"1", guard("g", "4")),
-            ("b", b"1", guard("h", "5")),
-            ("b", b"1", guard("i", "6")),
+        assert [(subject[-1:], value, headers) for subject, value, headers in messages] == [
+            (b"a", b"12", lines({EXPECTED: "0"})),
+            (b"b", b"1", guard("g", "4")),
+            (b"b", b"1", guard("h", "5")),
+            (b"b", b"1", guard("i", "6")),
         ]
         assert places == {"a": 1, "b": 4}
 
     def test_a_repeated_purge_rolls_up_once(self) -> None:
         transaction = Transaction().expect("a", revision=3).expect("g", revision=1).purge("a")
         (_, _, first), (_, _, second) = batch_of(transaction, TARGET, {"a": 3, "g": 1})[0]
-        assert first == {"KV-Operation": "PURGE", "Nats-Rollup": "sub", EXPECTED: "3"}
-        assert second == {"KV-Operation": "PURGE", EXPECTED: "1", EXPECTED_OF: "$KV.B.g"}
+        assert first == lines({"KV-Operation": "PURGE", "Nats-Rollup": "sub", EXPECTED: "3"})
+        assert second == lines({"KV-Operation": "PURGE", EXPECTED: "1", EXPECTED_OF: "$KV.B.g"})
 
 
 def test_the_conflict_is_a_kvctl_error_with_code_4() -> None:

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 import kvctl
 from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, TableSealed, UsageError
+from kvctl.kv.transaction import execution
 from kvctl.tables import catalog
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
 from kvctl.tables.table import Table
+from kvctl.tables.update.batch import Batch
+from kvctl.tables.update.update_queue import IN_FLIGHT
 
 FAMILY = "f"
 KEYS = [b"%02d" % number for number in range(40)]
@@ -162,14 +166,14 @@ async def test_removals_of_missing_entries_write_nothing(table: Table) -> None:
 async def test_entry_that_appears_before_its_removal_is_removed(
     table: Table, client: kvctl.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, commit = await Table.open(client.api, table.name), table._commit
+    other, absent = await Table.open(client.api, table.name), table._absent
 
-    async def written_first(*arguments: object, **how: object) -> object:
+    async def written_next(batch: Batch) -> frozenset[str]:
+        found = await absent(batch)
         await other.put(b"01", b"between", family=FAMILY)
-        monkeypatch.setattr(table, "_commit", commit)
-        return await commit(*arguments, **how)  # type: ignore[arg-type]
+        return found
 
-    monkeypatch.setattr(table, "_commit", written_first)
+    monkeypatch.setattr(table, "_absent", written_next)
     await table.update([Remove(b"01", family=FAMILY), Put(b"02", b"v", family=FAMILY)])
     assert await held(table, KEYS[:3]) == [None, None, b"v"]
 
@@ -186,6 +190,81 @@ async def test_more_concurrent_batches_than_a_stream_accepts_all_succeed(table: 
     names = [[b"%d.%d" % (batch, number) for number in range(50)] for batch in range(80)]
     await asyncio.gather(*(table.update([Insert(key, b"v", FAMILY) for key in keys]) for keys in names))
     assert None not in await held(table, [key for keys in names for key in keys])
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of messages of the batches that are sent."""
+    publish, sent = execution.publish_batch, []
+
+    async def counted(connection: Any, messages: Any, *rest: Any) -> int:
+        sent.append(len(messages))
+        return await publish(connection, messages, *rest)
+
+    monkeypatch.setattr(execution, "publish_batch", counted)
+    return sent
+
+
+async def test_concurrent_small_updates_share_batches(table: Table, batches: list[int]) -> None:
+    made = await asyncio.gather(*(table.update([Insert(b"%da" % n, b"1", FAMILY), Insert(b"%db" % n, b"2", FAMILY)])
+                                  for n in range(100)))  # fmt: skip
+    assert sum(batches) == 200
+    assert len(batches) < 10
+    entries = await table.get_all([b"%d%c" % (n, end) for n in range(100) for end in b"ab"], family=FAMILY)
+    assert [entry and entry.version for entry in entries] == [version for pair in made for version in pair]
+
+
+@pytest.mark.guarantee("tables-5", by="race")
+async def test_refused_update_fails_alone_among_concurrent_ones(table: Table, batches: list[int]) -> None:
+    old = await table.put(b"old", b"v", family=FAMILY)
+    await table.put(b"old", b"w", family=FAMILY)
+    await table.put(b"gone", b"v", family=FAMILY)
+    await table.remove(b"gone", family=FAMILY)
+
+    def changes(number: int) -> list[Change]:
+        bad: dict[int, Change] = {
+            9: Put(b"old", b"x", old, FAMILY), 10: Insert(b"old", b"x", FAMILY), 11: Insert(b"gone", b"x", FAMILY),
+            12: Remove(b"old", NOT_EXISTS, FAMILY), 13: Remove(b"never", family=FAMILY),
+        }  # fmt: skip
+        return [Insert(b"%d" % number, b"v", FAMILY), bad.get(number, Insert(b"%d'" % number, b"v", FAMILY))]
+
+    outcomes = await asyncio.gather(*(table.update(changes(number)) for number in range(40)), return_exceptions=True)
+    refused = {number: error for number, error in enumerate(outcomes) if isinstance(error, BaseException)}
+    assert refused.keys() == {9, 10, 12}
+    assert all(
+        isinstance(error, BadKeyVersion) and [key for _, key, _ in error.failed] == [b"old"]
+        for error in refused.values()
+    )
+    there = await held(table, [b"%d" % number for number in range(40)])
+    assert [number for number, value in enumerate(there) if value is None] == [9, 10, 12]
+    assert await held(table, [b"old", b"gone"]) == [b"w", b"x"]
+    assert len(batches) < 20
+
+
+async def test_cancelled_update_that_waits_is_not_applied(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish, sent, free = execution.publish_batch, [], asyncio.Event()
+
+    async def held_up(connection: Any, messages: Any, *rest: Any) -> int:
+        sent.append(messages)
+        await free.wait()
+        return await publish(connection, messages, *rest)
+
+    monkeypatch.setattr(execution, "publish_batch", held_up)
+    tasks = []
+    for number in range(IN_FLIGHT + 3):
+        changes = [Insert(b"%d" % number, b"v", FAMILY), Insert(b"%d'" % number, b"v", FAMILY)]
+        tasks.append(asyncio.create_task(table.update(changes)))
+        while len(sent) < min(len(tasks), IN_FLIGHT):
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tasks[-2].cancel()
+    free.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(outcomes.pop(-2), asyncio.CancelledError)
+    assert not [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    keys = [b"%d" % number for number in range(IN_FLIGHT + 3)]
+    assert await held(table, keys) == [b"v"] * (IN_FLIGHT + 1) + [None, b"v"]
+    assert len(sent) == IN_FLIGHT + 1
 
 
 async def last_sequence(table: Table) -> int:
