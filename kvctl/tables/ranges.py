@@ -6,7 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
 from kvctl.kv.ordered_token import token
@@ -38,21 +38,33 @@ class Range:
         """Family and key in the subjects of the range, with wildcards."""
         return "*.*" if isinstance(self.family, Families) else f"{within_family(self.family)}.*"
 
-    def takes(self, key: bytes) -> bool:
-        """Return whether a key token is in the range: tokens sort as keys do."""
-        low, high, top = self._bounds()
-        return low <= key and (high is None or key <= high) and (top is None or key < top)
-
     @property
     def complete(self) -> bool:
         """True if the range contains every key of its families."""
         return not self.prefix and self.start is None and self.end is None
 
-    def _bounds(self) -> tuple[bytes, bytes | None, bytes | None]:
-        """Return the lowest token, the highest, and the first one above the prefix."""
-        low = max(token(self.prefix), token(self.start or b""))
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds of the key tokens in the range."""
         following = _following(self.prefix)
-        return low, None if self.end is None else token(self.end), None if following is None else token(following)
+        return Bounds(
+            max(token(self.prefix), token(self.start or b"")),
+            None if self.end is None else token(self.end),
+            None if following is None else token(following),
+        )
+
+
+class Bounds(NamedTuple):
+    """Lowest key token of a range, the highest, and the first one above its prefix: tokens sort as keys do."""
+
+    low: bytes
+    high: bytes | None
+    top: bytes | None
+
+    def take(self, key: bytes) -> bool:
+        """Return whether a key token is in the range."""
+        low, high, top = self
+        return low <= key and (high is None or key <= high) and (top is None or key < top)
 
 
 def continuation(table: str, life: int, of: Range, last: bytes) -> str:

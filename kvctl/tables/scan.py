@@ -1,42 +1,48 @@
 """Scan of a table in the order of its keys, page by page (PDP-39's key and entry iterators).
 
-Servers do not sort: the keys of the range are listed, sorted here, and their entries are fetched page by page. A key
-that lives through the scan appears once; others may or may not, and values may be newer than the listing.
+Servers do not sort: the range is read once, with its values, and sorted here. With a limit only the names are read, the
+first ones are kept, and their entries are fetched. A key that lives through the scan appears once; others may or may
+not, and values may be newer than the beginning of the scan.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.delivery import RawFrame, sequence_token
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.entry import is_tombstone
+from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.tables.changes import Version
 from kvctl.tables.entry import Entry, Key
 from kvctl.tables.keys import partition_of, read_group, read_key
 from kvctl.tables.ranges import Range, continuation, resume
+from kvctl.tables.sorted_runs import SortedRuns
 
 if TYPE_CHECKING:
     from kvctl.tables.table import Table
 
 PAGE_ENTRIES = 1000
 """Default number of entries per page."""
+READ_ENTRIES = 4000
+"""Entries that are fetched at once."""
+PRUNE_RECORDS = 10_000
+"""Records beyond the limit that are held before the largest are dropped."""
 
-PAGES_AHEAD = 4
-"""Pages that are fetched concurrently."""
+_END = b"\0"
+"""End of a record's tokens, below every character of a token.
 
-_TAIL = 8 + 4 + 2
-"""Bytes of a record after the tokens: zero, partition, sequence, and whether it lives."""
-_SUBJECT = -9
-"""End of the part of a record that identifies the subject."""
+A record is the family and key tokens, this, the partition token, the sequence, whether the entry lives, and its value:
+it sorts as the key, and the newest of a key last.
+"""
 _GONE, _LIVE = b"\0", b"\1"
+
+Found = tuple[bytes, Entry | Key]
+"""Family and key tokens of an entry, and the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,133 +65,154 @@ async def pages(
 ) -> AsyncGenerator[Page, None]:
     """Yield the entries of a range (without `values` their keys), `size` per page, each full except the last.
 
-    `after` is the token of a page of any scan of the same range; `limit` is the maximum number of entries. Holds about
-    100 bytes per key of the range, or of `limit` if given. Raises UsageError for a token of another scan.
+    `after` is the token of a page of any scan of the same range; `limit` is the maximum number of entries. What does
+    not fit into 64 MiB of memory is sorted in a temporary file; with a limit, about 100 bytes are held for each key up
+    to it. Raises UsageError for a token of another scan.
     """
     await table.layout.check_life()
     begin = resume(after, table.name, table.life, of) if after is not None else b""
-    records = await _listed(table, of, begin, None if limit is None else limit + 1)
-    cut = limit is not None and len(records) > limit
-    waiting = iter(records)
-    left = len(records) if limit is None else limit
-    found: list[tuple[bytes, Entry | Key]] = []
-    while True:
-        wanted = min(size, left) + 1  # one more than shown, to know whether anything follows
-        while len(found) < wanted and (some := list(islice(waiting, PAGES_AHEAD * size))):
-            found += await _entries(table, some) if values else list(_keys(table, some))
-        shown, found = found[: wanted - 1], found[wanted - 1 :]
-        left -= len(shown)
-        last = shown[-1][0] if found else _tokens(records[-1]) if cut else None
-        next_token = None if last is None else continuation(table.name, table.life, of, last)
-        yield Page([entry for _, entry in shown], next_token)
-        if not found or not left:
-            return
+    with SortedRuns() as runs:
+        listing = _Listing(runs, of, begin, limit)
+        written = table.layout.written
+        await _list(table, of, listing, values=values and limit is None)
+        found: list[Found] = []
+        left = limit
+        for some in _decoded(table, runs.blocks(), values=values, most=size if limit is None else READ_ENTRIES):
+            if values:
+                some = await (_current(table, some, written) if limit is None else _fetched(table, some))
+            found += some
+            while len(found) > (wanted := size if left is None else min(size, left)):
+                shown, found = found[:wanted], found[wanted:]
+                yield Page([entry for _, entry in shown], continuation(table.name, table.life, of, shown[-1][0]))
+                left = None if left is None else left - wanted
+                if left == 0:
+                    return
+        more = None if listing.cut is None else continuation(table.name, table.life, of, listing.cut)
+        yield Page([entry for _, entry in found], more)
 
 
-async def _listed(table: Table, of: Range, begin: bytes, most: int | None) -> list[bytes]:
-    """Return the first `most` records of a range after `begin`, sorted.
-
-    A record is the family and key tokens, a zero byte, the partition token, the sequence, and whether the entry lives:
-    it sorts as the key.
-    """
-    smallest = _Smallest(most) if most is not None else None
-    records: list[bytes] = []
-    take = smallest.add if smallest else records.extend
+async def _list(table: Table, of: Range, listing: _Listing, *, values: bool) -> None:
+    """Read the range once, from all its streams."""
 
     async def read(bucket: Bucket, subject: str) -> None:
         cut = len(bucket.binding.prefix) + 5  # partition and dot
-        selection = Selection(subjects=(subject,), headers_only=True)
+        selection = Selection(subjects=(subject,), headers_only=not values)
         async with OrderedConsumer(bucket.binding.api, bucket.binding.stream, selection) as consumer:
             async for batch in consumer.batches():
-                take(_records(batch, cut, of, begin))
+                if batch:
+                    listing.add(batch, cut)
 
     await asyncio.gather(*(read(bucket, subject) for bucket, subject in table.layout.readings(of)))
-    if smallest:
-        records = smallest.found
-    records.sort()
-    return [record for record in _newest(records) if record.endswith(_LIVE)]
+    listing.end()
 
 
-def _records(batch: Iterable[tuple[bytes, bytes, bytes, bytes]], cut: int, of: Range, begin: bytes) -> list[bytes]:
-    complete = of.complete
-    found = []
-    for subject, reply, header, _ in batch:
-        tokens = subject[cut:]
-        if tokens > begin and (complete or of.takes(tokens.partition(b".")[2])):
-            mark = _GONE if is_tombstone(header) else _LIVE
-            partition = subject[cut - 5 : cut - 1]
-            found.append(b"%b\0%b%b%b" % (tokens, partition, delivery(reply)[0].to_bytes(8), mark))
-    return found
+class _Listing:
+    """Records of a range after `begin`, in the order of their arrival; with a limit the first ones, and one more."""
+
+    def __init__(self, runs: SortedRuns, of: Range, begin: bytes, limit: int | None) -> None:
+        self._runs = runs
+        self._takes = None if of.complete else of.bounds.take
+        self._begin = begin
+        self._limit = limit
+        self._first: list[bytes] = []
+        self._last = b""
+        """Tokens above which nothing is wanted, if known."""
+        self.cut: bytes | None = None
+        """Tokens of the entry after the last one within the limit, if any follows."""
+
+    def add(self, batch: Sequence[RawFrame], cut: int) -> None:
+        """Add messages; `cut` is the length of the subject before the tokens."""
+        begin, last, takes = self._begin, self._last, self._takes
+        at = sequence_token(batch[0][1])
+        marks = any_tombstone([header for _, _, header, _ in batch])
+        records = []
+        for subject, reply, header, value in batch:
+            tokens = subject[cut:]
+            if tokens <= begin or (last and tokens > last) or _END in tokens:
+                continue
+            if takes is not None and not takes(tokens.partition(b".")[2]):
+                continue
+            gone = marks and is_tombstone(header)
+            if gone and self._limit is not None:
+                continue  # so that none is listed again as live with an older sequence
+            sequence = int(reply.split(b".", at + 1)[at]).to_bytes(8)
+            mark = _GONE if gone else _LIVE
+            records.append(b"%b\0%b%b%b%b" % (tokens, subject[cut - 5 : cut - 1], sequence, mark, value))
+        if self._limit is None:
+            self._runs.add(records)
+            return
+        self._first += records
+        if len(self._first) > self._limit + PRUNE_RECORDS:
+            self._prune(self._limit + 1)
+
+    def end(self) -> None:
+        """Pass what is left on to be sorted."""
+        if self._limit is not None:
+            self._prune(self._limit + 1)
+            self.cut = self._last or None
+            self._runs.add(self._first)
+
+    def _prune(self, most: int) -> None:
+        self._first.sort()
+        newest = {record.partition(_END)[0]: record for record in self._first}
+        self._first = list(newest.values())[:most]
+        if len(self._first) == most:
+            self._last = self._first[-1].partition(_END)[0]
 
 
-def _newest(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the last of each key's adjacent records: a key written during the listing may appear twice."""
-    before = b""
-    for record in records:
-        if before and record[:_SUBJECT] != before[:_SUBJECT]:
-            yield before
-        before = record
-    if before:
-        yield before
+def _decoded(table: Table, blocks: Iterable[list[bytes]], *, values: bool, most: int) -> Iterator[list[Found]]:
+    """Yield the newest of each key's records that live, without messages that others put among the entries."""
+    life, count, make = table.life, table.config.partitions, tuple.__new__
+    newest: Found | None = None
+    at = b""
+    found: list[Found] = []
+    for block in blocks:
+        for record in block:
+            tokens, _, rest = record.partition(_END)
+            group, _, name = tokens.partition(b".")
+            try:
+                partition, family = read_group(rest[:4], group)
+                key = read_key(name)
+            except ValueError:
+                continue
+            if partition_of(family, key, count) != partition:
+                continue
+            if tokens != at and newest is not None:
+                found.append(newest)
+                if len(found) == most:
+                    yield found
+                    found = []
+            at = tokens
+            if rest[12:13] == _GONE:
+                newest = None
+                continue
+            version = make(Version, (life, partition, int.from_bytes(rest[4:12]) - life))
+            entry: Entry | Key = (
+                make(Entry, (key, rest[13:], version, family)) if values else make(Key, (key, version, family))
+            )
+            newest = tokens, entry
+    yield [*found, newest] if newest is not None else found
 
 
-class _Smallest:
-    """The smallest `most` records of any number that are added.
-
-    Removed entries are left out immediately: none is listed again as live with an older sequence.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.found: list[bytes] = []
-
-    def add(self, records: Iterable[bytes]) -> None:
-        living = (record for record in records if record.endswith(_LIVE))
-        self.found = heapq.nsmallest(self._most, _newest(sorted([*self.found, *living])))
-
-
-def _tokens(record: bytes) -> bytes:
-    return record[:-_TAIL]
-
-
-def _keys(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, Key]]:
-    life = table.life
-    for record, tokens, partition, family, key in _decoded(table, records):
-        yield tokens, Key(key, Version(life, partition, _sequence(record) - life), family)
-
-
-async def _entries(table: Table, records: Sequence[bytes]) -> list[tuple[bytes, Entry | Key]]:
-    """Return the entries of records that still live; if a replica is behind the listing, ask the leader."""
-    decoded = list(_decoded(table, records))
-    places = [f"{partition:04x}.{tokens.decode()}" for _, tokens, partition, *_ in decoded]
-    names = [(family, key) for *_, family, key in decoded]
-    entries = await table.entries_at(places, names)
-    listed = [_sequence(record) for record, *_ in decoded]
-    behind = [
-        at for at, (entry, sequence) in enumerate(zip(entries, listed, strict=True))
-        if entry is None or table.layout.sequence(entry.version) < sequence
+async def _current(table: Table, found: list[Found], written: int) -> list[Found]:
+    """Return entries as this session has written them since, if it has written anything after `written`."""
+    if table.layout.written == written:
+        return found
+    places = [table.layout.place(entry.family, entry.key) for _, entry in found]
+    stale = [
+        at for at, (place, (_, entry)) in enumerate(zip(places, found, strict=True))
+        if table.layout.bucket(place).own.stale(place, table.layout.sequence(entry.version))
     ]  # fmt: skip
-    if behind:
-        asked = await table.entries_at([places[at] for at in behind], [names[at] for at in behind], leader=True)
-        for at, entry in zip(behind, asked, strict=True):
-            entries[at] = entry
-    return [(tokens, entry) for (_, tokens, *_), entry in zip(decoded, entries, strict=True) if entry is not None]
+    again = await table.entries_at([places[at] for at in stale])
+    fresh = dict(zip(stale, again, strict=True))
+    current = ((tokens, fresh.get(at, entry)) for at, (tokens, entry) in enumerate(found))
+    return [(tokens, entry) for tokens, entry in current if entry is not None]
 
 
-def _decoded(table: Table, records: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, int, str | None, bytes]]:
-    """Yield record, tokens, partition, family and key, without messages that others put among the entries."""
-    count = table.config.partitions
-    for record in records:
-        tokens = record[:-_TAIL]
-        family, _, key = tokens.partition(b".")
-        try:
-            partition, name = read_group(record[-13:-9], family)
-            found = read_key(key)
-        except ValueError:
-            continue
-        if partition_of(name, found, count) == partition:
-            yield record, tokens, partition, name, found
-
-
-def _sequence(record: bytes) -> int:
-    return int.from_bytes(record[_SUBJECT:-1])
+async def _fetched(table: Table, found: list[Found]) -> list[Found]:
+    """Return the entries that still live, with their values, none older than listed."""
+    places = [table.layout.place(entry.family, entry.key) for _, entry in found]
+    listed = {place: table.layout.sequence(entry.version) for place, (_, entry) in zip(places, found, strict=True)}
+    names = [(entry.family, entry.key) for _, entry in found]
+    entries = await table.entries_at(places, names, at_least=listed)
+    return [(tokens, entry) for (tokens, _), entry in zip(found, entries, strict=True) if entry is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from kvctl.errors import (
@@ -19,6 +19,7 @@ from kvctl.jetstream.api import STREAM_SEALED, Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
+from kvctl.kv.ordered_token import token
 from kvctl.tables.catalog import Found
 from kvctl.tables.changes import Version
 from kvctl.tables.config import partition_stream, stream_name
@@ -33,6 +34,7 @@ LIFE_CHECK_S = 1.0
 
 
 T = TypeVar("T")
+
 
 Name = tuple[str | None, bytes]
 """Family and key."""
@@ -82,15 +84,45 @@ class Layout:
             return [(self._bucket(number), f"{prefix}{number:04x}.{of.tokens}") for number in range(count)]
         return [(self._bucket(0), f"{prefix}*.{of.tokens}")]
 
-    def entry(self, place: str, stored: StoredEntry | None, name: Name | None = None) -> Entry | None:
+    def places(self, family: str | None, keys: Sequence[bytes]) -> list[str]:
+        """Return the places of entries of one family. Raises UsageError."""
+        if family is None or not keys:
+            return [self.place(family, key) for key in keys]
+        head = self.place(family, min(keys, key=len)).rpartition(".")[0] + "."
+        self.place(family, max(keys, key=len))
+        return [head + text.decode() for text in map(token, keys)]
+
+    def entry(self, place: str, stored: StoredEntry | None) -> Entry | None:
         """Return a stored message as an entry; None if there is none, or if it marks a removal.
 
-        `name` is its family and key, if known. Raises ValueError for a message that no table stores.
+        Raises ValueError for a message that no table stores.
         """
         if stored is None or stored.operation is not Operation.PUT:
             return None
-        family, key = name or read_tail(place)[1:]
-        return Entry(key, stored.value, self.version(place, stored.revision), family)
+        return self.entries([place], [stored])[0]
+
+    def entries(
+        self, places: Sequence[str], stored: Sequence[StoredEntry | None], names: Sequence[Name] = ()
+    ) -> list[Entry | None]:
+        """Return living messages as entries; `names` are their families and keys, if known.
+
+        Raises ValueError for a message that no table stores.
+        """
+        life, make = self.life, tuple.__new__
+        known = names or [read_tail(place)[1:] for place in places]
+        found: list[Entry | None] = []
+        for place, one, (family, key) in zip(places, stored, known, strict=True):
+            if one is None:
+                found.append(None)
+            else:
+                version = make(Version, (life, int(place[:4], 16), one.revision - life))
+                found.append(make(Entry, (key, one.value, version, family)))
+        return found
+
+    @property
+    def written(self) -> int:
+        """Highest sequence that this session has written."""
+        return max((bucket.own.highest for bucket in self._buckets.values()), default=0)
 
     def version(self, place: str, sequence: int) -> Version:
         """Return the version of a sequence."""

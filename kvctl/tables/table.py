@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from kvctl.contexts import read_only_error
 from kvctl.errors import (
@@ -15,6 +15,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.tables import catalog, scan
 from kvctl.tables.catalog import Found
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
@@ -77,32 +78,41 @@ class Table:
         self, keys: Sequence[bytes], *, family: str | None = None, leader: bool = False
     ) -> list[Entry | None]:
         """Return the entries of many keys in the requested order, None for missing ones; `leader` as in `get`."""
-        places = [self._place(family, key) for key in keys]
-        found = await self.entries_at(places, [(family, key) for key in keys], leader=leader)
+        self._check_open()
+        names = [(family, key) for key in keys]
+        found = await self.entries_at(self.layout.places(family, keys), names, leader=leader)
         if None in found:
             await self.layout.check_life()
         return found
 
     async def entries_at(
-        self, places: Sequence[str], names: Sequence[Name] = (), *, leader: bool = False
+        self,
+        places: Sequence[str],
+        names: Sequence[Name] = (),
+        *,
+        leader: bool = False,
+        at_least: Mapping[str, int] | None = None,
     ) -> list[Entry | None]:
         """Return the entries at these ends of subjects, in their order; with `leader` never stale ones.
 
-        `names` are their families and keys, if known.
+        `names` are their families and keys, if known; `at_least` are sequences than which they are not older.
         """
-        known = dict(zip(places, names, strict=False))
         asked: dict[Bucket, list[str]] = {}
-        for place in dict.fromkeys(places):
-            asked.setdefault(self.layout.bucket(place), []).append(place)
-        found: dict[str, Entry | None] = {}
+        if self.config.apart:
+            for place in places:
+                asked.setdefault(self.layout.bucket(place), []).append(place)
+        elif places:
+            asked[self.layout.bucket(places[0])] = list(places)
 
-        async def read(bucket: Bucket, some: list[str]) -> None:
-            entries = await self.layout.mapped(bucket.get_many(some, leader=leader))
-            pairs = zip(some, entries, strict=True)
-            found.update((place, self.layout.entry(place, entry, known.get(place))) for place, entry in pairs)
+        async def read(bucket: Bucket, some: list[str]) -> list[StoredEntry | None]:
+            return await self.layout.mapped(bucket.get_many(some, leader=leader, at_least=at_least))
 
-        await asyncio.gather(*(read(*item) for item in asked.items()))
-        return [found[place] for place in places]
+        answers = await asyncio.gather(*(read(*item) for item in asked.items()))
+        if len(answers) > 1:
+            pairs = (zip(*item, strict=True) for item in zip(asked.values(), answers, strict=True))
+            found = {place: stored for some in pairs for place, stored in some}
+            answers = [[found[place] for place in places]]
+        return self.layout.entries(places, answers[0], names) if answers else []
 
     def pages(
         self, of: Range = EVERYTHING, *, values: bool = True, size: int = scan.PAGE_ENTRIES, after: str | None = None,
@@ -252,6 +262,5 @@ class Table:
     async def _conflict(self, changes: Sequence[Change]) -> ConditionalUpdateError:
         """Return the error that names every condition that fails at the leader, which the server does not."""
         places = [self._place(change.family, change.key) for change in changes]
-        names = [(change.family, change.key) for change in changes]
-        found = await self.entries_at(places, names, leader=True)
+        found = await self.entries_at(places, [(change.family, change.key) for change in changes], leader=True)
         return refusal(zip(places, changes, strict=True), dict(zip(places, found, strict=True)))

@@ -21,7 +21,7 @@ def test_range_takes_the_keys_with_its_prefix_between_its_bounds(prefix: bytes) 
         expected = [
             key for key in KEYS if key.startswith(prefix) and key >= (start or b"") and (end is None or key <= end)
         ]
-        assert [key for key in KEYS if of.takes(token(key))] == expected, of
+        assert [key for key in KEYS if of.bounds.take(token(key))] == expected, of
 
 
 def test_range_is_complete_without_prefix_and_bounds() -> None:

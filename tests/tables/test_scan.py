@@ -9,9 +9,10 @@ import pytest
 
 import kvctl
 from kvctl.errors import UsageError
-from kvctl.tables import catalog
+from kvctl.tables import catalog, sorted_runs
 from kvctl.tables.changes import Insert, Version
 from kvctl.tables.config import TableConfig
+from kvctl.tables.entry import Entry
 from kvctl.tables.ranges import Families, Range, resume
 from kvctl.tables.table import Table
 from tests.support.raw import RawClient
@@ -125,6 +126,39 @@ async def test_limit_among_removed_entries_loses_nothing(table: Table, monkeypat
     assert page.next is not None
     rest = [(e.family, e.key) async for page in table.pages(after=page.next) for e in page.entries]
     assert rest == versions[11:]
+
+
+async def test_scan_larger_than_memory_is_sorted_in_a_file(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_runs, "RUN_BYTES", 3000)
+    monkeypatch.setattr(sorted_runs, "BLOCK_RECORDS", 5)
+    versions = await fill(table, 400)
+    for values in (True, False):
+        entries = [entry async for page in table.pages(size=9, values=values) for entry in page.entries]
+        assert [(entry.family, entry.key) for entry in entries] == in_order(list(versions))
+        assert all(entry.version == versions[entry.family, entry.key] for entry in entries)
+
+
+async def test_complete_scan_reads_each_entry_once(table: Table, client: kvctl.Client) -> None:
+    await fill(table)
+    asked: list[str] = []
+    client.connection.trace = lambda subject, *_: asked.append(subject)
+    await read(table, Range())
+    client.connection.trace = None
+    assert not [subject for subject in asked if ".DIRECT.GET." in subject]
+    assert len([subject for subject in asked if ".CONSUMER.CREATE." in subject]) == len(table.layout.buckets)
+
+
+@pytest.mark.guarantee("tables-8")
+async def test_scan_shows_what_its_session_has_written_since_it_began(table: Table) -> None:
+    names = in_order(list(await fill(table)))
+    scan = table.pages(size=10)
+    first = await anext(scan)
+    family, key = names[50]
+    version = await table.put(key, b"new", family=family)
+    await table.remove(names[51][1], family=names[51][0])
+    entries = [*first.entries, *[entry async for page in scan for entry in page.entries]]
+    assert [(entry.family, entry.key) for entry in entries] == names[:51] + names[52:]
+    assert entries[50] == Entry(key, b"new", version, family)
 
 
 @pytest.mark.guarantee("tables-7", by="race")

@@ -26,6 +26,11 @@ def delivery(reply: bytes) -> tuple[int, int, int, int]:
     return int(tokens[1]), int(tokens[2]), int(tokens[3]), int(tokens[4])
 
 
+def sequence_token(reply: bytes) -> int:
+    """Return the position of the stream sequence among the tokens of a message's reply subject."""
+    return 5 if reply.count(b".") == 8 else 7  # after domain and account
+
+
 def metadata(reply: bytes) -> Metadata:
     """Parse all metadata of a message's reply subject."""
     tokens = reply.decode(errors="surrogateescape").split(".")
