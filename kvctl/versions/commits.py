@@ -23,7 +23,7 @@ from kvctl.versions.branch import (
 )
 from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.staging import STAGING, StagingRecord
-from kvctl.versions.model import DROPPED, Commit, Head, check_text, decode_staged, leaf_value
+from kvctl.versions.model import DROPPED, Commit, Head, check_text, decode_staged, leaf_value, staged_leaf_value
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 from kvctl.versions.tree.objects import OBJECTS, Objects
 from kvctl.versions.tree.tree import Objects as Made
@@ -152,8 +152,7 @@ async def read_clean(
         held = state.held.staging
         if await nothing(store, held.epochs):
             return state
-        changes = await staging.listed(store, held.epochs[::-1])
-        if await differing(objects, state.head, changes):
+        if await differing(objects, state.head, await staging.listed(store, held.epochs[::-1], staged_leaf_value)):
             if await branch_state.is_unchanged(store, state):
                 raise Staged(branch)
             continue
@@ -175,10 +174,9 @@ async def nothing(store: Store, epochs: Sequence[str]) -> bool:
 
 
 async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes | None]) -> set[bytes]:
-    """Return the keys whose staged value differs from the committed one."""
+    """Return the keys whose staged value, as a leaf stores it, differs from the committed one."""
     found = await objects.run(get(bytes.fromhex(head.root), list(changes)))
-    stored = {key: None if value is None else leaf_value(value)[0] for key, value in changes.items()}
-    return {key for key, value in stored.items() if value != found.get(key)}
+    return {key for key, value in changes.items() if value != found.get(key)}
 
 
 async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -22,6 +22,8 @@ class Apart:
 
     identity: str
     """Hex hash of the value."""
+    branch: str | None = field(default=None, compare=False)
+    """Branch on which it is staged; None if it is committed."""
 
 
 Value = bytes | Apart | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvctl.kv.names import matches
 from kvctl.versions import ref_diff, refs
@@ -39,7 +39,7 @@ async def key_history(repository: Repository, ref: str, filters: Sequence[str] =
     chosen = tuple(filters)
     meant = await refs.resolve(repository.store, ref)
     # Head and staged changes are read together: separately, changes that a commit moves between them would be missed.
-    status = None if meant.branch is None else await repository.status(meant.branch)
+    status = None if meant.branch is None else await repository.status(meant.branch, values=False)
     start = meant.commit if status is None else status.commit
     commits = [commit async for _, commit in repository.log(start)]
     for commit in reversed(commits):
@@ -48,8 +48,9 @@ async def key_history(repository: Repository, ref: str, filters: Sequence[str] =
             values = await ref_diff.values_of(repository.objects, [one.after for one in some])
             yield [KeyVersion(one.key.decode(), value, commit) for one, value in zip(some, values, strict=True)]
     if status is not None:
-        staged = [change for change in status.changes if matches(change.key, chosen)]
-        yield [KeyVersion(one.key, one.after, None) for one in staged if not isinstance(one.after, Apart)]
+        staged = [replace(change, before=None) for change in status.changes if matches(change.key, chosen)]
+        async for changes in repository.resolved(staged):
+            yield [KeyVersion(one.key, one.after, None) for one in changes if not isinstance(one.after, Apart)]
 
 
 async def _changed(repository: Repository, commit: Commit) -> Iterable[Difference]:

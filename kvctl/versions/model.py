@@ -178,6 +178,12 @@ def decode_staged(data: bytes) -> bytes | None:
     return None if data[:1] == _TOMBSTONE else data[1:]
 
 
+def staged_leaf_value(data: bytes) -> bytes | None:
+    """Decode a staged change as a leaf stores its value: a large one by its id."""
+    value = decode_staged(data)
+    return None if value is None else leaf_value(value)[0]
+
+
 def leaf_value(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """Return the bytes that a leaf stores for a value, and the objects that it needs."""
     if len(value) <= INLINE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from kvctl.errors import KvctlError, UsageError
+from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import ref_reader, refs
 from kvctl.versions.commits import edits_of
 from kvctl.versions.key_change import (
@@ -14,15 +14,14 @@ from kvctl.versions.key_change import (
     Status,
     Value,
 )
-from kvctl.versions.model import Head, apart_id, decode_staged, inline_value, leaf_value
+from kvctl.versions.model import Head, apart_id, decode_staged, inline_value, staged_leaf_value
+from kvctl.versions.ref_reader import VALUES_IN_FLIGHT
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.objects import Objects
+from kvctl.versions.tree.objects import Broken, Objects
 from kvctl.versions.tree.three_way import merge
 from kvctl.versions.tree.tree import Difference
 
-VALUES_IN_FLIGHT = 16
-"""Maximum number of large values read together: each may be as large as a message."""
 CHANGES_PER_BATCH = 1000
 """Number of changes yielded together."""
 
@@ -44,13 +43,21 @@ class _State:
     root: bytes
     staged: Mapping[bytes, Stored] = field(default_factory=dict)
     large: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Large staged values, which no object holds yet."""
+    """Large staged values, which no object holds yet, if values are held."""
+    branch: str | None = None
+    """Branch with the staged changes."""
 
     @classmethod
-    def of(cls, head: Head, changes: Mapping[bytes, bytes | None]) -> _State:
-        """Return a branch with its staged changes."""
-        edits, large = edits_of(changes.items())
-        return cls(bytes.fromhex(head.root), dict(edits), large)
+    async def of(cls, store: Store, branch: str, *, values: bool) -> tuple[Head, _State]:
+        """Read a branch with its staged changes."""
+        head, changes = await ref_reader.staged(store, branch, decode_staged if values else staged_leaf_value)
+        edits, large = edits_of(changes.items()) if values else (list(changes.items()), {})
+        return head, cls(bytes.fromhex(head.root), dict(edits), large, branch)
+
+    def shown(self, key: bytes, stored: Stored) -> Value:
+        """Return a key's value as stored in a leaf; Apart for a large one."""
+        value = shown(stored)
+        return replace(value, branch=self.branch) if isinstance(value, Apart) and key in self.staged else value
 
 
 async def status(store: Store, objects: Objects, branch: str, *, values: bool = True) -> Status:
@@ -58,10 +65,8 @@ async def status(store: Store, objects: Objects, branch: str, *, values: bool = 
 
     Without `values` large ones are not held.
     """
-    head, changes = await ref_reader.staged(store, branch, decode_staged if values else _as_stored)
-    root = bytes.fromhex(head.root)
-    there = _State.of(head, changes) if values else _State(root, changes)
-    found = await _differing(objects, _State(root), there, values=values)
+    head, there = await _State.of(store, branch, values=values)
+    found = await _differing(objects, _State(there.root), there, values=values)
     return Status(branch, head.commit, tuple(found))
 
 
@@ -80,24 +85,30 @@ async def diff(
                 f"Nothing to compare `{before}` with",
                 hint="Give a second ref: only a branch can be compared with its staged changes",
             )
-        return list((await status(store, objects, ref.branch)).changes)  # no object holds large ones yet
+        return list((await status(store, objects, ref.branch, values=values)).changes)
     if three_dot:
         return await _since_base(store, objects, before, after, values=values)
-    return await _differing(objects, await _state(store, before), await _state(store, after), values=values)
+    states = [await _state(store, ref, values=values) for ref in (before, after)]
+    return await _differing(objects, *states, values=values)
 
 
-async def resolved(objects: Objects, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
-    """Yield changes with their values, in batches that hold about VALUES_IN_FLIGHT large ones. Raises Broken."""
+async def resolved(
+    store: Store, objects: Objects, changes: Iterable[KeyChange]
+) -> AsyncGenerator[list[KeyChange], None]:  # fmt: skip
+    """Yield changes with their values, in batches that hold about VALUES_IN_FLIGHT large ones.
+
+    Raises Broken, and ConflictError for a large value that was replaced on its branch in the meantime.
+    """
     some: list[KeyChange] = []
     large = 0
     for change in changes:
         some.append(change)
         large += isinstance(change.before, Apart) + isinstance(change.after, Apart)
         if large >= VALUES_IN_FLIGHT or len(some) >= CHANGES_PER_BATCH:
-            yield await _filled(objects, some)
+            yield await _filled(store, objects, some)
             some, large = [], 0
     if some:
-        yield await _filled(objects, some)
+        yield await _filled(store, objects, some)
 
 
 async def between(store: Store, objects: Objects, before: str, after: str) -> list[Difference]:
@@ -125,13 +136,26 @@ async def values_of(
     return [None if one is None else values[one] if one in values else known[apart_id(one)] for one in stored]
 
 
-async def _filled(objects: Objects, changes: Sequence[KeyChange]) -> list[KeyChange]:
-    wanted = {bytes.fromhex(one.identity) for change in changes for one in (change.before, change.after)
-              if isinstance(one, Apart)}  # fmt: skip
-    found = await objects.read(wanted, keep=False)
+async def _filled(store: Store, objects: Objects, changes: Sequence[KeyChange]) -> list[KeyChange]:
+    apart = [
+        (one, change.key) for change in changes for one in (change.before, change.after) if isinstance(one, Apart)
+    ]  # fmt: skip
+    found: dict[str, bytes] = {}
+    for branch in {one.branch for one, _ in apart if one.branch}:
+        keys = [key for one, key in apart if one.branch == branch]
+        entries = await ref_reader.get(store, objects, await refs.resolve(store, branch), keys)
+        found |= {entry.identity: entry.value for entry in entries if entry is not None}
+    left = [one for one, _ in apart if one.identity not in found]
+    try:
+        read = await objects.read({bytes.fromhex(one.identity) for one in left}, keep=False)
+    except Broken:
+        if not any(one.branch for one in left):
+            raise
+        raise ConflictError("Staged changes were replaced while they were read", hint="Try again") from None
+    found |= {identity.hex(): value for identity, value in read.items()}
 
     def value(one: Value) -> Value:
-        return found[bytes.fromhex(one.identity)] if isinstance(one, Apart) else one
+        return found[one.identity] if isinstance(one, Apart) else one
 
     return [replace(one, before=value(one.before), after=value(one.after)) for one in changes]
 
@@ -158,11 +182,6 @@ def shown(stored: Stored) -> Value:
     return Apart(apart_id(stored).hex()) if value is None else value
 
 
-def _as_stored(data: bytes) -> Stored:
-    value = decode_staged(data)
-    return None if value is None else leaf_value(value)[0]
-
-
 async def _since_base(
     store: Store, objects: Objects, before: str, after: str, *, values: bool
 ) -> list[KeyChange]:  # fmt: skip
@@ -173,11 +192,11 @@ async def _since_base(
     return await _resolved(objects, ours, conflicting, values=values)
 
 
-async def _state(store: Store, expression: str) -> _State:
+async def _state(store: Store, expression: str, *, values: bool) -> _State:
     ref = await refs.resolve(store, expression)
     if ref.branch is not None and expression.endswith("$"):
-        return _State.of(*await ref_reader.staged(store, ref.branch))
-    return _State(bytes.fromhex((await refs.commit(store, ref.commit)).root))
+        return (await _State.of(store, ref.branch, values=values))[1]
+    return _State(await refs.root(store, ref))
 
 
 async def _differing(objects: Objects, before: _State, after: _State, *, values: bool) -> list[KeyChange]:
@@ -187,7 +206,12 @@ async def _differing(objects: Objects, before: _State, after: _State, *, values:
         was, now = [{**await objects.run(tree.get(state.root, keys)), **state.staged} for state in (before, after)]
         found.update((key, Difference(key, was.get(key), now.get(key))) for key in keys)
     some = [found[key] for key in sorted(found) if found[key].before != found[key].after]
-    return await _resolved(objects, some, large={**before.large, **after.large}, values=values)
+    if not values:
+        return [
+            KeyChange.of(one.key.decode(), before.shown(one.key, one.before), after.shown(one.key, one.after))
+            for one in some
+        ]
+    return await _resolved(objects, some, large={**before.large, **after.large}, values=True)
 
 
 async def _resolved(
@@ -198,13 +222,7 @@ async def _resolved(
     if values:
         before = [*await values_of(objects, [one.before for one in found], large)]
         after = [*await values_of(objects, [one.after for one in found], large)]
-    elif large:  # staged values, which no object holds yet
-        before, after = [[_known(one, large) for one in side] for side in (before, after)]
     return [
         KeyChange.of(one.key.decode(), was, now, conflict=one.key in conflicting)
         for one, was, now in zip(found, before, after, strict=True)
     ]
-
-
-def _known(value: Value, large: Mapping[bytes, bytes]) -> Value:
-    return large.get(bytes.fromhex(value.identity), value) if isinstance(value, Apart) else value

@@ -16,7 +16,7 @@ from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, 
 from kvctl.versions.refs import HEADS, BranchNotFound, Ref
 from kvctl.versions.store.protocol import Found, Place, Store
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.chunks import Pair
+from kvctl.versions.tree.chunks import Chunk, Pair
 from kvctl.versions.tree.objects import Objects
 
 Changes = dict[bytes, bytes | None]
@@ -24,6 +24,9 @@ Changes = dict[bytes, bytes | None]
 
 ENTRIES_PER_BATCH = 1000
 """Number of entries yielded together."""
+BYTES_PER_BATCH = 8 << 20
+VALUES_IN_FLIGHT = 16
+"""Maximum number of large values read together: each may be as large as a message."""
 
 
 class Selection:
@@ -79,7 +82,7 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
     """Return the entries of keys, None for absent ones. Raises RefNotFound, ConflictError after too many retries."""
     wanted = [key.encode() for key in keys]
     if ref.branch is None:
-        return _entries(keys, await _committed(objects, await _root(store, ref), wanted), {})
+        return _entries(keys, await _committed(objects, await refs.root(store, ref), wanted), {})
     for _ in range(staging.MAX_ATTEMPTS):
         held = await staging.read(store, ref.branch)
         head, found = await _staged_of(store, ref.branch, held, wanted)
@@ -101,7 +104,7 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
 async def state(store: Store, ref: Ref) -> State:
     """Return the current state of a ref. Raises as `get`."""
     if ref.branch is None:
-        return State(Head(ref.commit, (await _root(store, ref)).hex()), {})
+        return State(Head(ref.commit, (await refs.root(store, ref)).hex()), {})
     return State(*await staged(store, ref.branch))
 
 
@@ -114,14 +117,15 @@ async def batches(
     found: list[VersionedEntry] = []
     async with aclosing(objects.leaves(bytes.fromhex(state.head.root), selection.first)) as leaves:
         async for leaf in leaves:
-            pairs = [(key, stored) for key, stored in leaf.pairs if selection.takes(key)]
-            found += await _merged(objects, pairs, left, changes, leaf.keys[-1:], selection)
-            if len(found) >= ENTRIES_PER_BATCH:
-                yield found
-                found = []
+            for part in _parts(leaf):
+                pairs = [(key, stored) for key, stored in part if selection.takes(key)]
+                found += await _merged(objects, pairs, left, changes, part[-1][0], selection)
+                if len(found) >= ENTRIES_PER_BATCH or sum(len(one.value) for one in found) >= BYTES_PER_BATCH:
+                    yield found
+                    found = []
             if selection.last is not None and leaf.keys and leaf.keys[-1] > selection.last:
                 break
-    found += await _merged(objects, [], left, changes, [], selection)
+    found += await _merged(objects, [], left, changes, None, selection)
     if found:
         yield found
 
@@ -140,10 +144,6 @@ async def staged(
         if await unmoved(store, branch, held):
             return head, changes
     raise staging.busy(branch)
-
-
-async def _root(store: Store, ref: Ref) -> bytes:
-    return bytes.fromhex(ref.root or (await refs.commit(store, ref.commit)).root)
 
 
 async def _staged_of(
@@ -168,12 +168,12 @@ async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> di
 
 
 async def _merged(
-    objects: Objects, pairs: Sequence[Pair], waiting: list[bytes], changes: Changes, end: Sequence[bytes],
+    objects: Objects, pairs: Sequence[Pair], waiting: list[bytes], changes: Changes, end: bytes | None,
     selection: Selection,
 ) -> list[VersionedEntry]:  # fmt: skip
     """Merge committed pairs with the staged keys up to the end, if any, which are removed from those left."""
     own: list[bytes] = []
-    while waiting and (not end or waiting[-1] <= end[0]):
+    while waiting and (end is None or waiting[-1] <= end):
         own.append(waiting.pop())
     left = [pair for pair in pairs if pair[0] not in changes]
     stored = [value for _, value in left]
@@ -183,6 +183,20 @@ async def _merged(
         return entries
     entries += (VersionedEntry(key.decode(), value, True) for key in own if (value := changes[key]) is not None)
     return sorted(entries, key=lambda entry: entry.key.encode())
+
+
+def _parts(leaf: Chunk) -> Iterator[list[Pair]]:
+    """Split the entries of a leaf into parts whose values may be read together."""
+    part: list[Pair] = []
+    large = 0
+    for pair in leaf.pairs:
+        part.append(pair)
+        large += inline_value(pair[1]) is None
+        if large >= VALUES_IN_FLIGHT:
+            yield part
+            part, large = [], 0
+    if part:
+        yield part
 
 
 def _as_entries(pairs: Sequence[Pair], values: Sequence[bytes | None]) -> Iterator[VersionedEntry]:

@@ -92,6 +92,11 @@ async def commit(store: Store, identity: str) -> Commit:
         raise RefNotFound(f"Commit `{identity}` does not exist") from None
 
 
+async def root(store: Store, ref: Ref) -> bytes:
+    """Return the id of a ref's committed tree. Raises RefNotFound."""
+    return bytes.fromhex(ref.root or (await commit(store, ref.commit)).root)
+
+
 async def newest(store: Store) -> str | None:
     """Return the id of the newest commit, reachable or not."""
     async with store.scan(COMMITS) as entries:

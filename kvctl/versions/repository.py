@@ -121,16 +121,19 @@ class Repository:
         """Return the keys that differ, sorted; a branch is its committed state, with `$` its staged changes, too.
 
         Without `after`, the changes staged on the branch `before`. With `three_dot`, the changes of `after` since the
-        merge base, where keys that `before` changed differently are conflicts. Without `values` large committed ones
-        are Apart: memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
+        merge base, where keys that `before` changed differently are conflicts. Without `values` large ones are Apart:
+        memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
         """
         return await ref_diff.diff(
             self.store, self.objects, before, after, three_dot=three_dot, values=values
         )  # fmt: skip
 
     def resolved(self, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
-        """Yield changes with the values that are Apart read, in batches, so that few are held. Raises Broken."""
-        return ref_diff.resolved(self.objects, changes)
+        """Yield changes with the values that are Apart read, in batches, so that few are held.
+
+        Raises Broken, and ConflictError for a large value that was replaced on its branch in the meantime.
+        """
+        return ref_diff.resolved(self.store, self.objects, changes)
 
     async def log(
         self, ref: str, *, first_parent: bool = False, key: str | None = None, limit: int | None = None

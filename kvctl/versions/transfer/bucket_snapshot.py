@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -14,9 +14,17 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
 from kvctl.kv.read.watch import Watcher
-from kvctl.versions import commits
-from kvctl.versions.model import Commit
+from kvctl.versions.commits import CommitInfo
+from kvctl.versions.model import INLINE, Commit, leaf_value
 from kvctl.versions.repository import Repository
+from kvctl.versions.transfer.record_bucket import (
+    PART_BYTES,
+    PART_ENTRIES,
+    LargeValues,
+    check_entry,
+    record_stored,
+)
+from kvctl.versions.tree.chunks import Pair
 
 CATCH_UP_DEADLINE_S = 60.0
 """Seconds to catch up with concurrent writes, after the keys present at the start were read."""
@@ -56,8 +64,12 @@ class Live(Generic[T]):
                 self.adorned.add(entry.key)
 
 
-async def read(bucket: Bucket, keep: Callable[[bytes], T]) -> Live[T]:
+async def read(
+    bucket: Bucket, keep: Callable[[bytes], T], *, before: Callable[[Entry], Awaitable[None]] | None = None
+) -> Live[T]:
     """Read the bucket's leader up to the current end, with what `keep` returns for each value.
+
+    `before` is called with each large entry, before it is taken.
 
     A key overwritten before its turn comes later in the same reading: when nothing is left, every key is as of the last
     revision read. Holds all keys. Raises BucketNotFound, ConflictError if writers are faster.
@@ -66,6 +78,8 @@ async def read(bucket: Bucket, keep: Callable[[bytes], T]) -> Live[T]:
     await bucket.locate()
     async with await bucket.watch(patient=False) as watcher, aclosing(_to_the_end(bucket.name, watcher)) as entries:
         async for entry in entries:
+            if before is not None and len(entry.value) > INLINE:
+                await before(entry)
             live.take(entry, keep)
     return live
 
@@ -76,14 +90,44 @@ async def record(
 ) -> tuple[Commit, Live[bytes]]:  # fmt: skip
     """Commit the bucket's content, and nothing else; bucket and revision are recorded with the commit.
 
+    Returns also the bucket's keys with their values as leaves store them: large ones are written as they are read.
     Raises BucketNotFound, and as `read` and `Repository.record`.
     """
-    await commits.read_clean(repository.store, repository.objects, branch)  # raised before a large bucket is read
-    live = await read(bucket, bytes)
-    origin = {"bucket": bucket.name, "revision": str(live.revision)}
-    content = {key: value for key, (_, value) in live.keys.items()}
-    commit = await repository.record(branch, content, message, meta=origin | dict(meta or {}), allow_empty=allow_empty)
-    return commit, live
+    live: Live[bytes] = Live()
+
+    def info() -> CommitInfo:
+        origin = {"bucket": bucket.name, "revision": str(live.revision)}
+        return CommitInfo(message, repository.author, origin | dict(meta or {}), allow_empty)
+
+    async def stored(root: bytes) -> AsyncGenerator[Sequence[Pair], None]:
+        nonlocal live
+        large = LargeValues(repository.objects, root)
+        refused: dict[bytes, UsageError] = {}
+
+        async def before(entry: Entry) -> None:
+            if entry.operation is not Operation.PUT or not is_legal(entry.key):
+                return
+            try:
+                check_entry(entry.key, entry.value, repository.check)
+            except UsageError as error:  # unless it is overwritten until the end
+                refused[leaf_value(entry.value)[0]] = error
+                return
+            large.add(entry.key.encode(), entry.value)
+            if large.size >= PART_BYTES:
+                await large.write()
+
+        live = await read(bucket, lambda value: leaf_value(value)[0], before=before)
+        await large.write()
+        keys = sorted(live.keys)
+        for at in range(0, len(keys), PART_ENTRIES):
+            some = [(key, live.keys[key][1]) for key in keys[at : at + PART_ENTRIES]]
+            for key, value in some:
+                if value in refused:
+                    raise refused[value]
+                check_entry(key, b"", repository.check)
+            yield [(key.encode(), value) for key, value in some]
+
+    return await record_stored(repository.store, repository.objects, branch, stored, info), live
 
 
 async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:

@@ -1,68 +1,141 @@
-"""Record complete content as one commit: its tree is built, and objects that the branch lacks are written."""
+"""Record complete content as one commit: its tree is built, and objects that the branch lacks are written.
+
+Leaves and large values are written while the content is read, so that only keys, small values and references are held.
+They stay valid while no garbage collection begins; when one does, the content is read again, if it can be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 
-from kvctl.errors import UsageError
+from kvctl.errors import ConflictError, UsageError
 from kvctl.versions import commits
 from kvctl.versions.branch import staging
 from kvctl.versions.commits import CommitInfo
-from kvctl.versions.model import Commit, apart_id, inline_value, leaf_value
+from kvctl.versions.model import Commit, apart_id, leaf_value
 from kvctl.versions.store.protocol import Store
-from kvctl.versions.tree.chunks import Chunk
+from kvctl.versions.tree.chunks import Chunk, Chunker, Pair
 from kvctl.versions.tree.objects import Objects
-from kvctl.versions.tree.tree import Objects as Made
-from kvctl.versions.tree.tree import Reading, Tree, build
+from kvctl.versions.tree.tree import Made, Reading, Tree, get
+from kvctl.versions.tree.tree_update import HAND_OVER
 
 Content = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 """Keys and values; if it is not a mapping, sorted by the bytes of the keys without duplicates."""
+Check = Callable[[str, bytes], None]
+"""Raises UsageError for what no branch can hold."""
+Stored = Callable[[bytes], AsyncGenerator[Sequence[Pair], None]]
+"""Yields sorted entries as leaves store them, given the root of a tree that has some of their large values."""
 
 SHOWN = 80
 """Maximum characters of a key in a message."""
+PART_ENTRIES, PART_BYTES = 1000, 8 << 20
+"""Maximum number of entries, and bytes of large values, that are stored together."""
+TIMES = 3
+"""Number of attempts, if garbage collections interfere."""
 
 
 async def record(
-    store: Store, objects: Objects, branch: str, content: Content, info: CommitInfo, check: Callable[[str, bytes], None]
+    store: Store, objects: Objects, branch: str, content: Content, info: CommitInfo, check: Check
 ) -> Commit:
-    """Commit this content, and nothing else, onto a branch; `check` raises for what no branch can hold.
+    """Commit this content, and nothing else, onto a branch.
 
     Raises NothingToCommit, Staged, UsageError, BranchNotFound, ConflictError after too many retries.
     """
-    large: Made = {}
-    tree = build(_pairs(content, large, check))
+
+    async def stored(root: bytes) -> AsyncGenerator[Sequence[Pair], None]:
+        large, some = LargeValues(objects, root), list[Pair]()
+        before = b""
+        for key, value in sorted(content.items()) if isinstance(content, Mapping) else content:
+            check_entry(key, value, check)
+            name = key.encode()
+            if name <= before:
+                raise UsageError(f"`{key}` follows `{before.decode()}`: keys must be sorted and unique")
+            before = name
+            some.append((name, large.add(name, value)))
+            if len(some) >= PART_ENTRIES or large.size >= PART_BYTES:
+                await large.write()
+                yield some
+                some = []
+        await large.write()
+        yield some
+
+    times = TIMES if isinstance(content, Mapping) else 1
+    return await record_stored(store, objects, branch, stored, lambda: info, times=times)
+
+
+async def record_stored(
+    store: Store, objects: Objects, branch: str, stored: Stored, info: Callable[[], CommitInfo], *, times: int = TIMES
+) -> Commit:
+    """Commit entries as leaves store them, read `times` times at most; `info` is asked for when they were read.
+
+    Raises as `record`.
+    """
+    tree, begun = None, -1
     for _ in range(staging.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch)
-        known = await objects.run(_above_leaves(bytes.fromhex(state.head.root)))
-        made = await commits.move_to(store, objects, state, info, tree.root, _new(tree, large, known))
+        if state.collections.collection.begun != begun:
+            if not times:
+                raise ConflictError("A garbage collection interfered", hint="Try again")
+            times, begun = times - 1, state.collections.collection.begun
+            root = bytes.fromhex(state.head.root)
+            async with aclosing(stored(root)) as parts:
+                tree = await _built(objects, parts, await objects.run(_above_leaves(root)))
+        assert tree is not None
+        made = await commits.move_to(store, objects, state, info(), tree.root, tree.objects)
         if made is not None:
             return made
         await staging.pause()
     raise staging.busy(branch)
 
 
-def _pairs(content: Content, large: Made, check: Callable[[str, bytes], None]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield entries as leaves store them; the objects of large values are added to `large`. Raises UsageError."""
-    before = b""
-    for key, value in sorted(content.items()) if isinstance(content, Mapping) else content:
-        _check(key, value, check)
-        name = key.encode()
-        if name <= before:
-            raise UsageError(f"`{key}` follows `{before.decode()}`: keys must be sorted and unique")
-        before = name
+class LargeValues:
+    """Large values to write, except those that a tree has at the same key."""
+
+    def __init__(self, objects: Objects, root: bytes) -> None:
+        self._objects = objects
+        self._root = root
+        self._waiting: dict[bytes, tuple[bytes, bytes]] = {}
+        self.size = 0
+        """Bytes of the values that wait to be written."""
+
+    def add(self, name: bytes, value: bytes) -> bytes:
+        """Add the value of a key; return it as a leaf stores it."""
         stored, apart = leaf_value(value)
-        large.update(apart)
-        yield name, stored
+        if apart:
+            self._waiting[name] = stored, value
+            self.size += len(value)
+        return stored
+
+    async def write(self) -> None:
+        """Write the values added."""
+        if self._waiting:
+            waiting, self._waiting, self.size = self._waiting, {}, 0
+            known = await self._objects.run(get(self._root, list(waiting)))
+            new = {apart_id(one): value for name, (one, value) in waiting.items() if known.get(name) != one}
+            await self._objects.write(new, keep=False)
 
 
-def _new(tree: Tree, large: Made, known: set[bytes]) -> Made:
-    """Return the objects not in the tree whose ids are known; the large values of its leaves exist, too."""
-    found = {identity: data for identity, data in tree.objects.items() if identity not in known}
-    for data in list(found.values()):
-        chunk = Chunk.decode(data)
-        stored = (value for _, value in chunk.pairs if chunk.level == 0 and inline_value(value) is None)
-        found.update((apart_id(value), large[apart_id(value)]) for value in stored)
-    return found
+async def _built(objects: Objects, parts: AsyncIterator[Sequence[Pair]], known: set[bytes]) -> Tree:
+    """Return the tree of sorted entries, and its objects that are not stored; those known are."""
+    cut, made, row = Chunker(0), Made(), list[Pair]()
+
+    def end(chunk: Chunk) -> None:
+        row.append(made.add(chunk))
+        if row[-1][1] in known:
+            made.remove(row[-1][1])
+
+    async for some in parts:
+        for chunk in cut.add([key for key, _ in some], [value for _, value in some]):
+            end(chunk)
+        if made.size >= HAND_OVER:
+            await objects.write(made.take(), keep=False)
+        await asyncio.sleep(0)
+    if (last := cut.end()) is not None:
+        end(last)
+    whole = made.tree(row)
+    return Tree(whole.root, {identity: data for identity, data in whole.objects.items() if identity not in known})
 
 
 def _above_leaves(root: bytes) -> Reading[set[bytes]]:
@@ -77,7 +150,7 @@ def _above_leaves(root: bytes) -> Reading[set[bytes]]:
     return known
 
 
-def _check(key: str, value: bytes, check: Callable[[str, bytes], None]) -> None:
+def check_entry(key: str, value: bytes, check: Check) -> None:
     """Check a key and its value. Raises UsageError that names the key."""
     try:
         check(key, value)

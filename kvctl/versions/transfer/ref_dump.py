@@ -12,6 +12,7 @@ from kvctl.kv.dump.dump_format import entry_line
 from kvctl.kv.dump.dumper import Dumped
 from kvctl.units import format_time
 from kvctl.versions import commits, ref_reader, refs
+from kvctl.versions.model import leaf_value
 from kvctl.versions.ref_reader import Selection
 from kvctl.versions.repository import Repository
 
@@ -26,7 +27,8 @@ async def dump(
     """
     state = await ref_reader.state(repository.store, await refs.resolve(repository.store, ref))
     commit = state.head.commit
-    staged = len(await commits.differing(repository.objects, state.head, state.staged))
+    stored = {key: None if value is None else leaf_value(value)[0] for key, value in state.staged.items()}
+    staged = len(await commits.differing(repository.objects, state.head, stored))
     header = {
         "bucket": name,
         "config": config,
