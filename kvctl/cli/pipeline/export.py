@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from kvctl.pipeline.files.contents import Contents
     from kvctl.pipeline.jobs.export import Exported
+    from kvctl.pipeline.spark.engine import Engine
     from kvctl.pipeline.spark.session_config import Target
 
 app = group()
@@ -132,7 +133,8 @@ async def export(
     folder = export_files.folder_of(to)
     target_folder.check_vacant(folder, overwrite=overwrite)
     target = spark_target(master, remote, conf)
-    snapshot = await _snapshot_of(session, bucket, at)
+    # Spark on this machine starts while the job looks at the bucket; elsewhere, only if there is one.
+    snapshot = await _snapshot_of(session, bucket, at) if dry_run or at is not None or not target.local else {}
     if dry_run:
         _show_plan(session, name, snapshot, folder, format, mode)
         return
@@ -153,21 +155,23 @@ async def export(
 
 
 async def _export(
-    session: Session, target: "Target", bucket: str, contents: "Callable[[Any], Contents]", folder: "Path",
+    session: Session, target: "Target", bucket: str, contents: "Callable[[Engine], Contents]", folder: "Path",
     format: str, by_prefix: bool, overwrite: bool,
 ) -> "Exported":  # fmt: skip
-    from kvctl.pipeline.jobs.export import export
+    def job(engine: "Engine") -> "Exported":
+        from kvctl.pipeline.jobs.export import export  # while the JVM starts
 
-    job = partial(export, contents=contents, folder=folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
+        return export(engine, contents, folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
+
     return await run_job(
         session, target, f"Exporting {bucket}", job,
-        incomplete=f"Interrupted: the export to `{folder}` was not completed; run the command again",
+        incomplete=f"Interrupted: the export to `{folder}` was not completed; run the command again", brief=True,
     )  # fmt: skip
 
 
 def _contents_of(
     name: str, ref: str | None, reading: dict[str, str], connection: dict[str, str]
-) -> "Callable[[Any], Contents]":
+) -> "Callable[[Engine], Contents]":
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     from kvctl.pipeline.files.contents import of_bucket
     from kvctl.pipeline.options import parse
@@ -176,9 +180,11 @@ def _contents_of(
         from kvctl.pipeline.jobs.commit_rows import of_commit
 
         given = {"filter": reading["filter"]} if reading["filter"] else {}
-        return partial(of_commit, options=parse({"bucket": name, **given, **connection}), ref=ref)
+        of_ref = partial(of_commit, options=parse({"bucket": name, **given, **connection}), ref=ref)
+        return lambda engine: of_ref(engine.spark)
     given = {option: text for option, text in reading.items() if text}
-    return partial(of_bucket, options=parse({"bucket": name, **given, **connection}))
+    options = parse({"bucket": name, **given, **connection})
+    return lambda _: of_bucket(options)
 
 
 async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:

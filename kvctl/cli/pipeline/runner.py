@@ -99,8 +99,11 @@ async def run_job(
     job: Callable[["Engine"], T],
     *,
     incomplete: str | Callable[[], str] = "",
+    brief: bool = False,
 ) -> T:
     """Run the job and return its result. Errors of Spark are raised as KvctlError.
+
+    The job begins while Spark starts. `brief` is for one whose work is done in Python (see `Engine.begin`).
 
     An interruption cancels the running queries and lets the job clean up, then warns with `incomplete`, which may be
     a function that is called only then.
@@ -112,7 +115,7 @@ async def run_job(
     from kvctl.render.progress import Activity
 
     scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
-    run = _Run(target, job, scratch)
+    run = _Run(target, job, scratch, brief=brief)
     work = run.begin()
     try:
         with Activity(enabled=session.terminal.speaks and not session.options.quiet) as activity:
@@ -126,7 +129,6 @@ async def run_job(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     _show_cause(session, work.exception())
-    _prepare_archive(session, run)
     return work.result()
 
 
@@ -141,11 +143,12 @@ def _incomplete_text(work: "Future[T]", incomplete: str | Callable[[], str]) -> 
 class _Run(Generic[T]):
     """A job in a thread, as Spark's calls block."""
 
-    def __init__(self, target: "Target", job: Callable[["Engine"], T], scratch: "Path") -> None:
+    def __init__(self, target: "Target", job: Callable[["Engine"], T], scratch: "Path", *, brief: bool) -> None:
         self.engine: Engine | None = None
         self._target = target
         self._job = job
         self._scratch = scratch
+        self._brief = brief
         self._cancelled = False
         self._standing = "starting Spark"
         self._rate = Rate()
@@ -180,7 +183,7 @@ class _Run(Generic[T]):
         return self._standing
 
     async def cancel(self, work: "Future[T]") -> None:
-        """Cancel the job and wait up to CANCEL_TIMEOUT_S for its end; return immediately without a session."""
+        """Cancel the job or the start of Spark, and wait up to CANCEL_TIMEOUT_S for the job's end."""
         import asyncio
 
         self._cancelled = True
@@ -198,7 +201,7 @@ class _Run(Generic[T]):
     def _run(self) -> T | None:
         from kvctl.pipeline.spark.engine import Engine
 
-        with Engine.start(self._target, scratch=self._scratch) as engine:
+        with Engine.begin(self._target, scratch=self._scratch, brief=self._brief) as engine:
             self.engine = engine
             if self._cancelled:
                 return None
@@ -208,11 +211,12 @@ class _Run(Generic[T]):
         """Update the progress until the job ends; a call to the JVM can be slow."""
         while not work.done():
             time.sleep(PROGRESS_INTERVAL_S)
-            if self.engine is not None:
-                found = self.engine.progress()
+            if self.engine is not None and self.engine.started:
+                found, doing = self.engine.progress(), self.engine.doing
                 rows = self._rate.text(found.rows) if found else ""
                 tasks = tasks_text(found) if found else ""
-                self._standing = ", ".join(filter(None, (self.engine.doing, rows, tasks))) or "planning"
+                doing = doing if isinstance(doing, str) else doing()
+                self._standing = ", ".join(filter(None, (doing, rows, tasks))) or "planning"
 
 
 def tasks_text(found: "JobProgress") -> str:
@@ -255,11 +259,3 @@ def _show_cause(session: Session, error: BaseException | None) -> None:
         from kvctl.pipeline.spark.failure import text_of
 
         session.terminal.emit(escape(text_of(error.__cause__), keep="\n\t"))
-
-
-def _prepare_archive(session: Session, run: _Run[T]) -> None:
-    """Create the class archive in the background, for a faster next start."""
-    from kvctl.pipeline.spark.class_trainer import train_aside
-
-    if run.engine is not None and run.engine.archive is not None and train_aside(run.engine.archive):
-        session.note(f"Caching Spark's classes in the background for faster starts: {run.engine.archive.path}")

@@ -5,8 +5,9 @@ They come from a bucket at one revision, or from other rows of the same columns,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import RefusedError
@@ -18,16 +19,16 @@ from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.read import worker_connection
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-NOW = "current_timestamp()"
-"""Time of the machine that runs Spark's driver: the fallback if no server is asked."""
+    from kvctl.pipeline.read.batch_reader import KvReader
 
-
-def ttl_left(now: str = NOW) -> str:
-    """Return the SQL expression for the seconds that entries with a ttl have left at a time."""
-    age = f"(unix_micros({now}) - unix_micros(created)) / 1000000D"
-    return f"case when ttl is not null then greatest(1D, round(ttl - {age})) end"
+TTL_LEFT = (
+    "case when ttl is not null then "
+    "greatest(1D, round(ttl - (unix_micros(current_timestamp()) - unix_micros(created)) / 1000000D)) end"
+)
+"""SQL expression for the seconds that entries with a ttl have left, by the clock of this machine."""
 
 
 def server_time(info: StreamInfo) -> str:
@@ -35,11 +36,19 @@ def server_time(info: StreamInfo) -> str:
     return f"timestamp_micros({ServerClock.from_info(info).now_ns() // 1000})"
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """Rows that tasks read themselves, without Spark SQL: `read` is called with each of the parts, in a task."""
+
+    parts: Sequence[Any]
+    read: Callable[[Any], Iterator[pa.RecordBatch]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """Rows with the data source's columns, and their origin."""
 
-    rows: DataFrame
+    rows: DataFrame | TaskRows
     bucket: str
     incarnation: str
     """Creation time of the stream, RFC 3339."""
@@ -52,21 +61,43 @@ class Contents:
     """Commit, for a versioned bucket."""
 
 
-def of_bucket(spark: SparkSession, options: SourceOptions) -> Contents:
+def of_bucket(options: SourceOptions) -> Contents:
     """Return a bucket's latest entries or its history, as of its current last revision, with remaining ttls.
 
     Raises BucketNotFound, RefusedError.
     """
-    info = worker_connection.run(info_of(options))
-    cut = int(info["state"]["last_seq"])
-    from pyspark.sql.functions import expr
+    from kvctl.pipeline.read.batch_reader import KvReader
+    from kvctl.pipeline.read.columns import schema_of
 
-    wanted = replace(options, columns=COLUMNS, include_deleted=options.mode == "latest", as_of=cut or None)
-    rows = read(spark, wanted).withColumn("ttl", expr(ttl_left(server_time(info))))
+    wanted = replace(options, columns=COLUMNS, include_deleted=options.mode == "latest")
+    reader = KvReader(schema_of(COLUMNS), wanted)
+
+    async def planned() -> tuple[StreamInfo, int, Sequence[Any]]:
+        async with worker_connection.connected(options) as client:
+            plan, parts = await reader.planned(client.bucket(options.bucket))
+            return plan.info, plan.cut.revision, parts
+
+    info, cut, parts = worker_connection.run(planned())
+    now_us = ServerClock.from_info(info).now_ns() // 1000
     return Contents(
-        rows=rows, bucket=options.bucket, incarnation=info["created"], config=info["config"],
-        mode=options.mode, filters=options.filter, cut=cut,
+        rows=TaskRows(parts, partial(_rows, reader, now_us)), bucket=options.bucket, incarnation=info["created"],
+        config=info["config"], mode=options.mode, filters=options.filter, cut=cut,
     )  # fmt: skip
+
+
+def _rows(reader: KvReader, now_us: int, part: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part, each ttl as the seconds left at a time, at least one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in reader.read(part):
+        ttl = batch["ttl"]
+        if ttl.null_count < len(batch):
+            age = pc.divide(pc.subtract(float(now_us), batch["created"].cast(pa.int64()).cast(pa.float64())), 1e6)
+            left = pc.round(pc.subtract(ttl, age), round_mode="half_towards_infinity")
+            ttl = pc.max_element_wise(left, 1.0, skip_nulls=False)
+            batch = batch.set_column(batch.schema.get_field_index("ttl"), "ttl", ttl)
+        yield batch
 
 
 def read(spark: SparkSession, options: SourceOptions) -> DataFrame:

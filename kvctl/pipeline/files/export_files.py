@@ -89,18 +89,6 @@ def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
             yield from _data_files(path, above | {place})
 
 
-def hashed(path: Path, name: str, format: str, advance: Advance = lambda _: None) -> Part:
-    """Return the file with its size, rows and hash, after flushing it to disk. Raises OSError."""
-    checksum, lines = Checksum(), 0
-    with path.open("rb", buffering=0) as file:
-        for block in checksum.read(file):
-            lines += block.count(b"\n") if format != "parquet" else 0
-            advance(len(block))
-        os.fsync(file.fileno())
-    rows = _parquet_rows(path) if format == "parquet" else max(lines - (format == "csv"), 0)
-    return Part(name, checksum.size, rows, checksum.sha256)
-
-
 def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[Damage]:
     """Return all differences between an export and its manifest, by file; empty for a complete one."""
     known = {part.name for part in manifest.files}
@@ -148,10 +136,3 @@ def _compared(folder: Path, expected: Part, advance: Advance) -> Damage | None:
     if checksum.sha256 != expected.sha256:
         return Damage(name, "changed", f"`{name}` has been changed")
     return None
-
-
-def _parquet_rows(path: Path) -> int:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        return int(file.metadata.num_rows)

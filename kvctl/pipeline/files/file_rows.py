@@ -1,4 +1,4 @@
-"""Rows in files: write a bucket's entries as Parquet, JSON or CSV, and read them, or a table, back.
+"""Rows in files: read a bucket's entries from Parquet, JSON or CSV files, or a table.
 
 Parquet stores a value as bytes. JSON has an entry object of `kvctl get` per line, CSV the same columns: UTF-8 text as
 it is, with `encoding` `utf-8`, anything else as base64. In CSV text with control characters is base64, too: a record is
@@ -29,11 +29,6 @@ EXTENSIONS = {
     ".tab": "tsv",
 }  # fmt: skip
 
-_TEXT = "cast(value as string)"
-_LINES = f"is_valid_utf8({_TEXT})"
-_FIELD = rf"{_LINES} and not {_TEXT} rlike '[\\x00-\\x1f\\x7f]'"
-_BASE64 = r"translate(base64(value), '\r\n', '')"
-_MOMENT = "date_format(created, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
 _BYTES = (
     "case when operation <> 'PUT' and coalesce(value, '') = '' then null when encoding = 'base64' then unbase64(value) "
     "else cast(coalesce(value, '') as binary) end"
@@ -49,7 +44,6 @@ _SCHEMAS = {
 _CSV = {
     "header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false",
 }  # fmt: skip
-_NO_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 PROBLEM = "_problem"
 """Column that is not written: the reason why its row cannot be written, if known."""
 _BROKEN = "_kvctl_broken"
@@ -61,13 +55,6 @@ _UNKNOWN_ENCODING = "concat('`', encoding, '` is not an encoding: use utf-8 or b
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 PREFIX = "prefix"
 """Column that an export can be partitioned by: a key's first token, null for keys with only one."""
-
-
-def write(rows: DataFrame, path: Path, format: str, *, bucket: str, by_prefix: bool = False) -> None:
-    """Write rows with the data source's columns into a new folder."""
-    shaped = rows.selectExpr(*_shape(format, bucket), *([_prefix()] if by_prefix else []))
-    writer = shaped.write.format(format).options(**_NO_MARK, **(_CSV if format == "csv" else {}))
-    (writer.partitionBy(PREFIX) if by_prefix else writer).save(f"file:{path}")
 
 
 def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
@@ -166,25 +153,6 @@ def format_of(path: Path) -> str | None:
     """Return the format given by the extension of a file, or of a folder's first file."""
     first = path if path.is_file() else next(data_files(path), path)
     return EXTENSIONS.get(first.suffix.lower())
-
-
-def _shape(format: str, bucket: str) -> list[str]:
-    """Return the columns as expressions, in the order of the files."""
-    if format == "parquet":
-        return list(COLUMNS)
-    plain = _LINES if format == "json" else _FIELD
-    value = [
-        f"case when value is null then '' when {plain} then {_TEXT} else {_BASE64} end as value",
-        f"case when value is null or {plain} then 'utf-8' else 'base64' end as encoding",
-    ]
-    columns = ["key", "revision", f"{_MOMENT} as created", "operation", *value, "ttl"]
-    if format == "json":
-        return [f"'{bucket}' as bucket", *columns, "headers"]
-    return [*columns, "to_json(headers) as headers"]
-
-
-def _prefix() -> str:
-    return f"case when key like '%.%' then substring_index(key, '.', 1) end as {PREFIX}"
 
 
 def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:

@@ -14,23 +14,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvctl import atomic_file
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.pipeline.files.export_files import (
-    Advance,
-    data_files,
-    has_manifest,
-    hashed,
-    in_parallel,
-)
+from kvctl.pipeline.files.export_files import has_manifest
 from kvctl.pipeline.files.export_manifest import (
     MANIFEST,
     Manifest,
     Part,
     encode,
 )
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.files.export_writer import WrittenFile
 
 STAGING = "_incomplete"
 """Subfolder; readers skip such names."""
@@ -98,15 +96,24 @@ def taken(folder: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def staged(staging: Path, format: str, advance: Advance = lambda _: None) -> list[Staged]:
-    """Return the written files, hashed, under short names: `part-00000.parquet`, in a folder for each prefix."""
+def staged(staging: Path, format: str, files: Sequence[WrittenFile]) -> list[Staged]:
+    """Give the written files short names: `part-00000.parquet`, in a folder for each prefix."""
     counts: dict[Path, int] = {}
-    named = []
-    for path in data_files(staging):
-        within = path.relative_to(staging).parent
+    found = []
+    for file in files:
+        within = Path(file.name).parent
         number = counts[within] = counts.get(within, -1) + 1
-        named.append((path, (within / f"part-{number:05}.{format}").as_posix()))
-    return in_parallel(lambda item: Staged(item[0], hashed(*item, format, advance)), named)
+        name = (within / f"part-{number:05}.{format}").as_posix()
+        found.append(Staged(staging / file.name, Part(name, file.bytes, file.rows, file.sha256)))
+    return found
+
+
+def size_of(path: Path) -> int | None:
+    """Return the size of a file; None if it does not exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def occupants(folder: Path) -> Removed:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import ConflictError, UsageError
 from kvctl.pipeline.files import export_files, folder_swap
 from kvctl.pipeline.files.capture_folder import CaptureFolder, State
-from kvctl.pipeline.files.contents import Contents, ttl_left
+from kvctl.pipeline.files.contents import TTL_LEFT, Contents
 from kvctl.pipeline.files.export_manifest import LATEST, MANIFEST
 from kvctl.pipeline.files.file_rows import COLUMNS, literal
 from kvctl.pipeline.jobs.export import Exported, export
@@ -56,7 +56,7 @@ def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
     state = check_places(capture, folder)
     source = CaptureFolder(capture)
     with folder_swap.beside(folder) as new:
-        exported = export(engine, lambda spark: _contents(spark, source, state), new)
+        exported = export(engine, lambda engine: _contents(engine.spark, source, state), new)
         _mark(new, capture, state)
         replaced = _check_own(folder, state)
         folder_swap.take_place(folder, new)
@@ -77,7 +77,7 @@ def _contents(spark: SparkSession, source: CaptureFolder, state: State) -> Conte
 
     paths = source.files(state)
     _require_all(paths, source, state)
-    rows = newest(_changes(spark, paths), state.config).withColumn("ttl", expr(ttl_left()))
+    rows = newest(_changes(spark, paths), state.config).withColumn("ttl", expr(TTL_LEFT))
     return Contents(
         rows=rows.select(*COLUMNS), bucket=state.bucket, incarnation=state.incarnation, config=state.config,
         mode=LATEST, cut=state.revision,

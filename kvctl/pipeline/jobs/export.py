@@ -1,24 +1,27 @@
-"""Export a bucket into a folder of Parquet, JSON or CSV files with a manifest, as of one revision."""
+"""Export a bucket into a folder of Parquet, JSON or CSV files with a manifest, as of one revision.
+
+Tasks read the rows and write files of them, hashed on the way; the driver names the files and writes the manifest.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
-from kvctl.pipeline.files import file_rows, target_folder
-from kvctl.pipeline.files.contents import Contents
-from kvctl.pipeline.files.export_files import Advance
+from kvctl.pipeline.files import export_writer, file_rows, target_folder
+from kvctl.pipeline.files.contents import Contents, TaskRows
 from kvctl.pipeline.files.export_manifest import HISTORY, Manifest
+from kvctl.pipeline.files.export_writer import Form, Written
 from kvctl.pipeline.files.target_folder import Removed, Staged
-from kvctl.units import format_time
+from kvctl.pipeline.spark import tasks
+from kvctl.units import format_size, format_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from kvctl.pipeline.spark.engine import Engine
 
 
@@ -33,8 +36,8 @@ class Exported:
 
 
 def export(
-    engine: Engine, contents: Callable[[SparkSession], Contents], folder: Path, *, format: str = "parquet",
-    by_prefix: bool = False, overwrite: bool = False, hashed: Advance = lambda _: None,
+    engine: Engine, contents: Callable[[Engine], Contents], folder: Path, *, format: str = "parquet",
+    by_prefix: bool = False, overwrite: bool = False,
 ) -> Exported:  # fmt: skip
     """Write the rows that `contents` returns into the folder, and a manifest once all of them are there.
 
@@ -44,50 +47,47 @@ def export(
     target_folder.check_vacant(folder, overwrite=overwrite)
     removed = target_folder.occupants(folder)
     with target_folder.taken(folder) as staging, engine.explaining():
-        found = contents(engine.spark)
-        engine.doing = f"writing {format}"
-        counts = _write(found, staging, format, by_prefix)
-        engine.doing = "hashing"
-        files = target_folder.staged(staging, format, hashed)
-        _require_all(folder, files, counts["rows"])
-        manifest = _manifest(found, files, format, by_prefix, counts)
+        found = contents(engine)
+        engine.doing = lambda: f"writing {format}, {format_size(target_folder.occupants(staging).bytes)}"
+        written = _write(engine, found, staging, format, by_prefix)
+        files = target_folder.staged(staging, format, [file for one in written for file in one.files])
+        _require_all(folder, files)
+        manifest = _manifest(found, files, format, by_prefix, written)
         target_folder.take_over(folder, files, manifest)
     return Exported(str(folder), manifest, removed, time.monotonic() - begun)
 
 
-def _write(contents: Contents, staging: Path, format: str, by_prefix: bool) -> dict[str, Any]:
-    """Write the rows. Counts rows, entries newer than the cut (deletions included), ttls and headers."""
-    from pyspark.sql import Observation
-    from pyspark.sql.functions import expr
-
-    observation = Observation()
-    wanted = "true" if contents.mode == HISTORY else "operation = 'PUT'"
-    newer = "false" if contents.cut is None else f"revision > {contents.cut}"
-    counted = {
-        "rows": f"count_if({wanted})",
-        "newer": f"count_if({newer})",
-        "ttl": "count(ttl)",
-        "headers": "count(headers)",
-    }
-    counts = [expr(text).alias(name) for name, text in counted.items()]
-    rows = contents.rows.observe(observation, *counts).where(wanted)
-    file_rows.write(rows, staging, format, bucket=contents.bucket, by_prefix=by_prefix)
-    return observation.get
+def _write(engine: Engine, contents: Contents, staging: Path, format: str, by_prefix: bool) -> list[Written]:
+    form = Form(
+        staging=str(staging), bucket=contents.bucket, format=format, by_prefix=by_prefix,
+        history=contents.mode == HISTORY, cut=contents.cut,
+    )  # fmt: skip
+    staging.mkdir(parents=True)
+    rows = contents.rows
+    if isinstance(rows, TaskRows):
+        return tasks.over_items(engine, rows.parts, partial(_write_part, rows, form))
+    return tasks.over_rows(rows.select(*file_rows.COLUMNS), partial(export_writer.write, form=form))
 
 
-def _require_all(folder: Path, files: list[Staged], rows: int) -> None:
-    """Raises KvctlError if the files visible on this machine do not have all rows."""
-    there = sum(file.part.rows for file in files)
-    if there != rows:
+def _write_part(rows: TaskRows, form: Form, part: Any) -> Iterator[Written]:
+    return export_writer.write(rows.read(part), form)
+
+
+def _require_all(folder: Path, files: Sequence[Staged]) -> None:
+    """Raises KvctlError if files of the tasks are not visible on this machine, in full."""
+    there = [file for file in files if target_folder.size_of(file.path) == file.part.bytes]
+    if len(there) < len(files):
+        rows, found = (sum(file.part.rows for file in some) for some in (files, there))
         raise KvctlError(
-            f"{rows} rows were written, but `{folder}` has files with {there}",
+            f"{rows} rows were written, but `{folder}` has files with {found}",
             hint="On a cluster the folder must be shared by all its machines and this one",
         )
 
 
 def _manifest(
-    contents: Contents, files: list[Staged], format: str, by_prefix: bool, counts: Mapping[str, int]
+    contents: Contents, files: Sequence[Staged], format: str, by_prefix: bool, written: Sequence[Written]
 ) -> Manifest:
+    counts = {"ttl": sum(one.ttls for one in written), "headers": sum(one.headers for one in written)}
     parts = tuple(sorted((file.part for file in files), key=lambda part: part.name))
     return Manifest(
         bucket=contents.bucket,
@@ -95,7 +95,7 @@ def _manifest(
         incarnation=contents.incarnation,
         config=contents.config,
         cut=contents.cut,
-        newer=counts["newer"],
+        newer=sum(one.newer for one in written),
         mode=contents.mode,
         filters=contents.filters,
         format=format,

@@ -17,7 +17,8 @@ from kvctl.pipeline.read.worker_connection import connected, iterate, run
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kvctl.pipeline.read.snapshot_plan import Cut, Part
+    from kvctl.kv.bucket import Bucket
+    from kvctl.pipeline.read.snapshot_plan import Cut, Part, Plan
 
 
 class KvPartition(InputPartition):
@@ -48,13 +49,17 @@ class KvReader(DataSourceReader):
         if isinstance(partition, KvPartition):  # there are none if there is nothing to read
             yield from iterate(lambda: self._batches(partition))
 
-    async def _parts(self) -> list[InputPartition]:
+    async def planned(self, bucket: Bucket) -> tuple[Plan, list[InputPartition]]:
+        """Return the plan and the tasks' parts. Raises as `partitions`."""
         from kvctl.pipeline.read.snapshot_plan import plan
 
+        planned = await plan(bucket, self._options, self._wanted)
+        parts = await planned.parts()
+        return planned, [KvPartition(planned.cut, part) for part in parts]
+
+    async def _parts(self) -> list[InputPartition]:
         async with connected(self._options) as client:
-            planned = await plan(client.bucket(self._options.bucket), self._options, self._wanted)
-            parts = await planned.parts()
-            return [KvPartition(planned.cut, part) for part in parts]
+            return (await self.planned(client.bucket(self._options.bucket)))[1]
 
     async def _batches(self, partition: KvPartition) -> AsyncGenerator[pa.RecordBatch, None]:
         from kvctl.pipeline.read.arrow_decoder import Decoder

@@ -75,13 +75,13 @@ class Plan:
         self._options = options
         self._wanted = wanted
         self._binding = binding
-        self._info = binding.info
+        self.info = binding.info
         self._filters = wanted.filters(options.filter)
-        state = self._info["state"]
+        state = self.info["state"]
         self._last = int(state["last_seq"])
         self._changes = options.mode == "changes"
         self.cut = Cut(
-            binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self._info["created"],
+            binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self.info["created"],
             options.as_of or self._last, self._filters or (),
             first=max(wanted.first, options.from_revision or 1, int(state["first_seq"])),
             last=min(wanted.last, options.to_revision or LATEST),
@@ -111,7 +111,7 @@ class Plan:
 
     def _every_message_counts(self) -> bool:
         """Return whether every message in a range belongs to the result, and only writers can remove it."""
-        state, config = self._info["state"], self._info["config"]
+        state, config = self.info["state"], self.info["config"]
         if config.get("max_age") or config.get("allow_msg_ttl") or self.cut.revision < self._last:
             return False
         return self._options.mode == "history" or state["messages"] == state.get("num_subjects", 0)
@@ -169,12 +169,12 @@ class Plan:
     async def _unchanged(self) -> bool:
         """Return whether nothing was written or removed since the cut."""
         now = await streams.info(self._binding.api, self._binding.stream)
-        return _extent(now) == _extent(self._info)
+        return _extent(now) == _extent(self.info)
 
     def _whole(self) -> int | None:
         """Return the bucket's number of messages at the cut, if all of them are read."""
-        state = self._info["state"]
-        if self._info["config"].get("sources") or self._narrowed:
+        state = self.info["state"]
+        if self.info["config"].get("sources") or self._narrowed:
             return None
         return int(state["messages"] if self._options.mode == "history" else state.get("num_subjects", 0))
 
@@ -182,7 +182,7 @@ class Plan:
     def _narrowed(self) -> bool:
         """Return whether revisions are left out."""
         cut = self.cut
-        return cut.first > int(self._info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
+        return cut.first > int(self.info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
 
 
 async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:

@@ -5,9 +5,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
+from socketserver import TCPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +27,7 @@ from kvctl.pipeline.spark.preflight import check_reachable
 from kvctl.pipeline.spark.session_config import Target, session_settings, settings
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -36,15 +41,11 @@ class Engine:
     Spark errors raised in the block leave it as KvctlErrors.
     """
 
-    def __init__(self, spark: "SparkSession", target: Target, started: "_Start") -> None:
-        self.spark = spark
+    def __init__(self, target: Target, started: "_Start") -> None:
         self.target = target
-        self.archive = started.archive
-        """Class archive that a JVM of this machine starts with, or would; None behind a Connect server."""
-        self.doing = ""
+        self.doing: str | Callable[[], str] = ""
         """Current activity of the job beyond Spark's own stages, for the user; set by the job."""
-        self._scratch = started.scratch
-        self._jvm = started.jvm
+        self._start = started
 
     @classmethod
     def start(cls, target: Target | None = None, *, scratch: Path | None = None, record: Path | None = None) -> Self:
@@ -53,27 +54,66 @@ class Engine:
         `scratch` is a directory of its own, removed when it is closed; `record` is the file for the JVM's class
         archive. Raises KvctlError: without the extra or a Java, or for an unreachable master.
         """
+        engine = cls.begin(target, scratch=scratch, record=record)
+        try:
+            _ = engine.spark
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    @classmethod
+    def begin(
+        cls, target: Target | None = None, *, scratch: Path | None = None, record: Path | None = None,
+        brief: bool = False,
+    ) -> Self:  # fmt: skip
+        """Return while Spark is still starting; the first use of `spark` or `context` raises what `start` would.
+
+        With `brief`, the JVM compiles quickly rather than well, for jobs whose work is done in Python.
+        """
         require_spark()
         target = target or Target()
         check_reachable(target)
-        _keep_quiet()
-        started = _Start(target, scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-")), record)
-        try:
-            return cls(started.session(), target, started)
-        except BaseException as error:
-            tail = log_tail(started.scratch)
-            shutil.rmtree(started.scratch, ignore_errors=True)
-            if isinstance(error, KvctlError) or not isinstance(error, Exception):
-                raise
-            raise not_started(error, tail) from error
+        _keep_quiet()  # imports pyspark, whose modules two threads cannot import at a time
+        started = _Start(target, scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-")), record, brief=brief)
+        threading.Thread(target=started.run, name="spark", daemon=True).start()
+        return cls(target, started)
+
+    @property
+    def started(self) -> bool:
+        """Return whether Spark runs, so that it can be asked without waiting."""
+        outcome = self._start.outcome
+        return outcome.done() and outcome.exception() is None
+
+    @property
+    def archive(self) -> Archive | None:
+        """Class archive that a JVM of this machine starts with, or would; None behind a Connect server."""
+        return self._start.archive
+
+    @property
+    def context(self) -> "SparkContext":
+        """Context of a classic session, which runs tasks without Spark SQL."""
+        found: SparkContext = self._start.wait()
+        return found
+
+    @cached_property
+    def spark(self) -> "SparkSession":
+        """Session, created when it is first used: loading Spark SQL takes seconds that some jobs do not need."""
+        from pyspark.sql import SparkSession
+
+        spark: SparkSession = self._start.wait() if self.target.remote else SparkSession(self.context)
+        register(spark)
+        return spark
 
     def progress(self) -> JobProgress | None:
         """Return the progress of the newest job; None between jobs, and behind Spark Connect. Thread-safe."""
-        return None if self.target.remote else current_progress(self.spark)
+        if self.target.remote or not self.started:
+            return None
+        return current_progress(self.context, vars(self).get("spark"))
 
     def log_tail(self) -> str:
         """Return the last lines that Spark logged on this machine."""
-        return log_tail(self._scratch)
+        return log_tail(self._start.scratch)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -87,34 +127,42 @@ class Engine:
             raise found from error
 
     def cancel(self) -> None:
-        """Stop running jobs, streams first; the waiting thread gets an error. Thread-safe."""
+        """Stop running jobs, streams first, or the start; the waiting thread gets an error. Thread-safe."""
+        self._start.abandon()
         with suppress(Exception):
-            for query in self.spark.streams.active:
+            for query in vars(self)["spark"].streams.active:
                 query.stop()
         with suppress(Exception):
-            self.spark.interruptAll()
+            vars(self)["spark"].interruptAll()
         with suppress(Exception):
             if not self.target.remote:
-                self.spark.sparkContext.cancelAllJobs()
+                self.context.cancelAllJobs()
 
     def end_jvm(self, patience: float) -> None:
         """End the JVM after `close`, which otherwise lives as long as this process; no session can start afterwards.
 
         Raises KvctlError when it takes longer than `patience` seconds.
         """
-        if self._jvm is not None:
-            self._jvm.stdin.close()
+        jvm = self._jvm
+        if jvm is not None:
+            jvm.stdin.close()
             try:
-                self._jvm.wait(patience)
+                jvm.wait(patience)
             except subprocess.TimeoutExpired:
-                self._jvm.kill()
+                jvm.kill()
                 raise KvctlError("Spark's JVM did not end") from None
 
     def close(self) -> None:
         """End the session and remove its files on this machine."""
-        with suppress(Exception):
-            self.spark.stop()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._start.abandon()
+        if self.started:
+            with suppress(Exception):
+                vars(self).get("spark", self._start.wait()).stop()
+        shutil.rmtree(self._start.scratch, ignore_errors=True)
+
+    @property
+    def _jvm(self) -> Any:
+        return self._start.jvm
 
     def __enter__(self) -> Self:
         return self
@@ -147,32 +195,51 @@ def log_tail(scratch: Path) -> str:
 
 
 class _Start:
-    """Start of a session."""
+    """Start of Spark, in a thread of its own."""
 
-    def __init__(self, target: Target, scratch: Path, record: Path | None) -> None:
-        self._target = target
+    def __init__(self, target: Target, scratch: Path, record: Path | None, *, brief: bool) -> None:
+        self.outcome: Future[Any] = Future()
+        """The context, or the session of a Connect server."""
         self.scratch = scratch
         self.archive: Archive | None = None
         self.jvm: Any = None
         """The JVM's process, if it was started here: there is one per Python process."""
+        self._target = target
         self._record = record
+        self._brief = brief
         self._log = scratch / "spark.log"
 
-    def session(self) -> "SparkSession":
-        """Return a session with `nats-kv` registered."""
-        spark = self._connect() if self._target.remote else self._classic()
+    def run(self) -> None:
+        """Start, and settle the outcome."""
         try:
-            register(spark)
-        except BaseException:
-            spark.stop()
-            raise
-        return spark
+            found = self._connect() if self._target.remote else self._classic()
+        except BaseException as error:
+            with suppress(InvalidStateError):
+                self.outcome.set_exception(error)
+            return
+        try:
+            self.outcome.set_result(found)
+        except InvalidStateError:
+            found.stop()
 
-    def _classic(self) -> "SparkSession":
+    def wait(self) -> Any:
+        """Return the outcome. Raises KvctlError if Spark did not start."""
+        try:
+            return self.outcome.result()
+        except KvctlError:
+            raise
+        except Exception as error:
+            raise not_started(error, log_tail(self.scratch)) from error
+
+    def abandon(self) -> None:
+        """Give up the start: who waits for it gets an error. No effect once Spark runs."""
+        with suppress(InvalidStateError):
+            self.outcome.set_exception(KvctlError("Spark was not started: it is no longer needed"))
+
+    def _classic(self) -> "SparkContext":
         """Start driver and JVM on this machine. The JVM's output goes only to the log."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
 
         with _environment(self._surroundings()), open(self._log, "ab") as log:
             conf = SparkConf(loadDefaults=False).setAll(list(self._settings().items()))
@@ -180,7 +247,10 @@ class _Start:
             if SparkContext._gateway is None:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
                 self.jvm = gateway.proc
-            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+                if self.outcome.done():  # it was given up
+                    self.jvm.stdin.close()
+                    raise KvctlError("Spark is no longer needed")
+            return SparkContext(conf=conf, gateway=gateway)
 
     def _connect(self) -> "SparkSession":
         """Start a client of a Connect server; `local[N]` starts one here, as pyspark does."""
@@ -195,6 +265,8 @@ class _Start:
         options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
         if self.archive is not None:
             options += self.archive.record(self._record) if self._record else self.archive.use()
+        if self._brief:
+            options.append("-XX:TieredStopAtLevel=1")
         quoted = " ".join(f'"{option}"' if " " in option else option for option in options)
         return settings(self._target, cores=_cores(), scratch=str(self.scratch), java_options=quoted)
 
@@ -216,13 +288,26 @@ class _Start:
 
 
 def _keep_quiet() -> None:
-    """Suppress pyspark's own output: query errors as JSON, and a traceback when the JVM has ended."""
+    """Suppress pyspark's own output: query errors as JSON, and a traceback when the JVM has ended.
+
+    Stopping a session must not wait for its server of accumulators, which looks for the end every half second.
+    """
     from pyspark.accumulators import AccumulatorTCPServer
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    AccumulatorTCPServer.shutdown = _shut_down_aside  # type: ignore[method-assign, assignment]
+
+
+def _shut_down_aside(server: Any) -> None:
+    def work() -> None:
+        server.server_shutdown = True
+        TCPServer.shutdown(server)
+        server.server_close()
+
+    threading.Thread(target=work, name="accumulators", daemon=True).start()
 
 
 def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 ROWS = "number of output rows"
@@ -23,10 +24,10 @@ class JobProgress:
     rows: int | None = None
 
 
-def current_progress(spark: "SparkSession") -> JobProgress | None:
-    """Return the progress of the newest job of a classic session; None between jobs, and if unknown."""
+def current_progress(context: "SparkContext", spark: "SparkSession | None") -> JobProgress | None:
+    """Return the progress of the newest job; None between jobs, and if unknown. Rows need a session."""
     with suppress(Exception):  # the session may end concurrently
-        tracker = spark.sparkContext.statusTracker()
+        tracker = context.statusTracker()
         job = tracker.getJobInfo(max(tracker.getActiveJobsIds(), default=-1))
         stages = sorted(job.stageIds) if job else []
         running = [(number, info) for number in stages if (info := tracker.getStageInfo(number)) is not None]
@@ -35,7 +36,7 @@ def current_progress(spark: "SparkSession") -> JobProgress | None:
             number, info = active[0]
             place = stages.index(number) + 1
             tasks = (info.numActiveTasks, info.numCompletedTasks, info.numTasks)
-            return JobProgress(place, len(stages), *tasks, _rows(spark))
+            return JobProgress(place, len(stages), *tasks, _rows(spark) if spark else None)
     return None
 
 

@@ -10,6 +10,7 @@ from kvctl.pipeline.files import target_folder
 from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest
 from kvctl.server import Server
 from tests.cli.conftest import Run
+from tests.pipeline.written_files import written_files
 from tests.support.raw import RawClient
 
 Env = dict[str, str]
@@ -28,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
         staging.mkdir(parents=True)
         (staging / "part-0.json").write_bytes(b'{"key":"a","value":"1","encoding":"utf-8"}\n')
         (staging / "part-1.json").write_bytes(b'{"key":"b","value":"2","encoding":"utf-8"}\n')
-        staged = target_folder.staged(staging, "json")
+        staged = target_folder.staged(staging, "json", written_files(staging))
         parts = tuple(file.part for file in staged)
         manifest = Manifest(
             bucket="orders", incarnation="2026-11-21T10:00:00Z", config={"name": "KV_orders"}, cut=2, mode="latest",

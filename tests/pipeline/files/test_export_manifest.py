@@ -16,6 +16,7 @@ from kvctl.pipeline.files.export_manifest import (
     decode,
     encode,
 )
+from tests.pipeline.written_files import written_files
 
 ROWS = [b'{"key": "a"}\n', b'{"key": "b"}\n{"key": "c"}\n', b'{"key": "d"}\n{"key": "e"}\n{"key": "f"}\n']
 
@@ -46,7 +47,7 @@ def export(tmp_path: Path) -> Path:
             place.mkdir(parents=True, exist_ok=True)
             (place / f"part-0000{number}-4e2d-c000.json").write_bytes(data)
             (place / f".part-0000{number}-4e2d-c000.json.crc").write_bytes(b"crc")
-        staged = target_folder.staged(staging, "json")
+        staged = target_folder.staged(staging, "json", written_files(staging))
         target_folder.take_over(folder, staged, manifest_of([file.part for file in staged]))
     return folder
 

@@ -6,15 +6,18 @@ import io
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kvctl.errors import UsageError
-from kvctl.pipeline.files import file_rows
+from kvctl.pipeline.files import export_writer, file_rows
 from kvctl.pipeline.files.export_files import data_files
 from kvctl.pipeline.files.export_manifest import Manifest, Part
+from kvctl.pipeline.files.export_writer import Form
+from kvctl.pipeline.spark.tasks import over_rows
 
 FORMATS = ("parquet", "json", "csv")
 ODD = [
@@ -24,6 +27,12 @@ ODD = [
     bytes(range(256)) * 4096, b"x" * 1_048_576,
 ]  # fmt: skip
 """Among them two of a megabyte; base64 of the first has more characters than MIME puts into a line."""
+
+
+def write(rows: DataFrame, folder: Path, format: str, *, by_prefix: bool = False) -> None:
+    """Write rows as an export does, in a task for each partition."""
+    form = Form(staging=str(folder), bucket="B", format=format, by_prefix=by_prefix, history=True)
+    over_rows(rows.select(*file_rows.COLUMNS), partial(export_writer.write, form=form))
 
 
 def values() -> list[bytes]:
@@ -50,7 +59,7 @@ def rows(spark: SparkSession) -> DataFrame:
 @pytest.mark.parametrize("format", FORMATS)
 def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
-    file_rows.write(rows, folder, format, bucket="B", by_prefix=True)
+    write(rows, folder, format, by_prefix=True)
     names = [str(path.relative_to(folder)) for path in data_files(folder)]
     manifest = Manifest(
         bucket="B", incarnation="", config={}, cut=1, mode="latest", format=format, columns=file_rows.COLUMNS,
@@ -70,7 +79,7 @@ def test_marker_has_no_value_or_an_empty_one_in_text(format: str, spark: SparkSe
     schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
     found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
-    file_rows.write(frame.coalesce(1), tmp_path / "out", format, bucket="B")
+    write(frame.coalesce(1), tmp_path / "out", format)
     if format != "parquet":
         texts = [(row["value"], row["encoding"]) for row in _rows_of(tmp_path / "out", format)]
         assert texts == [("", "utf-8"), ("x", "utf-8"), ("", "utf-8")]
@@ -86,7 +95,7 @@ def test_marker_has_no_value_or_an_empty_one_in_text(format: str, spark: SparkSe
 @pytest.mark.guarantee("pipeline-21")
 @pytest.mark.parametrize("format", FORMATS)
 def test_files_can_be_read_by_other_tools(format: str, rows: DataFrame, tmp_path: Path) -> None:
-    file_rows.write(rows, tmp_path / "out", format, bucket="B")
+    write(rows, tmp_path / "out", format)
     found = {int(row["revision"]): row for row in _read_without_spark(tmp_path / "out", format)}
     assert [found[n + 1]["value"] for n in range(len(found))] == values()
     if format != "parquet":

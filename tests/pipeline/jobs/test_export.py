@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from kvctl.pipeline.files.export_manifest import MANIFEST
 from kvctl.pipeline.jobs.export import Exported, export
 from kvctl.pipeline.jobs.stats import stats
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
 from tests.pipeline.conftest import Fill
@@ -31,7 +33,7 @@ def exported(engine: Engine, server: Server, tmp_path: Path) -> Exporting:
     def run(bucket: str, to: Path = tmp_path / "out", *, mode: str = "latest", filters: tuple[str, ...] = (),
             on_evicted: str = "newer", **settings: object) -> Exported:  # fmt: skip
         options = SourceOptions(bucket=bucket, url=server.url, mode=mode, filter=filters, on_evicted=on_evicted)
-        return export(engine, lambda spark: contents.of_bucket(spark, options), to, **settings)  # type: ignore[arg-type]
+        return export(engine, lambda _: contents.of_bucket(options), to, **settings)  # type: ignore[arg-type]
 
     return run
 
@@ -92,7 +94,7 @@ def test_export_excludes_writes_after_the_cut(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
 ) -> None:
     bucket = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=3)
-    found = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=server.url))
+    found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "c", b"2")
@@ -106,7 +108,7 @@ def test_export_takes_and_counts_newer_values_of_evicted_entries(
     engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
 ) -> None:
     bucket = fill({"a": b"1", "b": b"1", "c": b"1"})
-    found = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=server.url))
+    found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     made = export(engine, lambda _: found, tmp_path / "out", format="json")
@@ -169,9 +171,15 @@ def test_export_with_missing_rows_fails(
     exported: Exporting, fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Executors that write to a disk of their own leave nothing here."""
-    from kvctl.pipeline.files import target_folder
+    run = tasks.over_items
 
-    monkeypatch.setattr(target_folder, "data_files", lambda folder: iter(()))
+    def elsewhere(*given: Any) -> list[Any]:
+        written = run(*given)
+        for path in (tmp_path / "out").rglob("*.parquet"):
+            path.unlink()
+        return written
+
+    monkeypatch.setattr(tasks, "over_items", elsewhere)
     with pytest.raises(KvctlError, match=r"1 rows were written, but .* has files with 0") as raised:
         exported(fill({"a": b"1"}))
     assert "On a cluster" in str(raised.value.hint)
@@ -190,14 +198,16 @@ def _with_clock(proxy: Proxy, ahead: timedelta) -> None:
 @pytest.mark.guarantee("writing-13", by="fault")
 @pytest.mark.parametrize(("ahead", "left"), [(timedelta(minutes=30), 1800), (timedelta(minutes=-30), 5400)])
 def test_export_computes_remaining_ttl_by_the_servers_clock(
-    engine: Engine, fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int
+    fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int
 ) -> None:
     bucket = fill({"plain": b"v"}, allow_msg_ttl=True)
     raw.put(bucket, "k", b"v", {"Nats-TTL": "1h"})
     with Proxy(server.url) as proxy:
         _with_clock(proxy, ahead)
-        rows = contents.of_bucket(engine.spark, SourceOptions(bucket=bucket, url=proxy.url)).rows
-        found = {row.key: row.ttl for row in rows.select("key", "ttl").collect()}
+        rows = contents.of_bucket(SourceOptions(bucket=bucket, url=proxy.url)).rows
+        assert isinstance(rows, contents.TaskRows)
+        batches = [batch for part in rows.parts for batch in rows.read(part)]
+    found = {row["key"]: row["ttl"] for batch in batches for row in batch.to_pylist()}
     assert found["plain"] is None
     assert left - 120 < found["k"] <= left
 

@@ -30,7 +30,7 @@ class Verifying:
 
     def export(self, bucket: str, **options: object) -> None:
         asked = SourceOptions(bucket=bucket, url=self._url, **options)  # type: ignore[arg-type]
-        export(self._engine, lambda spark: contents.of_bucket(spark, asked), self.folder, format="json")
+        export(self._engine, lambda _: contents.of_bucket(asked), self.folder, format="json")
 
     def compare(self, bucket: str) -> Compared:
         options = SourceOptions(bucket=bucket, url=self._url)
@@ -57,7 +57,7 @@ async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(
     await repository.commit("main", "three")
     asked = SourceOptions(bucket=name, url=server.url)
     await asyncio.to_thread(
-        export, engine, lambda spark: of_commit(spark, asked, "main"), verifying.folder, format="json"
+        export, engine, lambda engine: of_commit(engine.spark, asked, "main"), verifying.folder, format="json"
     )
     bucket = fill({"a": b"other", "b": b"2", "d": b"4"})
     compared = await asyncio.to_thread(verifying.compare, bucket)

@@ -1,0 +1,50 @@
+"""Functions run in tasks: in Python processes beside Spark's executors, with small results for the driver."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from kvctl.pipeline.spark.engine import Engine
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[R]]) -> list[R]:
+    """Apply the work to each item, in a task each, and return all results.
+
+    A classic session needs no Spark SQL for that, which takes longer to load and to plan than a small job to run; a
+    Connect server offers nothing else.
+    """
+    if not items:
+        return []
+    if not engine.target.remote:
+        return engine.context.parallelize(items, len(items)).flatMap(work).collect()
+    rows = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
+    frame = engine.spark.createDataFrame(rows, "number int, item binary").repartitionByRange(len(items), "number")
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[R]:
+        for batch in batches:
+            for item in batch.column(1).to_pylist():
+                yield from work(pickle.loads(item))
+
+    return over_rows(frame, each)
+
+
+def over_rows(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]) -> list[R]:
+    """Apply the work to the rows of each partition, and return all results."""
+
+    def pickled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for result in work(batches):
+            yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(result)], pa.binary())})
+
+    found: list[Any] = rows.mapInArrow(pickled, "result binary").collect()
+    return [pickle.loads(row.result) for row in found]
