@@ -79,7 +79,7 @@ async def audit(
     found: list[Difference] = []
     keep = found.append if list_all else lambda _: None
     job = partial(compare, options=options, names=names, patience=wait_for or DEFAULT_WAIT, report=keep)
-    work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
+    work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job, brief=True))
     if list_all:
         rows = [difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
         session.show(replace(differences_view(), rows=rows))

@@ -147,7 +147,7 @@ class _File:
     """File that is being written."""
 
     def __init__(self, form: Form, folder: str, schema: pa.Schema) -> None:
-        self._name = str(Path(folder, f"{secrets.token_hex(8)}.{form.format}"))
+        self._name = str(Path(folder, f"part-{secrets.token_hex(8)}.{form.format}"))
         self._form = form
         self._rows = 0
         path = Path(form.staging, self._name)

@@ -1,7 +1,8 @@
 """Compare an origin with its replicas on Spark, through the topology's key transforms.
 
-Spark reads both sides, maps the origin's keys to where they land, and joins hashes. Each key that does not match is
-read again at the leaders, as `topology audit` does, so the verdict is the same.
+Spark reads both sides, maps the origin's keys to where they land, and compares digests of them; it joins the keys whose
+digests differ. Each key that does not match is read again at the leaders, as `topology audit` does, so the verdict is
+the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind
+from kvctl.pipeline.jobs import audit_digests
+from kvctl.pipeline.jobs.audit_digests import REPLICA, Side
 from kvctl.pipeline.jobs.audit_join import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
@@ -97,20 +100,33 @@ class _Audit:
         return [outcome for outcome in outcomes if outcome.origin == origin]
 
     async def _compare(self, replica: Replica, feeds: Sequence[Feed]) -> Compared:
+        mirror = replica.kind is Kind.MIRROR
         held = await self._readable(replica.place.api, replica.name)
         origins = [await self._fed(feed) for feed in feeds]
+        apis = [replica.place.api, *(feed.side.api for feed in feeds)]
+        return await self._compared(apis, held, origins, revisions=mirror, own=not mirror)
+
+    async def _compared(
+        self, apis: Sequence[Api], held: Readable, origins: Sequence[Fed], *, revisions: bool, own: bool
+    ) -> Compared:
+        """Compare digests of both sides, and join the keys whose digests differ; `apis` are the replica's first."""
+        sides = [Side(REPLICA, held.options, revisions=revisions)]
+        sides += [Side(number, one.options, one.rules.rules, revisions) for number, one in enumerate(origins)]
         with self._engine.explaining():
-            spark, mirror = self._engine.spark, replica.kind is Kind.MIRROR
-            return await asyncio.to_thread(put_side_by_side, spark, held, origins, revisions=mirror, own=not mirror)
+            digested = await audit_digests.compare(self._engine, list(zip(apis, sides, strict=True)))
+            if not digested.slots:
+                return Compared((), 0, lambda *_: None, digested.keys)
+            spark = await asyncio.to_thread(lambda: self._engine.spark)
+            return await asyncio.to_thread(
+                put_side_by_side, spark, held, origins, digested, revisions=revisions, own=own
+            )
 
     async def _other(self, api: Api, name: str) -> list[Outcome]:
         """Compare a bucket that does not replicate the origin, key by key."""
         origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
         rules = Mapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
         fed = Fed(origin.options, origin.stream, origin.prefix, rules)
-        with self._engine.explaining():
-            spark = self._engine.spark
-            found = await asyncio.to_thread(put_side_by_side, spark, other, [fed], revisions=False, own=False)
+        found = await self._compared([api, api], other, [fed], revisions=False, own=False)
         outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
         sides = [await AuditReader(api, item.stream).ready() for item in (origin, other)]
         left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()

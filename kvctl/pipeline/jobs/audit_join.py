@@ -1,4 +1,7 @@
-"""Origins and their replica joined by Spark: hashes of each key's value, by the subjects where origins' keys land."""
+"""Origins and their replica joined by Spark: hashes of each key's value, by the subjects where origins' keys land.
+
+Only keys whose digests differ (`audit_digests`) are joined.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.pipeline.files.contents import read
+from kvctl.pipeline.jobs.audit_digests import SLOTS, Digested
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.suspects import Suspects
 from kvctl.topology.audit.audit import Compared
@@ -18,6 +22,8 @@ from kvctl.topology.mapping import Mapping
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+MOST_SLOTS = 2_000
+"""Maximum number of slots in a condition; with more, all keys are joined."""
 COLUMNS = ("key", "value", "revision", "operation", "origin")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
@@ -40,23 +46,31 @@ class Fed(Readable):
 
 
 def put_side_by_side(
-    spark: SparkSession, replica: Readable, origins: Sequence[Fed], *, revisions: bool, own: bool
+    spark: SparkSession, replica: Readable, origins: Sequence[Fed], digested: Digested, *, revisions: bool, own: bool
 ) -> Compared:
-    """Return the replica's subjects whose values seem to differ between the sides.
+    """Return the replica's subjects in differing slots whose values seem to differ between the sides.
 
     With `revisions` these must match, too. With `own`, keys that come from no origin are the replica's own.
     """
-    from pyspark.sql import Observation
-    from pyspark.sql.functions import coalesce, col, collect_set, count, count_if, first, lit, max, size
+    from pyspark.sql.functions import (
+        coalesce,
+        col,
+        collect_set,
+        count,
+        count_if,
+        crc32,
+        encode,
+        first,
+        lit,
+        max,
+        size,
+    )  # fmt: skip
 
-    seen = [Observation() for _ in origins]
-    theirs = [
-        _origin(spark, origin, revisions).observe(observation, count_if(col("mark").isNotNull()).alias("living"))
-        for origin, observation in zip(origins, seen, strict=True)
-    ]
     rows = _replica(spark, replica, origins if own else None, revisions)
-    for number, frame in enumerate(theirs):
-        rows = rows.unionByName(frame.withColumn("number", lit(number)))
+    for number, origin in enumerate(origins):
+        rows = rows.unionByName(_origin(spark, origin, revisions).withColumn("number", lit(number)))
+    if len(digested.slots) <= MOST_SLOTS:
+        rows = rows.where((crc32(encode("subject", "utf-8")) % SLOTS).isin(digested.slots))
     ours, other = count_if(col("number") < 0), count_if(col("number") >= 0)
     found = rows.groupBy("subject").agg(
         ours.alias("ours"), other.alias("theirs"), count("mark").alias("living"),
@@ -67,16 +81,8 @@ def put_side_by_side(
     agree = (col("theirs") == 1) & (col("ours") == 1) & (col("marks") == 1)
     left = found.where((col("living") > 0) & ~agree).select("subject", "number", "name", alone.alias("own"))
     counted = Counter[bool]()
-    suspects = Suspects(_differing(_rows(spark, left), counted))
-    return Compared(suspects, counted[True], suspects.name, [int(one.get["living"]) for one in seen])
-
-
-def _rows(spark: SparkSession, left: DataFrame) -> Iterable[Row]:
-    """Return the rows without collecting them on the driver.
-
-    Spark reports observations when such an iterator begins. Only adaptive plans have read both sides by then.
-    """
-    return left.toLocalIterator() if spark.conf.get("spark.sql.adaptive.enabled") == "true" else left.collect()
+    suspects = Suspects(_differing(left.toLocalIterator(), counted))
+    return Compared(suspects, counted[True], suspects.name, digested.keys)
 
 
 def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[str, int, str | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition, Not
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kvctl.kv.bucket import Bucket
+    from kvctl.pipeline.read.arrow_decoder import Decoder
     from kvctl.pipeline.read.snapshot_plan import Cut, Part, Plan
 
 
@@ -46,10 +48,14 @@ class KvReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part, in Arrow batches; if closed early it leaves nothing on the server."""
-        if isinstance(partition, KvPartition):  # there are none if there is nothing to read
-            yield from iterate(lambda: self._batches(partition))
+        from kvctl.pipeline.read.arrow_decoder import Decoder
 
-    async def planned(self, bucket: Bucket) -> tuple[Plan, list[InputPartition]]:
+        if isinstance(partition, KvPartition):  # there are none if there is nothing to read
+            cut = partition.cut
+            decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
+            yield from iterate(partial(read_part, self._options, self._wanted, partition, decoder))
+
+    async def planned(self, bucket: Bucket) -> tuple[Plan, list[KvPartition]]:
         """Return the plan and the tasks' parts. Raises as `partitions`."""
         from kvctl.pipeline.read.snapshot_plan import plan
 
@@ -59,19 +65,20 @@ class KvReader(DataSourceReader):
 
     async def _parts(self) -> list[InputPartition]:
         async with connected(self._options) as client:
-            return (await self.planned(client.bucket(self._options.bucket)))[1]
+            return [*(await self.planned(client.bucket(self._options.bucket)))[1]]
 
-    async def _batches(self, partition: KvPartition) -> AsyncGenerator[pa.RecordBatch, None]:
-        from kvctl.pipeline.read.arrow_decoder import Decoder
-        from kvctl.pipeline.read.partition import PartReading
 
-        cut = partition.cut
-        decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
-        async with connected(self._options) as client:
-            reading = PartReading(client.api, cut, self._options, self._wanted, decoder)
-            async with aclosing(reading.batches(partition.part)) as batches:
-                async for batch in batches:
-                    yield batch
+async def read_part(
+    options: SourceOptions, wanted: Narrowing, partition: KvPartition, decoder: Decoder
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yield what the decoder makes of a part's entries, over a connection of its own."""
+    from kvctl.pipeline.read.partition import PartReading
+
+    async with connected(options) as client:
+        reading = PartReading(client.api, partition.cut, options, wanted, decoder)
+        async with aclosing(reading.batches(partition.part)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 class KvPushdownReader(KvReader):

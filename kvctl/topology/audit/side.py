@@ -68,7 +68,7 @@ class AuditReader:
                     yield batch
             return
         async for frames in read(self.api, self.stream, Selection(subjects=self._apart())):
-            yield [(subject, _revision(reply), header, payload) for subject, reply, header, payload in frames]
+            yield [(subject, revision_digits(reply), header, payload) for subject, reply, header, payload in frames]
 
     async def latest(self, subjects: Iterable[str]) -> dict[str, StoredMessage]:
         """Return the current last message on each of the subjects, from the leader, without missing ones."""
@@ -130,6 +130,6 @@ class AuditReader:
         return (">",) if overlapping(list(self.subjects)) else self.subjects
 
 
-def _revision(reply: bytes) -> bytes:
+def revision_digits(reply: bytes) -> bytes:
     """Return the stream's sequence in digits: `delivery` without the other numbers."""
     return reply.rsplit(b".", 4)[1] if reply.count(b".") == 8 else reply.split(b".")[7]

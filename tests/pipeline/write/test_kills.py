@@ -62,7 +62,7 @@ def kill_while(begun):
     threading.Thread(target=look, daemon=True).start()
 
 if point == "writing" and job == "export":
-    kill_while(lambda: any(Path(folder).glob("_incomplete/*/_temporary/**/part-*")))
+    kill_while(lambda: any(Path(folder).glob("_incomplete/*/part-*")))
 elif point == "staged":
     kill_before(target_folder, "staged")
 elif point == "half moved":

@@ -1,0 +1,150 @@
+"""Digests of origins and their replica, compared before any keys are: sides that agree need no join.
+
+A task reads one side and adds up hashes of its live entries in SLOTS sums, by the subjects where they land. Where the
+sums of both sides agree, so do the entries; the keys of other slots are read again and joined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import pyarrow as pa
+
+from kvctl.kv.bucket import Bucket
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read import worker_connection
+from kvctl.pipeline.read.arrow_decoder import Decoder
+from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
+from kvctl.pipeline.read.columns import schema_of
+from kvctl.pipeline.read.pushdown import Narrowing
+from kvctl.pipeline.spark import tasks
+from kvctl.topology.audit.comparison import mark
+from kvctl.topology.audit.side import revision_digits
+from kvctl.topology.mapping import Mapping
+from kvctl.topology.subjects import Transform
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.api import Api
+    from kvctl.jetstream.consumers.delivery import RawFrame
+    from kvctl.jetstream.direct.direct_get import StoredMessage
+    from kvctl.pipeline.spark.engine import Engine
+
+REPLICA = -1
+"""Number of the replica's side."""
+SLOTS = 1 << 16
+"""Number of sums of a side: of a million keys, 15 share one."""
+_DIGEST_BYTES = 16
+_MODULUS = 1 << 8 * _DIGEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side, as tasks read it."""
+
+    number: int
+    """Number of the origin, or REPLICA."""
+    options: SourceOptions
+    rules: tuple[Transform, ...] = (Transform(">", ""),)
+    """Rules that map its subjects to the replica's."""
+    revisions: bool = False
+    """True if revisions have to agree as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Sums of one side, or of a part of it, by slot."""
+
+    number: int
+    living: int
+    sums: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Digested:
+    """Comparison of the sums."""
+
+    keys: list[int]
+    """Number of live keys of each origin that it sends to the replica."""
+    slots: list[int]
+    """Slots whose sums differ."""
+
+
+async def compare(engine: Engine, sides: Sequence[tuple[Api, Side]]) -> Digested:
+    """Read all sides, the origins in their order. Raises BucketNotFound, and errors of connections and of Spark."""
+    items: list[tuple[Side, KvPartition]] = []
+    for api, side in sides:
+        _, parts = await KvReader(schema_of(()), side.options).planned(Bucket(api, side.options.bucket))
+        items += [(side, part) for part in parts]
+    found = await asyncio.to_thread(lambda: tasks.over_items(engine, items, _digest))
+    keys = {side.number: 0 for _, side in sides if side.number != REPLICA}
+    sums: dict[int, int] = {}
+    for digest in found:
+        sign = -1 if digest.number == REPLICA else 1
+        for slot, total in digest.sums.items():
+            sums[slot] = sums.get(slot, 0) + sign * total
+        if digest.number != REPLICA:
+            keys[digest.number] += digest.living
+    return Digested(list(keys.values()), [slot for slot, total in sums.items() if total % _MODULUS])
+
+
+def slot_of(subject: bytes) -> int:
+    """Return the slot of a subject; bytes that are not UTF-8 count as the data source escapes them."""
+    if not subject.isascii():
+        subject = subject.decode(errors="backslashreplace").encode()
+    return crc32(subject) % SLOTS
+
+
+def _digest(item: tuple[Side, KvPartition]) -> Iterator[Digest]:
+    """Read one part of a side (runs in a task)."""
+    side, part = item
+    summing = _Sums(side)
+    for _ in worker_connection.iterate(partial(read_part, side.options, Narrowing(), part, summing)):
+        pass
+    yield Digest(side.number, summing.living, summing.sums)
+
+
+class _Sums(Decoder):
+    """Decoder that adds up entries instead of returning their rows."""
+
+    def __init__(self, side: Side) -> None:
+        self.schema = pa.schema([("value", pa.binary())])
+        self.living = 0
+        self.sums: dict[int, int] = {}
+        self._land = Mapping(side.rules).land
+        self._revisions = side.revisions
+
+    def of_frames(self, frames: Sequence[RawFrame]) -> pa.RecordBatch:
+        """Add entries; return no rows."""
+        revisions = self._revisions
+        return self._add(
+            (subject, mark(header, payload, revision_digits(reply) if revisions else b""))
+            for subject, reply, header, payload in frames
+        )
+
+    def of_messages(self, messages: Sequence[StoredMessage]) -> pa.RecordBatch:
+        """Add entries; return no rows."""
+        revisions = self._revisions
+        return self._add(
+            (
+                message.subject.encode(errors="surrogateescape"),
+                mark(message.header, message.payload, b"%d" % message.sequence if revisions else b""),
+            )
+            for message in messages
+        )
+
+    def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
+        land, sums = self._land, self.sums
+        for subject, found in entries:
+            landed = land(subject)
+            if landed is not None:
+                slot = slot_of(landed)
+                digest = blake2b(landed + b" " + found, digest_size=_DIGEST_BYTES).digest()
+                sums[slot] = sums.get(slot, 0) + int.from_bytes(digest)
+                self.living += 1
+        return pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})
