@@ -66,9 +66,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     directory = tmp_path_factory.mktemp("home", numbered=True)
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
-    # Where an archive of Spark's classes is at hand it is used; none is made.
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
-    monkeypatch.setenv("KVCTL_SPARK_ARCHIVE", "off")
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
         monkeypatch.delenv(name, raising=False)
     return directory

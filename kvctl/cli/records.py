@@ -205,6 +205,7 @@ PIPELINE_COMMIT_PLAN = record("repository branch rows")
 RAN = record("sink written unchanged rejected seconds")
 PIPELINE_PLAN = record("sink (sources) (columns) (plan)")
 SPARK = record("spark java master workers")
+CLASS_ARCHIVE = record("path bytes seconds")
 
 # Connections and servers
 CONTEXT_ROW = record("name url authentication selected description")
@@ -345,6 +346,7 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "pipeline schema": (ANY,),
     "pipeline stats": (STATISTICS,),
     "pipeline verify": (VERIFIED, KEY_DIFFERENCE),
+    "pipeline warm": (CLASS_ARCHIVE,),
     "context ls": (CONTEXT_ROW,),
     "context show": (CONTEXT,),
     "context add": (CONTEXT,),

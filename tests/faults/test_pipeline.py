@@ -173,7 +173,7 @@ class Running:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
-    return {**kept, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": CACHE, "KVCTL_SPARK_ARCHIVE": "off"}
+    return {**kept, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": CACHE}
 
 
 KINDS = pytest.mark.parametrize("kind", [Export, Load, Stream], ids=lambda kind: kind.__name__.lower())

@@ -54,7 +54,6 @@ class Machine:
             "HOME": str(home),
             "TERM": "xterm-256color",
             "NO_COLOR": "1",
-            "KVCTL_SPARK_ARCHIVE": "off",  # nothing that goes on in the background
         }
         self._server: subprocess.Popen[bytes] | None = None
         self._started = ""

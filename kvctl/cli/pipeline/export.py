@@ -133,19 +133,18 @@ async def export(
     folder = export_files.folder_of(to)
     target_folder.check_vacant(folder, overwrite=overwrite)
     target = spark_target(master, remote, conf)
-    # Spark on this machine starts while the job looks at the bucket; elsewhere, only if there is one.
-    snapshot = await _snapshot_of(session, bucket, at) if dry_run or at is not None or not target.local else {}
+    # On this machine the job looks for the bucket itself, while Spark starts.
+    snapshot = await _snapshot_of(session, bucket, at) if dry_run or at or not target.local else {}
     if dry_run:
         _show_plan(session, name, snapshot, folder, format, mode)
         return
     reading = {"mode": mode, "filter": ",".join(filters), "onEvicted": on_evicted or ""}
     contents = _contents_of(name, None if at is None else at.ref, reading, source_options(session, target))
-    made = await _export(session, target, bucket, contents, folder, format, partition_by is not None, overwrite)
+    made = await _export(session, target, bucket, contents, folder, format, bool(partition_by), overwrite)
     if made.removed.files:
         what = "an export" if made.removed.whole else "an incomplete export"
         session.note(f"Removed {made.removed.files} files from `{folder}`: {what}", always=True)
-    row = _export_row(made)
-    session.show(document(row, *SUMMARY, name="path"))
+    session.show(document(_export_row(made), *SUMMARY, name="path"))
     if made.manifest.newer and on_evicted is None:
         raise PartlyDone(
             f"Inconsistent export: {made.manifest.newer} keys or entries were overwritten before they were read",

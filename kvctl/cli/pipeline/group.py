@@ -11,6 +11,7 @@ from kvctl.cli.pipeline import (
     run,
     stats,
     verify,
+    warm,
 )
 
 app = group("pipeline", help="Export, load, capture and compare buckets with Spark")
@@ -26,5 +27,6 @@ app.entries.update(
         **run.app.entries,
         **stats.app.entries,
         **check.app.entries,
+        **warm.app.entries,
     }
 )

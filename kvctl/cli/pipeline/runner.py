@@ -140,6 +140,30 @@ def _incomplete_text(work: "Future[T]", incomplete: str | Callable[[], str]) -> 
     return "Interrupted after the job had finished: nothing is incomplete" if incomplete and complete else incomplete
 
 
+def in_thread(work: Callable[[], T]) -> "Future[T]":
+    """Run the work in a daemon thread, as a blocked call of Spark must not delay the exit; return its result."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    future: Future[T] = loop.create_future()
+
+    def settle(error: BaseException | None, result: Any = None) -> None:
+        if not future.done():
+            future.set_exception(error) if error else future.set_result(result)
+
+    def run() -> None:
+        outcome: tuple[BaseException | None, Any]
+        try:
+            outcome = (None, work())
+        except BaseException as error:
+            outcome = (error, None)
+        with suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="job", daemon=True).start()
+    return future
+
+
 class _Run(Generic[T]):
     """A job in a thread, as Spark's calls block."""
 
@@ -155,26 +179,7 @@ class _Run(Generic[T]):
 
     def begin(self) -> "Future[T]":
         """Start the job and return a future of its result."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        future: Future[T] = loop.create_future()
-
-        def settle(error: BaseException | None, result: Any = None) -> None:
-            if not future.done():
-                future.set_exception(error) if error else future.set_result(result)
-
-        def work() -> None:
-            outcome: tuple[BaseException | None, Any]
-            try:
-                outcome = (None, self._run())
-            except BaseException as error:
-                outcome = (error, None)
-            with suppress(RuntimeError):  # the loop may have ended
-                loop.call_soon_threadsafe(settle, *outcome)
-
-        # Both are daemons: a blocked call of Spark must not delay the exit.
-        threading.Thread(target=work, name="job", daemon=True).start()
+        future: Future[Any] = in_thread(self._run)
         threading.Thread(target=self._poll, args=[future], name="progress", daemon=True).start()
         return future
 

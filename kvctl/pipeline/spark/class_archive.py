@@ -5,7 +5,6 @@ checks it, and starts without it if it does not fit. `kvctl.pipeline.spark.class
 """
 
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,7 +14,6 @@ from kvctl.pipeline.spark.java import Java
 
 AHEAD_OF_TIME = 25
 """Java version from which on the file has linked classes and profiles, too (JEP 514)."""
-DAY = 86_400.0
 KEPT = 3
 """Number of archives in a cache, one per environment; the least used are removed."""
 
@@ -54,15 +52,6 @@ class Archive:
         """Return the options of a JVM that writes it to `file` when it ends, which takes several seconds."""
         flag = "AOTCacheOutput" if self.java.version >= AHEAD_OF_TIME else "ArchiveClassesAtExit"
         return [f"-XX:{flag}={file}", "-Xlog:disable"]
-
-    @property
-    def in_vain(self) -> Path:
-        """Return the mark of a failed attempt to create it."""
-        return self.path.with_suffix(".none")
-
-    def tried_lately(self) -> bool:
-        """Return whether creating it failed within the last day, so that another attempt would not help."""
-        return time.time() - _used(self.in_vain) < DAY
 
     def discard_others(self) -> None:
         """Remove archives beyond the most recently used ones."""

@@ -11,16 +11,22 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.functions import expr
 from pyspark.sql.types import StructType
 
+from kvctl.pipeline.spark import tasks
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import InputPartition
 
+    from kvctl.pipeline.spark.engine import Engine
+
 ROWS = 1000
 
 
-def rehearse(spark: SparkSession, place: Path) -> None:
-    """Read and write a data source in Python; shuffle, join, write and read files, run a stream."""
+def rehearse(engine: Engine, place: Path) -> None:
+    """Run tasks; read and write a data source in Python; shuffle, join, write and read files, run a stream."""
+    spark = engine.spark
+    tasks.over_items(engine, [1], lambda item: [item])
     spark.dataSource.register(Rehearsal)
     source = spark.read.format(Rehearsal.name()).load()
     source.write.format(Rehearsal.name()).mode("append").save()

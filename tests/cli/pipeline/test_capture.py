@@ -25,7 +25,7 @@ PATIENCE = 900.0
 
 @pytest.fixture
 def env(server: Server) -> Env:
-    return {"NATS_URL": server.url, "KVCTL_SPARK_ARCHIVE": "off"}
+    return {"NATS_URL": server.url}
 
 
 @pytest.fixture

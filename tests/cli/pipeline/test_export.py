@@ -18,7 +18,7 @@ Env = dict[str, str]
 
 @pytest.fixture
 def env(server: Server) -> Env:
-    return {"NATS_URL": server.url, "KVCTL_SPARK_ARCHIVE": "off"}
+    return {"NATS_URL": server.url}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ TIMEOUT = 900
 
 @pytest.fixture
 def env(server: Server) -> Env:
-    return {"NATS_URL": server.url, "KVCTL_SPARK_ARCHIVE": "off"}
+    return {"NATS_URL": server.url}
 
 
 @pytest.fixture

@@ -135,12 +135,9 @@ def test_spark_submit_with_kvctl_shipped_copies_a_bucket(
     assert contents(target, server) == contents(source, server)
 
 
-QUIET = {"KVCTL_SPARK_ARCHIVE": "off"}
-
-
 def pipeline(*line: str) -> Result:
     """Run `kvctl pipeline`; it has to succeed."""
-    done = run_process("pipeline", *line, timeout=READY, env=QUIET)
+    done = run_process("pipeline", *line, timeout=READY)
     assert done.exit_code == 0, done.err
     return done
 

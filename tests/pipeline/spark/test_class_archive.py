@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
+from kvctl.errors import ConflictError
 from kvctl.pipeline.spark import class_trainer
 from kvctl.pipeline.spark import engine as engine_module
 from kvctl.pipeline.spark.class_archive import KEPT, Archive, find_archive
+from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.java import Java
 from kvctl.pipeline.spark.rehearsal import ROWS, rehearse
-from tests.pipeline.cluster import READY
 from tests.support.readme import ROOT
-from tests.support.waiting import until
 
 JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
 
@@ -83,33 +82,24 @@ class TestUsing:
 
 
 class TestMaking:
-    def test_nothing_begins_where_it_is_there(self, archive: Archive, tmp_path: Path) -> None:
+    def test_one_that_is_there_is_left(self, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine_module, "archive_here", lambda: archive)
         archive.take(written(tmp_path))
-        assert class_trainer.train_aside(archive) is False
-
-    def test_nothing_begins_where_it_is_switched_off(self, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("KVCTL_SPARK_ARCHIVE", "off")
-        assert class_trainer.train_aside(archive) is False
-
-    def test_nothing_begins_for_a_day_where_it_could_not_be_made(self, archive: Archive) -> None:
-        archive.in_vain.touch()
-        assert class_trainer.train_aside(archive) is False
-        os.utime(archive.in_vain, (0, 0))
-        assert not archive.tried_lately()
+        assert class_trainer.train().read_bytes() == b"123456"
 
     @pytest.mark.slow
-    def test_what_it_rehearses_runs(self, spark: SparkSession, tmp_path: Path) -> None:
-        rehearse(spark, tmp_path)
-        assert spark.read.parquet(f"{tmp_path}/out").count() == ROWS
+    def test_what_it_rehearses_runs(self, engine: Engine, tmp_path: Path) -> None:
+        rehearse(engine, tmp_path)
+        assert engine.spark.read.parquet(f"{tmp_path}/out").count() == ROWS
 
-    def test_nothing_begins_while_another_process_is_at_it(
+    def test_another_process_that_makes_it_is_a_conflict(
         self, archive: Archive, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(engine_module, "archive_here", lambda: archive)
         with open(archive.path.parent / "training.lock", "w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            assert class_trainer.train_aside(archive) is False
-            assert class_trainer.train() is None
+            with pytest.raises(ConflictError, match="already preparing"):
+                class_trainer.train()
         assert not archive.usable()
 
 
@@ -129,7 +119,6 @@ with Engine.start(Target(master="local[1]")) as engine:
 @pytest.mark.slow
 def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    variables.pop("KVCTL_SPARK_ARCHIVE", None)
 
     def run(*command: str) -> str:
         done = subprocess.run(
@@ -140,7 +129,8 @@ def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
         return done.stdout
 
     run("-m", "kvctl", "pipeline", "check")
-    until(lambda: list((tmp_path / "kvctl" / "spark").glob("*.size")), what="the archive", within=READY)
+    assert not list((tmp_path / "kvctl" / "spark").glob("*.classes"))  # only when it is asked for
+    run("-m", "kvctl", "pipeline", "warm")
     (made,) = (tmp_path / "kvctl" / "spark").glob("*.classes")
     assert made.stat().st_size > 50_000_000
     assert str(made) in run("-c", STARTED).split("\n", 1)[1]  # mapped into the JVM

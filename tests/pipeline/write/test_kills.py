@@ -98,7 +98,7 @@ class Killed:
 
 def run_killed(job: str, point: str, whom: str, server: Server, bucket: str, folder: Path) -> Killed:
     """Run the script; what outlives a killed driver for a moment holds up nothing."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KVCTL_SPARK_ARCHIVE": "off", "TMPDIR": str(folder.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder.parent)}
     command = [sys.executable, "-c", SCRIPT, job, point, whom, server.url, bucket, str(folder)]
     with tempfile.TemporaryFile() as errors:
         exit_code = subprocess.run(command, env=environment, stderr=errors, timeout=900).returncode

@@ -94,7 +94,7 @@ def bucket(fill: Fill, raw: RawClient) -> str:
 
 def run_killed(sink: str, point: str, whom: str, server: Server, bucket: str, folder: Path) -> None:
     """Run the script: a lost driver or JVM ends it; a worker, and what plans the batches, are made again."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KVCTL_SPARK_ARCHIVE": "off", "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     command = [sys.executable, "-c", SCRIPT, sink, point, whom, server.url, bucket, str(folder)]
     run = subprocess.run(command, env=environment, capture_output=True, timeout=600)
     expected = {"driver": -signal.SIGKILL, "jvm": 1}.get(whom, 0)
