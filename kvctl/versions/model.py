@@ -114,6 +114,12 @@ class Staging:
         since = self.since if self.sealed else now
         return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch), since=since)
 
+    def with_private(self, private: str, epoch: str, now: float) -> Staging:
+        """Return the staging with a private epoch as the newest sealed one; writes go to `epoch`, which may be new."""
+        since = self.since if self.sealed else now
+        own = () if epoch == self.epoch else (self.epoch,)
+        return replace(self, epoch=epoch, sealed=(*self.sealed, *own, private), since=since)
+
     def without(self, epochs: Sequence[str], successor: str, now: float) -> Staging:
         """Return the staging after these sealed epochs are removed; the successor has their changes."""
         gone = (*self.gone, *((epoch, successor) for epoch in epochs))[-REMEMBERED:]

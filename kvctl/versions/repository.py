@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
@@ -16,7 +17,7 @@ from kvctl.versions import (
     ref_reader,
     refs,
 )
-from kvctl.versions.branch import branch_names, compare_and_set, reset_staged
+from kvctl.versions.branch import branch_names, compare_and_set, private_epoch, reset_staged
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
 from kvctl.versions.branch.staging_writer import Writer
 from kvctl.versions.commits import CommitInfo
@@ -42,6 +43,9 @@ from kvctl.versions.tree.chunks import EMPTY
 from kvctl.versions.tree.objects import OBJECTS, Objects
 from kvctl.versions.tree.three_way import Strategy
 from kvctl.versions.tree.tree import EMPTY_ROOT
+
+CHANGES_TOGETHER = 4000
+"""Number of changes encoded together, while earlier ones are sent."""
 
 
 class Repository:
@@ -175,8 +179,15 @@ class Repository:
         return dict(zip(changes, await self.writer.put_many(branch, staged), strict=True))
 
     async def put_each(self, branch: str, changes: Mapping[str, bytes | None]) -> None:
-        """Stage any number of changes, unordered and not atomic, faster than `put_many`. Raises as `put`."""
-        await self.writer.put_each(branch, {check_versioned_key(key).encode(): value for key, value in changes.items()})
+        """Stage any number of changes, which appear on the branch together; None deletes.
+
+        If they are more than `put_many` takes, they replace what is staged until the end. Raises as `put`, and
+        UnreachableError and ServerError (nothing was staged).
+        """
+        async with private_epoch.load(self.store, self.writer, branch) as loading:
+            left = iter(changes.items())
+            while some := dict(itertools.islice(left, CHANGES_TOGETHER)):
+                await loading.add({check_versioned_key(key).encode(): value for key, value in some.items()})
 
     async def delete(self, branch: str, key: str) -> Predicate:
         """Stage a deletion. Returns and raises as `put`."""

@@ -5,7 +5,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ import kvctl
 from kvctl.errors import KvctlError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
-from kvctl.versions.branch import sealed_epochs, staging
+from kvctl.versions.branch import private_epoch, sealed_epochs, staging
+from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
@@ -37,6 +38,8 @@ VALUES = [b"", b"1", b"2", b"\x00\xff", b"m" * 4095, b"m" * 4096, b"m" * 4097, b
 BRANCHES = ["main", "left", "right", "l/x.y"]
 TAGS = ["v1", "v2"]
 SHOWN = 25
+FEW = 4
+"""Number of changes that a load stages without an epoch of its own."""
 
 Real = Callable[[Repository], Awaitable[object]]
 Plain = Callable[[Model], Made | None]
@@ -52,6 +55,16 @@ class Step:
     killed: bool = False
     by_process: bool = False
     """Whether it may be done or not, as one that is killed."""
+
+
+@dataclass
+class Loading:
+    """A load on a branch that has not ended, and its rows so far."""
+
+    branch: str
+    block: AbstractAsyncContextManager[Load]
+    load: Load
+    rows: dict[str, bytes | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,6 +85,8 @@ class Run:
     appended: int = 0
     queued: deque[Step] = field(default_factory=deque)
     """What is done next."""
+    loads: "list[Loading]" = field(default_factory=list)
+    """Loads that have begun, beside which all other operations are done."""
     seen: set[str] = field(default_factory=set)
     """Contents that were compared since the last collection."""
 
@@ -239,6 +254,49 @@ class Run:
         changes: dict[str, bytes | None] = dict.fromkeys(keys[start:end])
         return Step(
             f"shrink {branch} by {len(changes)} from {start} of {len(keys)}",
+            lambda repo: repo.put_each(branch, changes), lambda model: model.put(branch, changes),
+        )  # fmt: skip
+
+    async def _load(self) -> Step:
+        """Add rows to a load that has begun, begin one, or end one, which puts its rows on top of all others."""
+        if len(self.loads) < 2 and self.dice.random() < 0.4:
+            branch, repo = self._branch(), self.repo
+            block = private_epoch.load(repo.store, repo.writer, branch)
+            self.loads.append(Loading(branch, block, await block.__aenter__()))
+        if not self.loads:
+            return await self._put()
+        loading = self.dice.choice(self.loads)
+        branch, rows = loading.branch, loading.rows
+        if rows and self.dice.random() < 0.4:
+            self.loads.remove(loading)
+
+            def plain(model: Model) -> None:
+                if branch not in model.branches:
+                    raise Refused("BranchNotFound")
+                model.put(branch, rows)
+
+            return Step(
+                f"load {branch} ends: {_short(rows)}", lambda _: loading.block.__aexit__(None, None, None), plain
+            )  # fmt: skip
+        known = branch if branch in self.model.branches else self._branch()
+        changes = {self._key(known): self._value() for _ in range(self.dice.choice([1, 3, 20]))}
+
+        async def add(_: Repository) -> None:
+            await loading.load.add({key.encode(): value for key, value in changes.items()})
+            rows.update(changes)
+
+        def unchanged(model: Model) -> None:
+            if branch not in model.branches and loading.load.epoch is None and len(rows | changes) > FEW:
+                self.loads.remove(loading)
+                raise Refused("BranchNotFound")
+
+        return Step(f"load {branch} goes on: {_short(changes)}", add, unchanged)
+
+    async def _load_all(self) -> Step:
+        branch = self._branch()
+        changes = {self._key(branch): self._value() for _ in range(self.dice.choice([5, 20]))}
+        return Step(
+            f"load_all {branch} {_short(changes)}",
             lambda repo: repo.put_each(branch, changes), lambda model: model.put(branch, changes),
         )  # fmt: skip
 
@@ -436,14 +494,15 @@ class Run:
 
 
 _WEIGHTS = [
-    ("put", 12), ("append", 10), ("series", 2), ("shrink", 3), ("write_if", 4), ("seal", 3), ("reset", 2),
+    ("put", 12), ("append", 10), ("series", 2), ("shrink", 3), ("write_if", 4), ("load", 10),
+    ("load_all", 2), ("seal", 3), ("reset", 2),
     ("reset_key", 4), ("reset_prefix", 4), ("reset_hard", 2), ("commit", 16), ("record", 2), ("merge", 8),
     ("revert", 3), ("pick", 3), ("create_branch", 4), ("delete_branch", 2), ("create_tag", 2), ("delete_tag", 1),
     ("gc", 2), ("gc_whole", 1), ("checkout", 2), ("reopen", 2), ("kill_server", 1), ("commit_by_a_process", 1),
 ]  # fmt: skip
 _MAY_BE_KILLED = {
     "commit", "record", "merge", "revert", "pick", "reset", "reset_key", "reset_prefix", "reset_hard", "create_branch",
-    "delete_branch", "create_tag", "gc",
+    "delete_branch", "create_tag", "gc", "load_all",
 }  # fmt: skip
 
 
@@ -460,6 +519,7 @@ def _short(changes: dict[str, Any]) -> str:
 @pytest.fixture(autouse=True)
 def quick_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
+    monkeypatch.setattr(private_epoch, "FEW", FEW)
 
 
 async def test_repository_in_memory_equals_the_model(seed: int, steps: Callable[[int], int]) -> None:

@@ -91,8 +91,9 @@ async def load(
     stream and the options: if they differ, or no position is recorded, --resume is refused (4). A concurrent load of
     the same file into the same bucket is refused (4). For standard input, use --if-different to complete a load.
 
-    On a branch of a repository (NAME@BRANCH) rows are staged; rows with a ttl or headers are rejected. An interrupted
-    load starts again at the first row: staging the same value again changes nothing.
+    On a branch of a repository (NAME@BRANCH) rows are staged; rows with a ttl or headers are rejected. All rows appear
+    on the branch together when the load ends, and none if it is interrupted. With --create-only each row appears when
+    it is written.
     """
     target = parse_target(bucket)
     target.check_writable(session, dry_run=dry_run)
@@ -145,7 +146,7 @@ async def _load(session: Session, target: Target, source: "LoadInput", options: 
             return await target.load(session, source, reporting)
     except BaseException:
         if session.terminal.interruption is not None:
-            _explain_resuming(session, options.progress)
+            _explain_resuming(session, target, options)
         raise
     finally:
         rejections.finish()
@@ -196,10 +197,13 @@ def _opened(file: str) -> BinaryIO:
         raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
 
-def _explain_resuming(session: Session, base: Path | None) -> None:
+def _explain_resuming(session: Session, target: Target, options: "LoadOptions") -> None:
     from kvctl.kv.load.checkpoint import noted
+    from kvctl.kv.load.loader import Mode
 
-    if base is not None and noted(base):
+    if not target.resumable and options.mode is not Mode.CREATE_ONLY:
+        session.warn("Interrupted. A load on a branch stages all rows or none: run the command again")
+    elif options.progress is not None and noted(options.progress):
         session.warn("Interrupted. Run the command again with `--resume` to continue")
     else:
         session.warn("Interrupted. Run the command again with `--if-different` to write the missing rows")

@@ -1,4 +1,4 @@
-"""List of epochs that no branch uses any more: added in the very write that drops them, and cleared afterwards.
+"""List of epochs that no branch uses any more, or not yet: added in the very write that drops them, cleared afterwards.
 
 Garbage collection clears what an interruption leaves on the list. The list alone decides nothing: a server that is
 killed may restore entries that were removed from it, and changes that were cleared. So epochs that a branch uses are
@@ -7,8 +7,11 @@ kept whatever the list contains, and epochs that no branch uses are cleared even
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
+from kvctl.errors import ConflictError
 from kvctl.versions.branch.staging import STAGING, partition_of
 from kvctl.versions.model import Staging
 from kvctl.versions.store.protocol import (
@@ -21,6 +24,13 @@ from kvctl.versions.store.protocol import (
 
 DROPPED = b"dropped"
 """Partition of the list."""
+
+LEASE_S, RENEWAL_S = 30.0, 5.0
+"""Seconds for which a process keeps an epoch that no branch has yet, and after which it renews that.
+
+The clocks of two machines may differ by less. If they differ by more, or the process stands still, garbage collection
+may take the epoch, which the process notices before a branch gets it.
+"""
 
 _EPOCHS = partition_of("")
 _TAKEN = b"taken"
@@ -43,6 +53,34 @@ async def reserve(store: Store, epoch: str) -> Condition | None:
     except EntryNotFound:
         return None
     return None if found.value == _TAKEN else Condition(DROPPED, epoch.encode(), found.predicate)
+
+
+async def lease(store: Store, epoch: str) -> None:
+    """Add an epoch to the list that garbage collection does not take for LEASE_S."""
+    await store.set(DROPPED, epoch.encode(), _now())
+
+
+async def renew(store: Store, epoch: str) -> None:
+    """Renew a lease. Raises ConflictError if garbage collection has taken the epoch."""
+    held = await leased(store, epoch)
+    with suppress(PredicateFailed):
+        await store.set_if(DROPPED, epoch.encode(), _now(), held.predicate)
+
+
+async def leased(store: Store, epoch: str) -> Condition:
+    """Return the condition that garbage collection does not take an epoch. Raises ConflictError if it has taken it."""
+    (found,) = await store.get_many([(DROPPED, epoch.encode())])
+    if found is None or found.value == _TAKEN:
+        raise ConflictError("A garbage collection removed the changes before they were complete", hint="Try again")
+    return Condition(DROPPED, epoch.encode(), found.predicate)
+
+
+def _now() -> bytes:
+    return b"%d" % time.time()
+
+
+def _is_leased(value: bytes) -> bool:
+    return value.isdigit() and abs(time.time() - int(value)) < LEASE_S
 
 
 async def clear_all(store: Store) -> int:
@@ -83,7 +121,7 @@ async def orphaned(store: Store) -> list[str]:
 
 async def uncollected(store: Store) -> list[str]:
     """Return all epochs that garbage collection would clear."""
-    orphans, on_list = await orphaned(store), await listed(store)
+    orphans, on_list = await orphaned(store), await listed(store, leased=False)
     known = await _known(store)
     return sorted({*orphans, *on_list} - known)
 
@@ -94,10 +132,10 @@ async def has_changes(store: Store, epoch: str) -> bool:
 
 
 async def _take(store: Store) -> list[str]:
-    """Mark all listed epochs as taken, so that no branch gets them any more; return those marked."""
+    """Mark the listed epochs without a lease as taken, so that no branch gets them any more; return those marked."""
     taken: list[str] = []
-    async with store.scan(DROPPED, values=False) as entries:
-        found = [(entry.key, entry.predicate) async for entry in entries]
+    async with store.scan(DROPPED) as entries:
+        found = [(entry.key, entry.predicate) async for entry in entries if not _is_leased(entry.value)]
     for key, predicate in found:
         try:
             await store.set_if(DROPPED, key, _TAKEN, predicate)
@@ -119,7 +157,7 @@ async def clear_soon(store: Store, epochs: Sequence[str]) -> None:
         await store.clear_soon(partition_of(epoch), (DROPPED, epoch.encode()))
 
 
-async def listed(store: Store) -> list[str]:
-    """Return all epochs on the list."""
-    async with store.scan(DROPPED, values=False) as entries:
-        return [entry.key.decode() async for entry in entries]
+async def listed(store: Store, *, leased: bool = True) -> list[str]:
+    """Return all epochs on the list, or those without a lease."""
+    async with store.scan(DROPPED) as entries:
+        return [entry.key.decode() async for entry in entries if leased or not _is_leased(entry.value)]

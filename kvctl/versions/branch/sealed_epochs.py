@@ -36,10 +36,14 @@ def _all(_: bytes) -> bool:
 
 
 def due(held: Staging) -> bool:
-    """Return whether sealed epochs are too many, and most likely left by failed commits."""
+    """Return whether sealed epochs are too many, and most likely left by failed commits.
+
+    Those of large loads are not counted until there are CROWD: copying them costs more than reading them one by one.
+    """
     if len(held.sealed) >= CROWD:
         return True
-    return len(held.sealed) >= MAX_SEALED_EPOCHS and time.time() - held.since >= GRACE * 2 ** min(held.folds, DOUBLINGS)
+    left = sum(not staging.is_private(epoch) for epoch in held.sealed)
+    return left >= MAX_SEALED_EPOCHS and time.time() - held.since >= GRACE * 2 ** min(held.folds, DOUBLINGS)
 
 
 def too_many(state: BranchState) -> bool:

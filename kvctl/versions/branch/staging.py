@@ -29,6 +29,9 @@ STAGING = b"staging"
 """Partition of the staging records, one per branch."""
 MAX_ATTEMPTS = 50
 
+_PRIVATE = "p"
+"""First letter of private epochs; those of other epochs are hex digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class StagingRecord:
@@ -41,6 +44,16 @@ class StagingRecord:
 def new_epoch() -> str:
     """Return a new unique epoch name."""
     return secrets.token_hex(8)
+
+
+def new_private_epoch() -> str:
+    """Return a new unique name for an epoch that is filled before a branch gets it."""
+    return _PRIVATE + new_epoch()[1:]
+
+
+def is_private(epoch: str) -> bool:
+    """Return whether an epoch was filled before a branch got it."""
+    return epoch.startswith(_PRIVATE)
 
 
 def partition_of(epoch: str) -> bytes:

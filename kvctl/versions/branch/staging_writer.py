@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -49,6 +49,10 @@ class Writer:
         if value is not None and len(value) >= self._store.largest:
             raise UsageError(f"The value has {len(value):,} bytes; the maximum is {self.largest:,}")
 
+    def check_all(self, values: Iterable[bytes | None]) -> None:
+        """Check values as `check`."""
+        self.check(max((value for value in values if value is not None), key=len, default=None))
+
     async def put(self, branch: str, key: bytes, value: bytes | None) -> Predicate:
         """Stage a change unconditionally; None deletes. Returns and raises as `put_many`."""
         self.check(value)
@@ -63,34 +67,13 @@ class Writer:
         Returns for each change the predicate that holds until its key is staged again. Raises BranchNotFound,
         UsageError, ConflictError after too many retries.
         """
-        for _, value in changes:
-            self.check(value)
+        self.check_all(value for _, value in changes)
 
         async def write(epoch: _Epoch) -> list[Predicate]:
             written = [Change(epoch.partition, key, encode_staged(value)) for key, value in changes]
             return await self._store.write([epoch.fence], written)
 
         return await self._staged(branch, write)
-
-    async def put_each(self, branch: str, changes: Mapping[bytes, bytes | None]) -> None:
-        """Stage any number of changes, unordered and not atomic, faster than `put`. Raises as `put`.
-
-        Changes staged before a concurrent commit stay in it: staged once more, they would replace what others have
-        staged since.
-        """
-        for value in changes.values():
-            self.check(value)
-        left = {key: encode_staged(value) for key, value in changes.items()}
-
-        async def write(epoch: _Epoch) -> None:
-            try:
-                await self._store.set_many(epoch.partition, left, fence=epoch.fence)
-            except PredicateFailed as error:
-                for key in error.written:
-                    del left[key]
-                raise
-
-        await self._staged(branch, write)
 
     async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[T]]) -> T:
         epoch = self._epochs.get(branch)

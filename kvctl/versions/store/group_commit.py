@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kvctl.errors import KvctlError
-from kvctl.versions.store.protocol import Change, Predicate, PredicateFailed
+from kvctl.versions.store.protocol import Predicate, PredicateFailed
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 8 << 20
@@ -110,18 +110,6 @@ class GroupCommit:
         ] or group
         _fail(lost, PredicateFailed("A condition does not hold"))
         self._waiting.extendleft(pending for pending in reversed(group) if not pending.done.done())
-
-
-def in_batches(changes: Sequence[Change], most: int = MOST_MESSAGES) -> Iterator[Sequence[Change]]:
-    """Split one task's changes into batches of at most `most`."""
-    start = size = 0
-    for at, change in enumerate(changes):
-        size += len(change.value or b"")
-        if at > start and (at - start == most or size > MOST_BYTES):
-            yield changes[start:at]
-            start, size = at, len(change.value or b"")
-    if start < len(changes):
-        yield changes[start:]
 
 
 def _conflicts(pending: PendingWrite, checked: Mapping[str, Predicate], changed: Mapping[str, bytes | None]) -> bool:

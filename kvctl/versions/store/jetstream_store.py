@@ -28,7 +28,8 @@ from kvctl.kv.ordered_token import token
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.kv.write import conditional_write
 from kvctl.versions.store import store_reads
-from kvctl.versions.store.group_commit import PendingWrite, in_batches
+from kvctl.versions.store.bulk_writes import BulkWrites
+from kvctl.versions.store.group_commit import PendingWrite
 from kvctl.versions.store.ordered_scan import BucketEntries
 from kvctl.versions.store.protocol import (
     ABSENT,
@@ -122,32 +123,17 @@ class BucketStore:
         with self._mapped_errors():
             await self.bucket.put(place, value)
 
-    async def set_many(
-        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
-    ) -> None:
-        """See `Store.set_many`: pipelined messages; with a fence on several replicas, one batch after the other."""
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """See `Store.set_many`."""
+        async with self.fill(partition) as filling:
+            await filling.add(values)
+
+    def fill(self, partition: bytes) -> BulkWrites:
+        """See `Store.fill`: pipelined messages."""
         self.check_open()
         check_partition(partition)
         self.bucket.check_writable(None)
-        for key, value in values.items():
-            check_place(partition, key)
-            check_value(value, self.largest)
-        with self._mapped_errors():
-            if fence is None:
-                await self._writing.write_each(partition, values)
-            elif is_read_token(fence.predicate) and await self._writing.sole():
-                await self._writing.write_each_fenced(partition, values, self._wanted(fence))
-            else:
-                await self._write_in_batches(fence, [Change(partition, *item) for item in values.items()])
-
-    async def _write_in_batches(self, fence: Condition, changes: Sequence[Change]) -> None:
-        written: set[bytes] = set()
-        for some in in_batches(changes):
-            try:
-                await self.write([fence], some)
-            except PredicateFailed as error:
-                raise PredicateFailed(error.message, written=frozenset(written)) from None
-            written.update(change.key for change in some)
+        return BulkWrites(self.bucket, bytes(partition), self.largest)
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
         """See `Store.set_if`."""

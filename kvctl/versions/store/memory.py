@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Self
 
@@ -13,6 +14,7 @@ from kvctl.versions.store.protocol import (
     Change,
     Condition,
     EntryNotFound,
+    Filling,
     Found,
     Place,
     Predicate,
@@ -92,19 +94,17 @@ class MemoryStore:
                 found.append(None)
         return found
 
-    async def set_many(
-        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
-    ) -> None:
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
         """See `Store.set_many`."""
+        async with self.fill(partition) as filling:
+            await filling.add(values)
+
+    @asynccontextmanager
+    async def fill(self, partition: bytes) -> AsyncIterator[Filling]:
+        """See `Store.fill`."""
         self._check_open()
         check_partition(partition)
-        written: set[bytes] = set()
-        for key, value in values.items():
-            try:
-                await self.write([fence] if fence else [], [Change(partition, key, value)])
-            except PredicateFailed as error:
-                raise PredicateFailed(error.message, written=frozenset(written)) from None
-            written.add(key)
+        yield MemoryFilling(self, partition)
 
     async def clear(self, partition: bytes) -> None:
         """See `Store.clear`."""
@@ -173,6 +173,22 @@ class MemoryStore:
         sequence = next(self._sequence)
         values[bytes(change.key)] = (bytes(change.value), sequence)
         return self._predicate(bytes(change.partition), bytes(change.key), sequence)
+
+
+class MemoryFilling:
+    """See `Filling`."""
+
+    def __init__(self, store: MemoryStore, partition: bytes) -> None:
+        self._store = store
+        self._partition = partition
+
+    async def add(self, values: Mapping[bytes, bytes]) -> None:
+        """See `Filling.add`."""
+        for key, value in values.items():
+            await self._store.write([], [Change(self._partition, key, value)])
+
+    async def flush(self) -> None:
+        """See `Filling.flush`."""
 
 
 class MemoryEntries:

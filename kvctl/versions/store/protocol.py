@@ -10,6 +10,7 @@ its value or a later one. A scan of one partition never touches another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -25,12 +26,7 @@ class EntryNotFound(NotFoundError):
 
 
 class PredicateFailed(ConflictError):
-    """A condition does not hold, and nothing was written, except that `set_many` may have written some keys before."""
-
-    def __init__(self, message: str, *, written: frozenset[bytes] = frozenset()) -> None:
-        super().__init__(message)
-        self.written = written
-        """Keys that `set_many` is known to have written."""
+    """A condition does not hold, and nothing was written."""
 
 
 class StoreClosed(KvctlError):
@@ -122,6 +118,19 @@ class Entries(Protocol):
         """Stop reading."""
 
 
+class Filling(Protocol):
+    """Writes into a partition, in flight until `flush` or the end of the block; not atomic.
+
+    Both raise UnreachableError and ServerError: some keys may be written then.
+    """
+
+    async def add(self, values: Mapping[bytes, bytes]) -> None:
+        """Write keys; those of a later call replace those of an earlier one. Raises MissingArgument, UsageError."""
+
+    async def flush(self) -> None:
+        """Wait until all are stored."""
+
+
 class Store(Protocol):
     """lakeFS's Store, extended."""
 
@@ -171,13 +180,11 @@ class Store(Protocol):
         StoreClosed.
         """
 
-    async def set_many(
-        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
-    ) -> None:
-        """Write many keys, unordered and not atomic, each only while the fence holds. (Ours.)
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        """Write many keys that nobody else gives other values; not atomic. Raises as `Filling`. (Ours.)"""
 
-        Raises PredicateFailed with the keys written, and as `set`: some keys may be written then.
-        """
+    def fill(self, partition: bytes) -> AbstractAsyncContextManager[Filling]:
+        """Write any number of keys that nobody else gives other values, thousands at a time. (Ours.)"""
 
     async def clear(self, partition: bytes) -> None:
         """Delete all keys of a partition; keys written concurrently may stay. Raises as `set`. (Ours.)

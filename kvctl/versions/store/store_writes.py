@@ -8,21 +8,18 @@ from datetime import timedelta
 
 from kvctl.errors import (
     ConditionsFailed,
-    KvctlError,
     NoResponders,
     NoServer,
-    OutcomeUnknown,
     ServerError,
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.publish import Busy, PublishWindow, publish_soon
+from kvctl.jetstream.publish import Busy, publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.transaction.transaction import Failure, Transaction
 from kvctl.kv.write import conditional_write, outcome
 from kvctl.kv.write import identity as identities
-from kvctl.versions.store.fenced_writes import FencedWrites
 from kvctl.versions.store.group_commit import (
     GroupCommit,
     PendingWrite,
@@ -35,7 +32,7 @@ from kvctl.versions.store.protocol import (
     Predicate,
     PredicateFailed,
 )
-from kvctl.versions.store.store_subjects import expected_revision, is_read_token, subject_token
+from kvctl.versions.store.store_subjects import expected_revision, is_read_token
 
 MARKER_TTL = timedelta(hours=1)
 """Time to live of the marker of a traceless deletion.
@@ -98,32 +95,6 @@ class BucketWriting:
         """Return whether the stream has one replica: it allows concurrent conditional writes of the same keys."""
         info = self._bucket.binding.info or (await self._bucket.locate()).info
         return info is not None and info["config"].get("num_replicas", 1) == 1
-
-    async def write_each(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        """Write many values unconditionally, thousands in flight. Raises as `Store.set_many`.
-
-        After a lost connection they are sent again, so only for keys that nobody else gives another value.
-        """
-        binding, errors = self._bucket.binding, list[KvctlError]()
-
-        def failed(_: object, error: KvctlError) -> None:
-            errors.append(error)
-
-        prefix = binding.write_prefix
-        messages = ((None, (prefix + subject_token(partition, key)).encode(), values[key], b"") for key in values)
-        async with PublishWindow(binding.api.connection, lambda *_: None, failed, resend=True) as window:
-            await window.send_all(messages, lambda: errors)
-        for error in errors:
-            if isinstance(error, outcome.OPEN):
-                raise OutcomeUnknown(f"Could not confirm that all keys were written: {error.message}")
-            raise conditional_write.explained(error, binding) if isinstance(error, ServerError) else error
-
-    async def write_each_fenced(
-        self, partition: bytes, values: Mapping[bytes, bytes], fence: tuple[str, Predicate]
-    ) -> None:
-        """Write many values, each while a place is as read, with one replica. Raises as `Store.set_many`."""
-        revision = expected_revision(self._bucket.binding.stream, *fence)
-        await FencedWrites(self._bucket, partition, values, (fence[0], revision)).run()
 
     async def _publish(self, fence: Fence, place: str, value: bytes) -> int:
         """Write one value conditional on another key as read: one message, where a batch costs several syncs."""

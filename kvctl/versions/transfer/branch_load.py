@@ -14,7 +14,9 @@ from kvctl.kv.load.input_file import LoadInput
 from kvctl.kv.load.loader import Mode
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Row
+from kvctl.versions.branch import private_epoch
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
+from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.repository import Repository
 
 ROWS_PER_BATCH = 10_000
@@ -25,7 +27,7 @@ WRITES_IN_FLIGHT = 200
 
 
 async def load(repository: Repository, branch: str, source: LoadInput, options: LoadOptions) -> RowCounts:
-    """Stage the rows of an input; rows that no repository can hold are reported and counted.
+    """Stage the rows of an input, all together at its end; rows that no repository can hold are reported and counted.
 
     With CREATE_ONLY, existing keys (staged or committed) are left unchanged; with IF_DIFFERENT, those with the same
     value. Raises BranchNotFound, ConflictError after too many retries, UsageError (with `strict` for a bad row, too),
@@ -38,24 +40,26 @@ async def load(repository: Repository, branch: str, source: LoadInput, options: 
             hint=f"`--force {SHORTER_HISTORY}` stages it anyway",
         )
     if options.strict:
-        checking = _Loading(repository, branch, replace(options, mode=Mode.PUT, dry_run=True))
+        checking = _Loading(repository, branch, replace(options, mode=Mode.PUT, dry_run=True), None)
         async for batch in read(source):
             await checking.take(batch)
         if count := checking.loaded.rejected:
             raise UsageError(f"Found {count} bad row{'s' if count > 1 else ''}: nothing was written")
-    loading = _Loading(repository, branch, options)
-    async for batch in read(source):
-        await loading.take(batch)
-        options.advance_rows(len(batch.rows))
-        options.advance(batch.size)
+    async with private_epoch.load(repository.store, repository.writer, branch) as changes:
+        loading = _Loading(repository, branch, options, changes)
+        async for batch in read(source):
+            await loading.take(batch)
+            options.advance_rows(len(batch.rows))
+            options.advance(batch.size)
     return loading.loaded
 
 
 class _Loading:
     """One load."""
 
-    def __init__(self, repository: Repository, branch: str, options: LoadOptions) -> None:
+    def __init__(self, repository: Repository, branch: str, options: LoadOptions, changes: Load | None) -> None:
         self.loaded = RowCounts()
+        self._changes = changes
         self._repository = repository
         self._branch = branch
         self._options = options
@@ -67,12 +71,12 @@ class _Loading:
             wanted = await self._wanted(rows)
             self.loaded.unchanged += len(rows) - len(wanted)
             self.loaded.written += len(wanted)
-            if self._options.dry_run:
+            if self._options.dry_run or self._changes is None:
                 continue
             if self._options.mode is Mode.CREATE_ONLY:
                 await self._create(wanted)
-            elif wanted:
-                await self._repository.put_each(self._branch, {row.key: _value(row) for row in wanted})
+            else:
+                await self._changes.add({row.key.encode(): _value(row) for row in wanted})
 
     def _acceptable(self, row: Row) -> bool:
         reason = None
@@ -112,8 +116,10 @@ class _Loading:
         there = await self._repository.get(self._branch, *(row.key for row in rows))
         if self._options.mode is Mode.CREATE_ONLY:
             return [row for row, entry in zip(rows, there, strict=True) if entry is None]
-        values = [None if entry is None else entry.value for entry in there]
-        return [row for row, value in zip(rows, values, strict=True) if _value(row) != value]
+        values = {row.key.encode(): entry and entry.value for row, entry in zip(rows, there, strict=True)}
+        if self._changes is not None:
+            values |= await self._changes.added(values)
+        return [row for row in rows if _value(row) != values[row.key.encode()]]
 
 
 def _value(row: Row) -> bytes | None:

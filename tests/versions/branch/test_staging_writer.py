@@ -1,7 +1,7 @@
 """Staging: one write per change, despite concurrent seals."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -116,33 +116,3 @@ async def test_the_largest_value_is_staged_committed_and_read(repo: Repository, 
     await repo.commit("main", "large")
     found = await held(Repository(repo.store), "main@")
     assert {found[key] for key in ("one", "two", "three", "four")} == {value}
-
-
-class InterruptedStore(MemoryStore):
-    """Runs another actor before the third write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = 0
-        self.others: Callable[[], Awaitable[object]]
-
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
-        self.left -= 1
-        if self.left == 0:
-            await self.others()
-        return await super().write(conditions, changes)
-
-
-@pytest.mark.guarantee("versions-23", by="race")
-async def test_changes_staged_before_a_concurrent_commit_are_not_staged_again() -> None:
-    store = InterruptedStore()
-    ours, theirs = Repository(store), Repository(store)
-    await ours.init()
-
-    async def others() -> None:
-        await theirs.commit("main", "half")
-        await theirs.put("main", "a", b"newer")
-
-    store.others, store.left = others, 3
-    await ours.put_each("main", {"a": b"1", "b": b"2", "c": b"3"})
-    assert await held(ours, "main") == {"a": b"newer", "b": b"2", "c": b"3"}

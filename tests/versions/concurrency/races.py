@@ -4,6 +4,7 @@
 - What was acknowledged before a commit began is in it; before a listing began, in that.
 - The values of a key that one task writes in order stand in that order in the history.
 - No two creations of a key are accepted.
+- All keys of a load are there, or none.
 """
 
 import asyncio
@@ -13,7 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
+
 from kvctl.errors import ConflictError
+from kvctl.versions.branch import dropped_epochs
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
@@ -35,6 +39,8 @@ class Record:
     """Keys that one task each counts up, and how far that was acknowledged."""
     created: dict[str, list[int]] = field(default_factory=dict)
     """Keys that many create, and whose creations were accepted."""
+    loads: list[set[str]] = field(default_factory=list)
+    """Keys that were loaded together, acknowledged or not."""
     commits: int = 0
     abandoned: int = 0
     listings: int = 0
@@ -80,6 +86,27 @@ class Race:
             record.counted[f"count.{number}"] = count
             if count % 8 == 0:
                 await self._create(repo, number, count)
+            await asyncio.sleep(0)
+
+    async def loader(self, number: int) -> None:
+        """Unique keys that are staged together, and a key that is counted up; some loads end at any write."""
+        repo, record = self._repo(number), self.record
+        for count in range(1 << 30):
+            if self.ended.is_set():
+                return
+            keys = {f"l{number}.{count}.{one}": b"%d" % one for one in range(self._dice.randrange(3, 30))}
+            record.tried.update(keys)
+            record.loads.append(set(keys))
+            if self._dice.random() < 0.3:
+                fuse = Fuse(self._dice.randrange(1, 2 * len(keys)), kill=True)
+                with suppress(Killed):
+                    await Repository(SteppedStore(repo.store, fuse)).put_each("main", dict(keys))
+                if fuse.blown:
+                    continue
+            else:
+                await repo.put_each("main", {**keys, f"count.l{number}": b"%d" % count})
+                record.counted[f"count.l{number}"] = count
+            record.acknowledged.update(keys)
             await asyncio.sleep(0)
 
     async def committer(self, number: int, every: float) -> None:
@@ -143,6 +170,7 @@ class Race:
     def _check(self, found: dict[str, bytes], before: set[str], counted: dict[str, int]) -> None:
         assert before - found.keys() == set()
         assert {key: count for key, count in counted.items() if int(found[key]) < count} == {}
+        assert [keys for keys in self.record.loads if not keys.isdisjoint(found) and not keys <= found.keys()] == []
 
     def _repo(self, number: int) -> Repository:
         return self.repos[number % len(self.repos)]
@@ -179,7 +207,9 @@ async def _left_nothing(repo: Repository) -> None:
     with suppress(NothingToCommit):
         await repo.commit("main", MESSAGE)
     before = await held(repo)
-    await repo.gc()
+    with pytest.MonkeyPatch.context() as later:
+        later.setattr(dropped_epochs, "LEASE_S", 0)  # killed loads leave their epochs
+        await repo.gc()
     found = await repo.gc()
     assert (found.objects, found.commits, found.epochs) == (0, 0, 0)
     assert (await held(repo), await staged(repo)) == (before, {})
@@ -191,5 +221,5 @@ def roles(race: Race, *, writers: int, committers: Sequence[float], extra: bool 
     found: list[Awaitable[None]] = [race.writer(number) for number in range(writers)]
     found += [race.committer(number, every) for number, every in enumerate(committers)]
     if extra:
-        found += [race.abandoner(1, 0.03), race.reader(2), race.collector(0, 0.1)]
+        found += [race.abandoner(1, 0.03), race.reader(2), race.collector(0, 0.1), race.loader(1), race.loader(2)]
     return found

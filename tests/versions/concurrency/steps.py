@@ -12,8 +12,8 @@ A step is what is announced to the fuse: each operation of a SteppedStore is, an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -22,6 +22,7 @@ from kvctl.versions.store.protocol import (
     Change,
     Condition,
     Entries,
+    Filling,
     Found,
     Place,
     Predicate,
@@ -135,12 +136,14 @@ class SteppedStore:
         await self._fuse.step(writes=True)
         await self._store.set(partition, key, value)
 
-    async def set_many(
-        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
-    ) -> None:
-        for key, value in values.items():
-            await self._fuse.step(writes=True)
-            await self._store.set_many(partition, {key: value}, fence=fence)
+    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
+        async with self.fill(partition) as filling:
+            await filling.add(values)
+
+    @asynccontextmanager
+    async def fill(self, partition: bytes) -> AsyncIterator["_SteppedFilling"]:
+        async with self._store.fill(partition) as filling:
+            yield _SteppedFilling(filling, self._fuse)
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
         await self._fuse.step(writes=True)
@@ -177,6 +180,23 @@ class SteppedStore:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+class _SteppedFilling:
+    """Filling of which each key is announced, and stored when the next one is."""
+
+    def __init__(self, filling: Filling, fuse: Fuse) -> None:
+        self._filling = filling
+        self._fuse = fuse
+
+    async def add(self, values: Mapping[bytes, bytes]) -> None:
+        for item in values.items():
+            await self._fuse.step(writes=True)
+            await self._filling.add(dict([item]))
+            await self._filling.flush()
+
+    async def flush(self) -> None:
+        await self._filling.flush()
 
 
 class _SteppedEntries:

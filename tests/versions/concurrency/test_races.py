@@ -3,12 +3,13 @@
 import asyncio
 import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.versions.branch import private_epoch
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.maintenance.garbage import Collected
 from kvctl.versions.repository import Repository
@@ -53,13 +54,6 @@ class Slow(MemoryStore):
         await self._wait()
         return await super().set_if(partition, key, value, predicate)
 
-    async def set_many(
-        self, partition: bytes, values: Mapping[bytes, bytes], *, fence: Condition | None = None
-    ) -> None:
-        for item in values.items():
-            await self._wait()
-            await super().set_many(partition, dict([item]), fence=fence)
-
     async def clear(self, partition: bytes) -> None:
         await self._wait()
         await super().clear(partition)
@@ -73,6 +67,11 @@ class Slow(MemoryStore):
     async def _wait(self) -> None:
         for _ in range(self._dice.randrange(4)):
             await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_epoch, "FEW", 2)
 
 
 def all_have_acted(record: Record) -> bool:
@@ -111,6 +110,7 @@ def anything(repo: Repository, dice: random.Random, number: int) -> Sequence[Cal
     return [
         lambda: repo.put(branch, key, value),
         lambda: repo.write_if(branch, key, value, None),
+        lambda: repo.put_each(branch, {key: value, "k1": None, "k10": value}),
         lambda: repo.commit(branch, "commit"),
         lambda: repo.merge(other, branch, strategy=dice.choice([None, *Strategy]), squash=dice.random() < 0.2),
         lambda: repo.revert(branch, f"{other}@", parent=1),

@@ -11,7 +11,7 @@ import kvctl
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.ordered_token import untoken
-from kvctl.versions.branch import dropped_epochs, staging
+from kvctl.versions.branch import dropped_epochs, private_epoch, staging
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.commits import NothingToCommit, Staged
 from kvctl.versions.maintenance import garbage
@@ -139,7 +139,16 @@ async def delete_branch(repo: Repository) -> object:
     return await repo.delete_branch("third")
 
 
-WRITING = [commit, merge, reset_prefix, reset_hard, record, reset, create_branch, delete_branch]
+async def load(repo: Repository) -> object:
+    return await repo.put_each("third", {"t": b"2", "u": None, "v": b"2", "w": LARGE})
+
+
+WRITING = [commit, merge, reset_prefix, reset_hard, record, reset, create_branch, delete_branch, load]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_epoch, "FEW", 2)
 
 
 @pytest.fixture
@@ -164,8 +173,9 @@ async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Ca
     ids=lambda one: getattr(one, "__name__", one),
 )
 async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_completes_it(
-    fresh: Fresh, operation: Operation
+    fresh: Fresh, operation: Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
     done = await forked(MemoryStore())
     await operation(done)
     expected = [(await state(await forked(MemoryStore())))["contents"], (await state(done))["contents"]]

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from kvctl.errors import ConflictError
-from kvctl.versions.branch import sealed_epochs, staging
+from kvctl.versions.branch import private_epoch, sealed_epochs, staging
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.oracle
 @pytest.fixture(autouse=True)
 def quick_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
+    monkeypatch.setattr(private_epoch, "FEW", 1)
 
 
 class Torn(Slow):
@@ -52,8 +53,12 @@ class Counter:
     async def run(self, writes: int) -> None:
         for _ in range(writes):
             value = self.dice.choice(_NEXT[self.value])
-            if self.dice.random() < 0.3:
+            kind = self.dice.random()
+            if kind < 0.3:
                 await self._write_if(value)
+            elif kind < 0.5:
+                await self.repo.put_each("main", {self.key: value, f"{self.key}.loaded": value})
+                self.value = value
             else:
                 await self.repo.put_many("main", {self.key: value})
                 self.value = value
@@ -103,6 +108,7 @@ async def test_torn_reads_lose_no_acknowledged_write(
             lambda: own.put("side", f"side.{dice.randrange(5)}", b"%d" % number),
             lambda: own.commit("side", "m"), lambda: own.merge("main", "side", strategy=Strategy.SOURCE_WINS),
             own.gc, lambda: abandoned(store, dice),
+            lambda: own.put_each("main", {f"scratch.{one}": b"%d" % number for one in range(dice.randrange(1, 5))}),
         ]  # fmt: skip
 
     async def other() -> None:

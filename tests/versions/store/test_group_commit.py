@@ -11,11 +11,9 @@ from kvctl.versions.store.group_commit import (
     GroupCommit,
     PendingWrite,
     UnmetConditions,
-    in_batches,
 )
 from kvctl.versions.store.protocol import (
     ABSENT,
-    Change,
     Predicate,
     PredicateFailed,
 )
@@ -135,13 +133,3 @@ async def test_write_cancelled_before_its_turn_is_skipped() -> None:
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert [key for batch in carrier.batches for pending in batch for key in pending.changes] == ["k0", "k2"]
-
-
-def test_changes_of_one_task_are_split_into_batches() -> None:
-    changes = [Change(b"p", b"%d" % number, b"v" * 9) for number in range(2500)]
-    parts = list(in_batches(changes))
-    assert [len(part) for part in parts] == [1000, 1000, 500]
-    assert [change for part in parts for change in part] == changes
-    large = [Change(b"p", b"%d" % number, b"v" * (group_commit.MOST_BYTES // 2)) for number in range(5)]
-    assert [len(part) for part in in_batches(large)] == [2, 2, 1]
-    assert list(in_batches([])) == []

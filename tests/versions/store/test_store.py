@@ -532,22 +532,18 @@ class TestMany:
             assert {entry.key: entry.value async for entry in entries} == values
         assert await keys_of(other, Q) == []
 
-    async def test_many_keys_are_written_while_a_fence_holds(self, store: Store) -> None:
-        await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
-        await store.set_many(Q, {b"%04d" % number: b"v" for number in range(1100)}, fence=fence)
-        assert len(await keys_of(store, Q)) == 1100
-        await store.set(P, b"fence", b"1")
-        with pytest.raises(PredicateFailed):
-            await store.set_many(Q, {b"late%d" % number: b"v" for number in range(5)}, fence=fence)
-        assert len(await keys_of(store, Q)) == 1100
-        for predicate, holds in ((EXISTS, True), (ABSENT, False)):
-            writing = store.set_many(Q, {b"0000": b"w"}, fence=Condition(P, b"fence", predicate))
-            if holds:
-                await writing
-            else:
-                with pytest.raises(PredicateFailed):
-                    await writing
+    async def test_partition_is_filled_in_several_calls(self, store: Store, reopen: Open) -> None:
+        """Later values of a key replace earlier ones, also of the call before."""
+        async with store.fill(P) as filling:
+            await filling.add({b"%04d" % number: b"old" for number in range(1500)})
+            await filling.add({b"%04d" % number: b"new" for number in range(1000, 2000)})
+            await filling.add({})
+            await filling.flush()
+            assert len(await keys_of(store)) == 2000
+            await filling.add({b"last": b"1"})
+            await filling.add({b"last": b"2"})
+        found = await reopen().get_many([(P, key) for key in (b"0999", b"1000", b"1999", b"last")])
+        assert [one and one.value for one in found] == [b"old", b"new", b"new", b"2"]
 
     async def test_one_key_is_written_while_another_is_as_read(self, store: Store, reopen: Open) -> None:
         await store.set(P, b"fence", b"1")
