@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import time
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
+from kvctl import wire
 from kvctl.wire import FrameParser, Inbox, decode_headers, encode_headers, header_value, publish_frame, status
 
 OURS = (1, 2, 3)
@@ -109,6 +111,125 @@ async def test_frames_come_byte_by_byte(size: int) -> None:
         ("message", 2, b"c", b"", b"NATS/1.0\r\n\r\n", b"hi"),
         ("message", 9, b"a", b"", b"", b""),
     ]
+
+
+def plain_frames(stream: bytes) -> list[tuple[Any, ...]]:
+    """Parse complete frames one after the other, by the protocol's definition and nothing else."""
+    events: list[tuple[Any, ...]] = []
+    while stream:
+        line, _, stream = stream.partition(b"\r\n")
+        word, *words = line.split(b" ")
+        if word == b"PING":
+            events.append(("ping",))
+            continue
+        total = int(words[-1])
+        header = int(words[-2]) if word == b"HMSG" else 0
+        name, number, *reply = words[: -2 if word == b"HMSG" else -1]
+        body, end, stream = stream[:total], stream[total : total + 2], stream[total + 2 :]
+        assert end == b"\r\n"
+        events.append(("message", int(number), name, reply[0] if reply else b"", body[:header], body[header:]))
+    return events
+
+
+class Stream:
+    """Random frames in runs of few lengths, whose headers and payloads contain frames and parts of frames."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.lengths = [(self.random.choice((12, 20, 33)), self.random.randrange(4, 70)) for _ in range(3)]
+        self.odd = self.random.choice((0, 0.02, 0.3))
+
+    def forged(self) -> bytes:
+        """Return bytes that look like frames of the same lengths, or nearly."""
+        header, payload = self.random.choice(self.lengths)
+        off = self.random.choice((-1, 0, 0, 1))
+        line = self.random.choice((
+            b"\r\nHMSG f 1 %d %d\r\n" % (header, header + payload + off), b"\r\nMSG f 1 r %d\r\n" % (payload + off),
+            b"HMSG f 1 r %d %d\r\n" % (header + off, header + payload), b"MSG f 2 %d\r\n" % payload, b"\r\n",
+            b"PING\r\n", b" 1 ", b"f 1 r %d %d\r\n" % (header, header + payload),
+        ))  # fmt: skip
+        return (line + b"x" * (payload if self.random.random() < 0.5 else 3) + b"\r\n") * self.random.randrange(1, 4)
+
+    def cut(self, size: int) -> bytes:
+        """Return hostile bytes of this size."""
+        text = self.forged() + self.forged() + b"v" * size
+        start = self.random.randrange(12) if self.random.random() < 0.5 else 0
+        return text[start : start + size]
+
+    def frame(self, kind: int) -> bytes:
+        """Return one frame; its kind decides on reply and header."""
+        if self.random.random() < self.odd / 4:
+            return b"PING\r\n"
+        header, payload = self.random.choice(self.lengths)
+        if self.random.random() < self.odd:
+            payload += self.random.randrange(1, 90)
+        sid = 1 if self.random.random() > self.odd else self.random.randrange(1, 6)
+        line = b"s.%d %d%b" % (
+            self.random.randrange(10**6),
+            sid,
+            b" $JS.ACK.%d" % self.random.randrange(99) * (kind & 1),
+        )
+        if kind & 2:
+            return b"HMSG %b %d %d\r\n%b%b\r\n" % (
+                line, header, header + payload, self.cut(header), self.cut(payload),
+            )  # fmt: skip
+        return b"MSG %b %d\r\n%b\r\n" % (line, payload, self.cut(payload))
+
+    def frames(self, count: int) -> list[bytes]:
+        """Return frames in long runs of one kind."""
+        found: list[bytes] = []
+        while len(found) < count:
+            kind = self.random.randrange(4)
+            found += [self.frame(kind) for _ in range(self.random.choice((1, 5, 60)))]
+        return found
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make parsers look for runs after few frames, in short pieces."""
+    for name, value in (("FIRST_SAMPLES", 2), ("MOST_SAMPLES", 8), ("LONGEST_PAUSE", 2), ("RUN_BYTES", 700)):
+        monkeypatch.setattr(wire, name, value)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.usefixtures("eager")
+async def test_runs_of_frames_that_contain_frames_are_parsed_as_one_by_one(seed: int) -> None:
+    made = Stream(seed)
+    stream = b"".join(made.frames(400))
+    recorder = Recorder()
+    pieces = made.random.choice((1, 3, 40, len(stream) // 7))
+    edges = [0, *sorted(made.random.randrange(len(stream)) for _ in range(pieces)), len(stream)]
+    chunks = [stream[start:end] for start, end in pairwise(edges)]
+    assert await events_of(fast_parser(recorder), recorder, chunks) == plain_frames(stream)
+
+
+@pytest.mark.usefixtures("eager")
+async def test_a_payload_forges_no_frame_wherever_the_buffer_is_split() -> None:
+    made = Stream(5)
+    made.odd = 0
+    frames = [made.frame(3) for _ in range(60)]
+    taken = 0
+
+    class Counting(FrameParser):
+        async def _take_run(self, data: bytes, position: int) -> int:
+            nonlocal taken
+            before = len(recorder.events)
+            after = await super()._take_run(data, position)
+            taken += len(recorder.events) - before
+            return after
+
+    recorder = Recorder()
+    parser = Counting(recorder._process_msg, Parser(recorder), lambda _: False)
+    for sid in OURS:
+        parser.sinks[b"%d" % sid] = lambda frame, sid=sid: recorder.events.append(("message", sid, *frame))
+    await parser.parse(b"".join(frames))
+    stream = b"".join(frames[:12])
+    expected = plain_frames(stream)
+    taken = 0
+    for at in range(len(stream)):
+        recorder.events.clear()
+        assert await events_of(parser, recorder, [stream[:at], stream[at:]]) == expected
+    assert taken > len(stream) * len(expected) / 2, "the frames were not parsed in runs"
 
 
 async def test_a_large_message_in_many_pieces_takes_linear_time() -> None:

@@ -29,6 +29,9 @@ from kvctl.wire import FrameParser, Sink
 SUPPORTED = (2, 16)
 """Version of nats-py with known internals: its transport, its tables of servers and subscriptions, its parser."""
 
+READ_BYTES = 256 << 10
+"""Maximum bytes of one read, which asyncio limits to the same number."""
+
 
 class Listener(Protocol):
     """Receiver of events of a link in use."""
@@ -177,6 +180,14 @@ class Link(NatsClient):
                 if session is not None:
                     await session.close()
                 await self.close()
+
+    async def _read_loop(self) -> None:
+        """Read all that one call to the socket returns; the library takes an eighth of it at a time."""
+        reader = getattr(self._transport, "_io_reader", None)
+        if reader is not None:
+            read = reader.read
+            reader.read = lambda _: read(READ_BYTES)
+        await super()._read_loop()
 
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):
