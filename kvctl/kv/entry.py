@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import RawFrame, all_short, delivery
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.write.identity import is_bare
 from kvctl.units import parse_duration
@@ -130,11 +130,48 @@ def from_frame(bucket: str, cut: int, frame: RawFrame) -> Entry:
     return tuple.__new__(Entry, (bucket, key, payload, sequence, time_ns, operation, pending, None, reason, header))
 
 
+def from_frames(bucket: str, cut: int, frames: Sequence[RawFrame]) -> list[Entry]:
+    """Build the entries of a consumer's messages, as `from_frame`."""
+    new, put, short = tuple.__new__, Operation.PUT, all_short(frames)
+    deleted = any_tombstone([frame[2] for frame in frames])
+    entries = []
+    for frame in frames:
+        subject, reply, header, payload = frame
+        if not short or (deleted and header):
+            entries.append(from_frame(bucket, cut, frame))
+            continue
+        _, sequence, _, time_ns, pending = reply.rsplit(b".", 4)
+        key = subject[cut:].decode("utf-8", "surrogateescape")
+        fields = (bucket, key, payload, int(sequence), int(time_ns), put, int(pending), None, None, header)
+        entries.append(new(Entry, fields))
+    return entries
+
+
+def newer(entries: list[Entry], last: int) -> list[Entry]:
+    """Return the entries above revision `last` and above all before them: a reading repeats some after a resume."""
+    found = []
+    for entry in entries:
+        revision = entry.revision
+        if revision > last:
+            last = revision
+            found.append(entry)
+    return found
+
+
 def from_message(bucket: str, cut: int, message: StoredMessage) -> Entry:
     """Build the entry from the answer of a direct get or of the leader."""
-    header = message.header
+    stream, subject, sequence, time_ns, header, payload, _, _ = message
     operation, reason = operation_of(header) if header else (Operation.PUT, None)
-    return tuple.__new__(Entry, (
-        bucket, message.subject[cut:], message.payload, message.sequence, message.time_ns, operation,
-        None, message.stream, reason, header,
-    ))  # fmt: skip
+    fields = (bucket, subject[cut:], payload, sequence, time_ns, operation, None, stream, reason, header)
+    return tuple.__new__(Entry, fields)
+
+
+def from_messages(bucket: str, cut: int, messages: Sequence[StoredMessage]) -> list[Entry]:
+    """Build the entries of many messages, as `from_message`."""
+    if any_tombstone([message.header for message in messages]):
+        return [from_message(bucket, cut, message) for message in messages]
+    new, put = tuple.__new__, Operation.PUT
+    return [
+        new(Entry, (bucket, subject[cut:], payload, sequence, time_ns, put, None, stream, None, header))
+        for stream, subject, sequence, time_ns, header, payload, _, _ in messages
+    ]

@@ -14,6 +14,7 @@ from kvctl.jetstream.direct.direct_get import (
     TooManySubjects,
     message_from_answer,
     message_from_leader,
+    messages_from_answers,
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 
@@ -155,17 +156,19 @@ def test_status_404_means_no_message() -> None:
 # -- pages -------------------------------------------------------------------------------------------------
 
 
-def test_answers_of_a_page_are_read_in_order() -> None:
-    one = answer(tail=b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n")
-    messages: list[StoredMessage] = []
-    multi_get._take(messages, [(b"", b"", one, b"a"), (b"", b"", one, b"b")])
-    assert [(message.payload, message.pending) for message in messages] == [(b"a", 1), (b"b", 1)]
+def test_answers_of_a_page_are_read_in_order_as_each_alone() -> None:
+    tail = b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n"
+    stamps = ["2026-11-23T02:36:52Z", "2026-11-23T02:36:52.5Z", "2026-11-23T02:36:52.000000001Z", STAMP]
+    own = [b"", b"\r\nA: b", b"\r\nNats-Stream: OLD\r\nNats-Sequence: 1", b""]
+    headers = [answer(more, tail).replace(STAMP.encode(), at.encode()) for more, at in zip(own, stamps, strict=True)]
+    answers = [(b"", b"", header, b"%d" % number) for number, header in enumerate(headers)]
+    assert messages_from_answers(answers) == [message_from_answer(header, payload) for *_, header, payload in answers]
 
 
 @pytest.mark.parametrize("header", [answer(), end("404 Message Not Found")])
 def test_answer_of_a_server_without_batches_is_not_understood(header: bytes) -> None:
     with pytest.raises(NotUnderstood):
-        multi_get._take([], [(b"", b"", header, b"")])
+        messages_from_answers([(b"", b"", header, b"")])
 
 
 BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))

@@ -1,5 +1,6 @@
 """Delivered messages in wire form, and the metadata in their reply subjects. [pure]"""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 RawFrame = tuple[bytes, bytes, bytes, bytes]
@@ -29,6 +30,11 @@ def delivery(reply: bytes) -> tuple[int, int, int, int]:
 def sequence_token(reply: bytes) -> int:
     """Return the position of the stream sequence among the tokens of a message's reply subject."""
     return 5 if reply.count(b".") == 8 else 7  # after domain and account
+
+
+def all_short(frames: Sequence[RawFrame]) -> bool:
+    """Return True if all reply subjects have the short form, in which the last four tokens are those of `delivery`."""
+    return b"".join([frame[1] for frame in frames]).count(b".") == 8 * len(frames)  # no form has fewer dots
 
 
 def metadata(reply: bytes) -> Metadata:

@@ -6,11 +6,13 @@ import base64
 import json
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.tokens import check_subject
 from kvctl.units import format_time, parse_utc
 from kvctl.wire import status
@@ -96,8 +98,7 @@ class DirectRequest:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-@dataclass(slots=True)
-class StoredMessage:
+class StoredMessage(NamedTuple):
     """Message stored in a stream. `stream` is the replica that answered; `time_ns` counts from the epoch.
 
     `header` is the writer's own, empty for none: the server's additions are in the other fields.
@@ -196,6 +197,33 @@ def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
         b"" if start == len(_PLAIN) else header[:start] + b"\r\n\r\n", payload,
         None if pending is None else int(pending), None if pending is None else int(last_sequence),
     )  # fmt: skip
+
+
+def messages_from_answers(answers: Iterable[RawFrame]) -> list[StoredMessage]:
+    """Parse the answers to a request for many messages.
+
+    Raises NotUnderstood for one that does not count the others, TooManySubjects (413), ServerError.
+    """
+    new, messages = tuple.__new__, []
+    second, begin, written, name = b"", 0, b"", ""
+    for _, _, header, payload in answers:
+        start = header.rfind(_SERVERS)
+        found = _TOLD.match(header, start) if start >= 0 else None
+        if found is None or found[5] is None:
+            if found is None:
+                _check(*status(header))
+            raise NotUnderstood("The server does not know requests for many messages")
+        stream, subject, sequence, stamp, pending, last_sequence = found.groups()
+        if stream != written:
+            written, name = stream, stream.decode()
+        if stamp[:19] != second:
+            second, begin = stamp[:19], parse_utc(stamp[:19] + b"Z")
+        time_ns = begin + int(stamp[20:-1].ljust(9, b"0"))
+        own = b"" if start == len(_PLAIN) else header[:start] + b"\r\n\r\n"
+        text = subject.decode("utf-8", "surrogateescape")
+        fields = (name, text, int(sequence), time_ns, own, payload, int(pending), int(last_sequence))
+        messages.append(new(StoredMessage, fields))
+    return messages
 
 
 def _check(code: int, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from kvctl.jetstream.direct.direct_get import (
     StoredMessage,
     TooManySubjects,
     message_from_answer,
+    messages_from_answers,
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.wire import header_value, status
@@ -109,7 +110,7 @@ async def _page(api: Api, stream: str, request: DirectRequest) -> Page:
         while True:
             frames = await _next(api, batches, alone=len(messages) == 1)
             end = frames[-1][2] if status(frames[-1][2])[0] else None
-            _take(messages, frames if end is None else frames[:-1])
+            messages += messages_from_answers(frames if end is None else frames[:-1])
             if end is not None:
                 return _closed(messages, end, request)
 
@@ -127,14 +128,6 @@ async def _next(api: Api, batches: AsyncGenerator[list[RawFrame], None], *, alon
 
 def _one_answer(api: Api) -> NotUnderstood:
     return NotUnderstood(f"Requests to `{api.prefix}` get one answer each", hint=single_reply.HINT)
-
-
-def _take(messages: list[StoredMessage], frames: Sequence[RawFrame]) -> None:
-    for _, _, header, payload in frames:
-        message = message_from_answer(header, payload)
-        if message is None or message.pending is None:
-            raise NotUnderstood("The server does not know requests for many messages")
-        messages.append(message)
 
 
 def _closed(messages: list[StoredMessage], end: bytes, request: DirectRequest) -> Page:
@@ -161,6 +154,5 @@ def _settle(messages: list[StoredMessage], pending: int, last_of: bool) -> int:
     if last_of:
         return counted
     if counted == pending + 1:
-        for message in messages:
-            message.pending = (message.pending or 1) - 1
+        messages[:] = [message._replace(pending=(message.pending or 1) - 1) for message in messages]
     return pending

@@ -78,8 +78,8 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
         message = await get(api, stream, following, leader=True)
         if message is None:
             return
-        message.last_sequence, before = before, message.sequence
-        yield Page([message], None, message.sequence)
+        yield Page([message._replace(last_sequence=before)], None, message.sequence)
+        before = message.sequence
         size += _size(message)
         if request.max_bytes and size >= request.max_bytes:
             return
@@ -118,11 +118,12 @@ def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -
         taken += 1
         if request.max_bytes and size >= request.max_bytes:
             break
-    left, before = len(messages), 0
+    left, before, page = len(messages), 0, []
     for message in messages[:taken]:
         left -= 1
-        message.pending, message.last_sequence, before = left, before, message.sequence
-    return Page(messages[:taken], left, before, up_to)
+        page.append(message._replace(pending=left, last_sequence=before))
+        before = message.sequence
+    return Page(page, left, before, up_to)
 
 
 def _size(message: StoredMessage) -> int:

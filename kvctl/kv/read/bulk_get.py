@@ -17,7 +17,7 @@ from kvctl.jetstream.direct.direct_get import (
 from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
 from kvctl.jetstream.direct.page import MomentLost
 from kvctl.jetstream.direct.per_subject import last_of_each
-from kvctl.kv.entry import Entry, from_message
+from kvctl.kv.entry import Entry, from_messages
 from kvctl.kv.resolve import Binding
 
 if TYPE_CHECKING:
@@ -70,12 +70,18 @@ def _take(
 ) -> None:
     """Add the answers to the results; a replica's only if they are no older than the `known` revisions."""
     cut, doubted = len(binding.prefix), known is not None and bucket.own.any()
+    messages = []
     for subject, message in answers.items():
-        key = subject[cut:]
-        if known and (message.sequence if message else 0) < known.get(key, 0):
-            continue
-        if not (doubted and bucket.behind(key, message)):
-            found[key] = None if message is None else from_message(bucket.name, cut, message)
+        if known or doubted or message is None:
+            key = subject[cut:]
+            if known and (message.sequence if message else 0) < known.get(key, 0):
+                continue
+            if doubted and bucket.behind(key, message):
+                continue
+            found[key] = None
+        if message is not None:
+            messages.append(message)
+    found.update({entry.key: entry for entry in from_messages(bucket.name, cut, messages)})
 
 
 async def _in_few_requests(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.kv.entry import Entry, from_frame, is_tombstone
+from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 from kvctl.kv.resolve import Binding
 
@@ -41,13 +41,12 @@ async def key_batches(
         binding.api, binding.stream, Selection(subjects=subjects, headers_only=True)
     ) as consumer:
         async for batch in consumer.batches():
-            names = [
-                subject[cut:]
-                for subject, _, header, _ in batch
-                if deleted or not (b"KV-Operation:" in header or b"Nats-Marker-Reason:" in header)
-            ]
+            if not deleted and any_tombstone([frame[2] for frame in batch]):
+                batch = [frame for frame in batch if not is_tombstone(frame[2])]
+            fresh = [frame[0][cut:] for frame in batch]
+            if not seen.isdisjoint(fresh):
+                fresh = [name for name in fresh if name not in seen]
             before = len(seen)
-            fresh = [name for name in names if name not in seen]
             seen.update(fresh)
             if len(seen) - before != len(fresh):
                 fresh = list(dict.fromkeys(fresh))  # twice in one batch: overwritten during the reading
@@ -68,14 +67,15 @@ async def entry_batches(
     selection = Selection(subjects=subjects, headers_only=not values)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         async for batch in consumer.batches():
-            found = []
+            fresh = []
             for frame in batch:
                 if frame[0] in seen or (not deleted and is_tombstone(frame[2])):
                     continue
                 seen.add(frame[0])
-                entry = from_frame(binding.bucket, cut, frame)
-                if not rest or matches(entry.key, rest):
-                    found.append(entry)
+                fresh.append(frame)
+            found = from_frames(binding.bucket, cut, fresh)
+            if rest:
+                found = [entry for entry in found if matches(entry.key, rest)]
             if only is not None:
                 found = [entry for entry in found if entry.key in only]
             if found:
@@ -96,12 +96,8 @@ async def history_batches(
         selection = replace(selection, deliver="by_start_sequence", start=start)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         async for batch in consumer.batches():
-            found = []
-            for frame in batch:
-                entry = from_frame(binding.bucket, cut, frame)
-                if entry.revision > last:
-                    last = entry.revision
-                    found.append(entry)
+            found = newer(from_frames(binding.bucket, cut, batch), last)
+            last = found[-1].revision if found else last
             if rest:
                 found = [entry for entry in found if matches(entry.key, rest)]
             if only is not None:

@@ -11,7 +11,7 @@ from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.kv.entry import Entry, Operation, from_frame
+from kvctl.kv.entry import Entry, Operation, from_frames, newer
 from kvctl.kv.names import matches
 from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding
@@ -106,7 +106,7 @@ class Watcher:
         """Yield entries as they arrive; an empty list stands for CURRENT."""
         try:
             async for frames in self._consumer.batches():
-                found = [entry for frame in frames if (entry := self._entry(frame)) is not None]
+                found = self._entries(frames)
                 if found or not frames:
                     yield found
         except StreamReplaced as error:
@@ -114,11 +114,11 @@ class Watcher:
                 error.message.replace("stream `KV_", "bucket `").replace("being read", "being watched")
             ) from None
 
-    def _entry(self, frame: RawFrame) -> Entry | None:
-        entry = from_frame(self._bucket, self._cut, frame)
-        if entry.revision <= self._last:
-            return None
-        self._last = entry.revision
-        if self._options.ignore_deletes and entry.operation is not Operation.PUT:
-            return None
-        return entry if not self._rest or matches(entry.key, self._rest) else None
+    def _entries(self, frames: list[RawFrame]) -> list[Entry]:
+        found = newer(from_frames(self._bucket, self._cut, frames), self._last)
+        self._last = found[-1].revision if found else self._last
+        if self._options.ignore_deletes:
+            found = [entry for entry in found if entry.operation is Operation.PUT]
+        if self._rest:
+            found = [entry for entry in found if matches(entry.key, self._rest)]
+        return found

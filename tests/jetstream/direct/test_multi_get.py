@@ -15,6 +15,7 @@ from kvctl.jetstream.direct.direct_get import (
     NotUnderstood,
     StoredMessage,
     TooManySubjects,
+    messages_from_answers,
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.labs import Lab
@@ -215,7 +216,7 @@ class TestLimits:
         frames = [(b"", b"", b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: s\r\nNats-Sequence: 1\r\n"
                    b"Nats-Time-Stamp: 2026-01-01T00:00:00Z\r\n\r\n", b"")]  # fmt: skip
         with pytest.raises(NotUnderstood):
-            multi_get._take([], frames)
+            messages_from_answers(frames)
 
     async def test_leader_answers_for_a_stream_without_direct_get(
         self, raw: RawClient, client: Client, bucket_name: str

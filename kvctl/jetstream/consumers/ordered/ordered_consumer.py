@@ -198,12 +198,12 @@ class OrderedConsumer:
         self._gaps.moved = False
         self._consumer.puller.count_off(len(messages))
         if len(messages) != len(frames):
-            sequence = self._last
-            for frame in frames:
-                if frame[1]:
-                    sequence = delivery(frame[1])[0]
+            last = b""
+            for _, reply, header, _ in frames:
+                if reply:
+                    last = reply
                 else:
-                    self._status(frame[2], sequence)
+                    self._status(header, delivery(last)[0] if last else self._last)
         return messages
 
     def _status(self, header: bytes, sequence: int) -> None:

@@ -12,6 +12,7 @@ from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered import catch_up, list_gaps, ordered_consumer, pull_size
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.kv.entry import from_frame, from_frames
 from kvctl.server import run_server
 from tests.support.raw import RawClient
 
@@ -50,6 +51,15 @@ async def read_all(client: Client, bucket: Bucket, **options: Any) -> list[int]:
 )
 def test_both_forms_of_a_reply_subject_say_the_same(reply: bytes) -> None:
     assert delivery(reply) == (42, 7, 1795265100385569383, 3)
+
+
+def test_entries_of_many_messages_are_those_of_each() -> None:
+    short, long = b"$JS.ACK.KV_B.kvctl-1.1.42.7.17952651003855.3", b"$JS.ACK._.H.KV_B.kvctl-1.1.43.8.17952651003856.2.r"
+    headers = b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+    for replies in ([short], [short, long], [long, long]):
+        for some in (headers[:2], headers):
+            frames = [(b"$KV.B.k\xff", reply, header, b"v") for reply in replies for header in some]
+            assert from_frames("B", 6, frames) == [from_frame("B", 6, frame) for frame in frames]
 
 
 @pytest.mark.parametrize(
