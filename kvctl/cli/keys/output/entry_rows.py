@@ -105,7 +105,7 @@ class Shape:
             row["delta"] = entry.delta
         if entry.stream is not None:
             row["stream"] = entry.stream
-        if entry.header:
+        if not entry.bare:
             self._add_headers(row, entry)
         elif self.headers:
             row["headers"] = {}
