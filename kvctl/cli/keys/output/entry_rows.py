@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
@@ -50,26 +50,33 @@ class Shape:
             return utf8("".join(self._lines(entries)))
         return utf8("".join([self._line(entry) for entry in entries]))
 
+    def records(self, entries: "Sequence[Entry]") -> list[Row]:
+        """Return rows with the columns of `view` alone, twice as fast as `row`. Raises as `row`."""
+        if self.meta_only or self.headers or self.encoding == "base64":
+            return [self._object(entry) for entry in entries]
+        return [
+            self._object(entry)
+            if text is None
+            else {
+                "bucket": entry.bucket, "key": entry.key, "revision": entry.revision, "created": created,
+                "operation": "PUT", "value": text, "encoding": "utf-8",
+            }
+            for entry, created, text in _plain(entries)
+        ]  # fmt: skip
+
     def _lines(self, entries: "Sequence[Entry]") -> list[str]:
         """Format entries with only the basic fields and a text value directly, others by way of their object."""
-        lines, bucket, second, begin, created = [], None, "", "", ""
-        for entry in entries:
-            bucket_name, key, value, revision, created_ns, operation, delta, stream, reason, header = entry
-            time, text = str(created_ns), None
-            plain = operation == "PUT" and delta is not None and stream is reason is None
-            if plain and len(time) > _FRACTION and (not header or entry.bare):
-                text = _text_of(value)
+        lines, bucket, begin = [], None, ""
+        for entry, created, text in _plain(entries):
             if text is None:
                 lines.append(self._line(entry))
                 continue
-            if bucket_name is not bucket:
-                bucket, begin = bucket_name, f'{{"bucket": {encode_basestring(bucket_name)}, "key": '
-            if time[:-_FRACTION] != second:
-                second, created = time[:-_FRACTION], format_time(created_ns)[: -_FRACTION - 1]
+            if entry.bucket is not bucket:
+                bucket, begin = entry.bucket, f'{{"bucket": {encode_basestring(entry.bucket)}, "key": '
             lines.append(
-                f'{begin}{encode_basestring(key)}, "revision": {revision}, '
-                f'"created": "{created}{time[-_FRACTION:]}Z", "operation": "PUT", '
-                f'"value": {encode_basestring(text)}, "encoding": "utf-8", "delta": {delta}}}\n'
+                f'{begin}{encode_basestring(entry.key)}, "revision": {entry.revision}, '
+                f'"created": "{created}", "operation": "PUT", "value": {encode_basestring(text)}, '
+                f'"encoding": "utf-8", "delta": {entry.delta}}}\n'
             )
         return lines
 
@@ -147,11 +154,26 @@ def encode(entry: "Entry", wanted: str | None = None) -> tuple[str, str]:
     return base64.b64encode(entry.value).decode(), "base64"
 
 
-def _text_of(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
+def _plain(entries: "Sequence[Entry]") -> "Iterator[tuple[Entry, str, str | None]]":
+    """Yield entries, with time and text of those that have only the basic fields and a text value."""
+    second = begin = ""
+    for entry in entries:
+        _, _, value, _, created_ns, operation, delta, stream, reason, header = entry
+        time = str(created_ns)
+        if (
+            operation == "PUT" and delta is not None and stream is reason is None
+            and len(time) > _FRACTION and (not header or entry.bare)
+        ):  # fmt: skip
+            try:
+                text = value.decode()
+            except UnicodeDecodeError:
+                yield entry, "", None
+                continue
+            if time[:-_FRACTION] != second:
+                second, begin = time[:-_FRACTION], format_time(created_ns)[: -_FRACTION - 1]
+            yield entry, f"{begin}{time[-_FRACTION:]}Z", text
+        else:
+            yield entry, "", None
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode

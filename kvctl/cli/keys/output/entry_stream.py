@@ -47,10 +47,11 @@ async def _lines(
 async def _rows(
     session: Session, shape: Shape, batches: AsyncGenerator[list["Entry"], None], marked: str | None
 ) -> AsyncIterator[Sequence[Row]]:
+    records = session.output == "tsv" and not session.options.columns
     async with aclosing(batches):
         async for batch in batches:
             if batch or marked is None:
-                yield [shape.row(entry) for entry in batch]
+                yield shape.records(batch) if records else [shape.row(entry) for entry in batch]
             elif session.output in ("json", "ndjson", "yaml"):
                 yield [MARK]
             elif shape.table and marked:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.errors import KvctlError
 from kvctl.kv.entry import Entry, Operation
-from kvctl.render.formats import NdjsonWriter
+from kvctl.render.formats import NdjsonWriter, TsvWriter
 
 TTL = b"NATS/1.0\r\nNats-TTL: 1h30m\r\nAuthor: me\r\n\r\n"
 ENTRIES = st.builds(
@@ -71,3 +71,12 @@ def test_headers_that_others_made_up_break_nothing(ttl: bytes) -> None:
 def test_the_size_is_the_servers_word_not_the_writers() -> None:
     header = b"NATS/1.0\r\nNats-Msg-Size: 1\r\nNats-Msg-Size: 12345\r\n\r\n"
     assert Shape(meta_only=True).row(Entry("B", "k", b"", 1, 0, header=header))["size"] == 12345
+
+
+@given(st.lists(ENTRIES), st.booleans(), st.booleans(), st.sampled_from([None, "base64"]))
+def test_records_are_rows_as_tsv_shows_them(
+    entries: list[Entry], headers: bool, meta_only: bool, encoding: str | None
+) -> None:
+    shape = Shape(headers=headers, meta_only=meta_only, encoding=encoding)
+    writer = TsvWriter(shape.view())
+    assert writer.rows(shape.records(entries)) == writer.rows([shape.row(entry) for entry in entries])
