@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -88,7 +89,7 @@ async def diff(
         return list((await status(store, objects, ref.branch, values=values)).changes)
     if three_dot:
         return await _since_base(store, objects, before, after, values=values)
-    states = [await _state(store, ref, values=values) for ref in (before, after)]
+    states = await asyncio.gather(*(_state(store, ref, values=values) for ref in (before, after)))
     return await _differing(objects, *states, values=values)
 
 
@@ -113,8 +114,8 @@ async def resolved(
 
 async def between(store: Store, objects: Objects, before: str, after: str) -> list[Difference]:
     """Return the keys that differ between two commits, values as stored. Raises RefNotFound, Broken."""
-    roots = [bytes.fromhex((await refs.commit(store, one)).root) for one in (before, after)]
-    return await objects.run(tree.diff(*roots))
+    commits = await asyncio.gather(refs.commit(store, before), refs.commit(store, after))
+    return await objects.run(tree.diff(*(bytes.fromhex(one.root) for one in commits)))
 
 
 async def merge_base(store: Store, one: str, other: str) -> str:

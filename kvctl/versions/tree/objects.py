@@ -24,7 +24,7 @@ from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, Edit, update
 OBJECTS = b"objects"
 AHEAD = 64
 """Number of leaves read together in advance."""
-BLOCKING_S = 0.005
+BLOCKING_S = 0.001
 """Seconds that building a tree may block other tasks of the process."""
 CACHE = 64 << 20
 """Bytes of objects cached: they never change."""

@@ -32,7 +32,7 @@ Edit = tuple[bytes, bytes | None]
 
 CHANGES_PER_ROUND = 256
 """Number of changes whose chunks are read, and released, together."""
-HAND_OVER = 4 << 20
+HAND_OVER = 1 << 20
 """Bytes of new chunks after which the caller may take them."""
 SINGLE_CHANGES = 8
 """Maximum number of changes to a chunk that are applied one by one."""
