@@ -4,6 +4,9 @@
 def main() -> int:
     """Run the command line; Ctrl-C is quiet from the first import on."""
     try:
+        from kvctl.cli.app.deferrals import defer_rare_modules
+
+        defer_rare_modules()
         from kvctl.cli.app.main import main as run
 
         return run()

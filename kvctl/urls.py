@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import unquote, urlsplit
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.tokens import shown
 

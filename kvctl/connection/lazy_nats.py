@@ -1,35 +1,20 @@
-"""Deferred import of the client library's JetStream half: a third of its import time, and not used here.
+"""Deferred parts of the client library: its JetStream half, and the randomness behind its own inbox names.
 
-Import this before the client library: `import nats.js` then binds a module whose code runs on first use.
+Import this before the client library.
 """
 
-import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec, module_from_spec
-from types import ModuleType
 from typing import Any
 
-
-def defer(package: str, part: str) -> None:
-    """Defer running the code of `package.part`, unless the package has already been imported."""
-    home = None if package in sys.modules else find_spec(package)
-    spec = home and PathFinder.find_spec(f"{package}.{part}", home.submodule_search_locations)
-    if spec is None or spec.loader is None:
-        return
-    module = module_from_spec(spec)
-    module.__class__ = _Deferred
-    sys.modules[spec.name] = module
-    setattr(__import__(package), part, module)
+from kvctl.deferred import defer, function
 
 
-class _Deferred(ModuleType):
-    __spec__: ModuleSpec
+class _Names:
+    """Stand-in for `NUID`, whose names are used only by calls of the library that kvctl does not use."""
 
     def __getattr__(self, name: str) -> Any:
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        assert self.__spec__.loader is not None
-        self.__spec__.loader.exec_module(self)
-        return getattr(self, name)
+        if name != "_names":
+            self._names = function("nats.nuid", "NUID")()
+        return getattr(self._names, name)
 
 
-defer("nats", "js")
+defer({"nats.js": {}, "nats.nuid": {"NUID": _Names}})

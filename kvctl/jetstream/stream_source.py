@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import SourceState, StreamInfo
 
 SourceConfig = dict[str, Any]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from datetime import timedelta
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config_edit import DUPLICATE_WINDOW, edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket

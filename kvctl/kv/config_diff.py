@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.settings import SETTINGS, Form
 from kvctl.kv.stream_kind import FIRST_ENTRY, SERVER_METADATA, TOPOLOGY

@@ -1,10 +1,11 @@
 """Views, the data that commands pass to the renderer: columns and rows, or one document. [pure]"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.units import (
     format_age,
     format_duration,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from datetime import timedelta
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.kv.names import SUBJECT_PREFIX, check_filter
 

@@ -21,6 +21,7 @@ TREES = {
 MODULES = list(TREES)
 
 LINES = (
+    ("dataclass", "deferred"),
     ("errors", "phrases"),
     ("units", "tokens", "atomic_file", "suggest"),
     ("documents",),
@@ -35,7 +36,7 @@ LINES = (
 )
 """A part imports from the lines above its own, never from its own line or below."""
 BESIDE: dict[str, set[str]] = {
-    "render": {"errors", "phrases", "units"},
+    "render": {"dataclass", "errors", "phrases", "units"},
     "server": {"errors", "contexts"},
     "topics": set(),
     "pytest_plugin": {"errors", "kv", "server"},

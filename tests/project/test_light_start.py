@@ -13,11 +13,14 @@ from tests.cli.conftest import run_process
 
 PROGRAM = """
 import sys
-from kvctl.__main__ import main
+from kvctl.cli.app.deferrals import defer_rare_modules
+defer_rare_modules()
 from kvctl.cli.app.main import main
 code = main(sys.argv[1:])
+from kvctl.deferred import is_deferred
+names = sorted(name for name, module in sys.modules.items() if not is_deferred(module))
 import json
-print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+print(json.dumps([code, names]), file=sys.stderr)
 """
 HEAVY = (
     "nats",

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, TextIO
 
@@ -16,6 +16,7 @@ from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
 from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
+from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.render.terminal import is_terminal
 

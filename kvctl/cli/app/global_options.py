@@ -1,7 +1,7 @@
 """Options that every command takes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.render.terminal import COLORS
 from kvctl.render.view import FORMATS

@@ -1,7 +1,6 @@
 """Parameters shared by many commands, and options with parsers for quantities."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.help_page import TAIL
+from kvctl.dataclass import dataclass
 from kvctl.errors import ContextNotFound, NotFoundError, UsageError
 from kvctl.render.view import document
 from kvctl.units import parse_duration, parse_instant, parse_size

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from kvctl.cli.app.parameters import bucket_names, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.views import health_style, last_seen_text
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
+from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, RequestTimeout, UnreachableError, UsageError
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape, utf8

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean

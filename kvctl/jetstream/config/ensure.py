@@ -9,10 +9,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import (
     ConflictError,
     ConnectionLost,

@@ -18,8 +18,9 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import (
     ConnectionLost,
     JetStreamDisabled,

@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import (
     ConflictError,
     JetStreamDisabled,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog

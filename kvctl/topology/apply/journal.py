@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.api import Api
 from kvctl.topology.plan.origin_place import Where
 from kvctl.units import format_time

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.discover.links import live_part
 from kvctl.topology.hazards.hazards import Hazard

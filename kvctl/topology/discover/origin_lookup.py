@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import (
     BucketNotFound,
     JetStreamDisabled,

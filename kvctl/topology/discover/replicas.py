@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source

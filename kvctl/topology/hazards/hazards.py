@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams

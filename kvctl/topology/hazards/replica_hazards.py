@@ -6,9 +6,9 @@ All are derived from stream configurations: the replica's, and those of its orig
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import Source, SourceConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX

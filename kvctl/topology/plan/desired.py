@@ -7,9 +7,10 @@ what the origins implied before the change becomes what they imply after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import SourceConfig, sources_of
 from kvctl.kv.config_diff import Difference, differences

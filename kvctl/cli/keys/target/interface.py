@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import Shape
+from kvctl.dataclass import dataclass
 from kvctl.render.view import Row, View
 
 if TYPE_CHECKING:

@@ -1,0 +1,95 @@
+"""Modules whose code runs on first use: a command does not wait for what it does not use."""
+
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+StandIns = Mapping[str, Any]
+"""Values for names that others take from the module by `from ... import`, until its code runs."""
+
+
+def defer(modules: Mapping[str, StandIns]) -> None:
+    """Let later imports of these modules bind them at once, and run their code when an attribute is first used."""
+    sys.meta_path.insert(0, _Finder(modules))
+
+
+def function(module: str, name: str) -> Any:
+    """Return a stand-in for a function, which imports it when called."""
+
+    def call(*arguments: Any, **settings: Any) -> Any:
+        _run(sys.modules[module])
+        return getattr(sys.modules[module], name)(*arguments, **settings)
+
+    return call
+
+
+def stand_in(name: str) -> type:
+    """Return a stand-in for a class that has no instances before the module's code runs."""
+    return type(name, (), {})
+
+
+def is_deferred(module: ModuleType) -> bool:
+    """Return True if the code of the module has not run yet."""
+    return isinstance(module, _Deferred)
+
+
+class _Finder:
+    def __init__(self, modules: Mapping[str, StandIns]) -> None:
+        self._modules = modules
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name in self._modules else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._modules[name])  # type: ignore[assignment]
+        return spec
+
+
+class _Loader:
+    def __init__(self, loader: Any, values: StandIns) -> None:
+        self._loader = loader
+        self._values = values
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        spec.loader = module.__loader__ = self._loader
+        spec.loader_state = _State()
+        vars(module).update(self._values)
+        module.__class__ = _Deferred
+
+
+class _State:
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.waits = True
+
+
+class _Deferred(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name != "__path__":  # which an import looks for
+            _run(self)
+        return ModuleType.__getattribute__(self, name)
+
+
+def _run(module: ModuleType) -> None:
+    """Run the code of a deferred module, unless it has run; other threads wait until it is complete."""
+    spec = module.__spec__
+    if type(module) is not _Deferred or spec is None or spec.loader is None:
+        return
+    with spec.loader_state.lock:
+        if not spec.loader_state.waits:
+            return
+        spec.loader_state.waits = False
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            spec.loader_state.waits = True
+            raise
+        module.__class__ = ModuleType  # type: ignore[assignment]
