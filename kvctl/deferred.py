@@ -1,11 +1,12 @@
-"""Modules whose code runs on first use: a command does not wait for what it does not use."""
+"""Modules whose code runs, and patterns that are compiled, on first use: a command does not wait for the others."""
 
+import re
 import sys
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import Any, AnyStr, cast
 
 StandIns = Mapping[str, Any]
 """Values for names that others take from the module by `from ... import`, until its code runs."""
@@ -29,6 +30,31 @@ def function(module: str, name: str) -> Any:
 def stand_in(name: str) -> type:
     """Return a stand-in for a class that has no instances before the module's code runs."""
     return type(name, (), {})
+
+
+def base(module: str, name: str) -> type:
+    """Return a stand-in for a class with subclasses, whose methods they find on first use."""
+
+    def method(self: Any, attribute: str) -> Any:
+        _run(sys.modules[module])
+        return getattr(getattr(sys.modules[module], name), attribute).__get__(self)
+
+    return type(name, (), {"__getattr__": method})
+
+
+def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return a regular expression that is compiled when a method is first used."""
+    return cast("re.Pattern[AnyStr]", _Pattern(text, flags))
+
+
+class _Pattern:
+    def __init__(self, text: Any, flags: int) -> None:
+        self._source = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(re.compile(*self._source), name)
+        setattr(self, name, value)
+        return value
 
 
 def is_deferred(module: ModuleType) -> bool:

@@ -3,9 +3,9 @@
 Subjects and headers are sent as they are on a line of the protocol: a line end in one would inject a command.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
+from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 
 MAX_NAME = 255
@@ -14,11 +14,11 @@ _SHOWN = 120
 """Characters of an invalid value shown in a message."""
 
 _DOT = ord(".")
-_ILLEGAL = re.compile(rb"[\0\t\n\r ]|\.\.|\A\.|\.\Z|\A\Z")
-_PREFIX_TOKEN = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
-_NOT_IN_NAMES = re.compile(r"[\0\t\n\f\r .*>/\\]")
-_NOT_IN_FILTERS = re.compile(r"[\0\t\n\f\r ]")
-_HEADER_NAME = re.compile(r"[^\s:\x00-\x1f\x7f](?:[^:\x00-\x1f\x7f]*[^\s:\x00-\x1f\x7f])?")
+_ILLEGAL = pattern(rb"[\0\t\n\r ]|\.\.|\A\.|\.\Z|\A\Z")
+_PREFIX_TOKEN = pattern(r"[^\s.*>\x00-\x1f\x7f]+")
+_NOT_IN_NAMES = pattern(r"[\0\t\n\f\r .*>/\\]")
+_NOT_IN_FILTERS = pattern(r"[\0\t\n\f\r ]")
+_HEADER_NAME = pattern(r"[^\s:\x00-\x1f\x7f](?:[^:\x00-\x1f\x7f]*[^\s:\x00-\x1f\x7f])?")
 
 
 def shown(text: str | bytes) -> str:

@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 
 SECOND_NS = 1_000_000_000
@@ -20,10 +21,10 @@ _UNITS_NS = {
     "h": 3600 * SECOND_NS, "d": 86400 * SECOND_NS, "w": 604800 * SECOND_NS, "y": 31536000 * SECOND_NS,
 }  # fmt: skip
 _NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
-_DURATION_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS_NS)})", re.ASCII)
+_DURATION_PART = pattern(rf"({_NUMBER})({'|'.join(_UNITS_NS)})", re.ASCII)
 DURATION_PATTERN = rf"(?:{_DURATION_PART.pattern})+"
-_DURATION = re.compile(rf"{DURATION_PATTERN}\Z", re.ASCII)
-_ZERO = re.compile(r"[0.a-zµμ]+\Z")
+_DURATION = pattern(rf"{DURATION_PATTERN}\Z", re.ASCII)
+_ZERO = pattern(r"[0.a-zµμ]+\Z")
 _SIZES = {
     "": 1, "b": 1,
     "k": 1024, "kib": 1024, "kb": 1000,
@@ -35,8 +36,8 @@ SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 """Units of sizes for people, each 1024 times the one before."""
 _DECIMAL_SIZES = ("kB", "MB", "GB", "TB", "PB")
 SIZE_PATTERN = r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)"
-_SIZE = re.compile(rf"{SIZE_PATTERN}\Z", re.ASCII)
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
+_SIZE = pattern(rf"{SIZE_PATTERN}\Z", re.ASCII)
+_TIME = pattern(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 
 def parse_duration(text: str) -> timedelta:

@@ -1,16 +1,16 @@
 """Server URLs: parsed with user, password and token apart, and redacted for display."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from urllib.parse import unquote, urlsplit
 
 from kvctl.dataclass import dataclass
+from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 from kvctl.tokens import shown
 
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
-_NEXT = re.compile(r",\s*(?=[A-Za-z]+://)")
+_NEXT = pattern(r",\s*(?=[A-Za-z]+://)")
 """Separator of two URLs in a list, if the second one has a scheme."""
 _HINT = "Write it like `nats://127.0.0.1:4222`; write `/ ? # @ , %` in a password as `%2F %3F %23 %40 %2C %25`"
 

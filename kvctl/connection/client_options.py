@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvctl.contexts import DEFAULT_URL, Context
+from kvctl.deferred import pattern
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer, UsageError
 from kvctl.phrases import quoted
 from kvctl.urls import Address, addresses, redact
@@ -24,8 +24,8 @@ Cause = tuple[Exception, Mapping[str, Any]]
 """Error of the library, and the INFO of the server."""
 
 _REFUSALS = ("authorization", "authentication", "permissions violation", "account")
-_JWT = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+")
-_SEED = re.compile(r"\bSU[A-Z2-7]{56}\b")
+_JWT = pattern(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+")
+_SEED = pattern(r"\bSU[A-Z2-7]{56}\b")
 
 
 def connect_options(context: Context) -> dict[str, Any]:

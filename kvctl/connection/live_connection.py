@@ -23,6 +23,7 @@ from kvctl.connection.outage import RECONNECT_WAIT_S, Outage
 from kvctl.connection.pending_requests import PendingRequests
 from kvctl.connection.subscription import Subscription, permission_denied
 from kvctl.contexts import Context
+from kvctl.deferred import pattern
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -42,7 +43,7 @@ HELD_FRAMES, HOLD_S = 64, 0.01
 
 Trace = Callable[[str, float, str], None]
 
-_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
+_DENIED = pattern(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
 
 
 class Connection:
@@ -330,7 +331,8 @@ class Connection:
         require_supported()
         options = connect_options(self.context)
         servers = logins(self.context)
-        random.shuffle(servers)
+        if len(servers) > 1:
+            random.shuffle(servers)
         # Replies and subscriptions are separate, or the wildcard for replies would receive everything twice.
         self._inbox = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}."
         self._replies = f"{self._inbox}r.".encode()

@@ -85,6 +85,7 @@ class Link(NatsClient):
             # A dead server must be an immediate error; a live connection must reconnect without limit.
             allow_reconnect=False,
             max_reconnect_attempts=1,
+            dont_randomize=True,
         )
 
     def keep(self, listener: Listener, others: Sequence[Address]) -> None:
@@ -92,6 +93,7 @@ class Link(NatsClient):
         self.listener = listener
         self.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         self._setup_server_pool([other.url for other in others])
+        self.options["dont_randomize"] = False
 
     def forget_servers(self) -> None:
         """Leave a running reconnect no server to connect to: it may miss its cancellation."""

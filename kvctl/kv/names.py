@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 
 STREAM_PREFIX = "KV_"
@@ -20,11 +20,11 @@ BUCKET_PATTERN = r"[a-zA-Z0-9_-]+"
 FILTER_PATTERN = r"(?:\*|[-/_=a-zA-Z0-9]+)(?:\.(?:\*|[-/_=a-zA-Z0-9]+))*(?:\.>)?|>"
 KEY_PATTERN = r"[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*"
 
-_BUCKET = re.compile(rf"{BUCKET_PATTERN}\Z")
-_KEY = re.compile(rf"{KEY_PATTERN}\Z")
-_KEYS = re.compile(rf"(?:{KEY_PATTERN}\n)*{KEY_PATTERN}\Z")
-_FILTER = re.compile(rf"(?:{FILTER_PATTERN})\Z")
-_LONE = re.compile("[\ud800-\udfff]")
+_BUCKET = pattern(rf"{BUCKET_PATTERN}\Z")
+_KEY = pattern(rf"{KEY_PATTERN}\Z")
+_KEYS = pattern(rf"(?:{KEY_PATTERN}\n)*{KEY_PATTERN}\Z")
+_FILTER = pattern(rf"(?:{FILTER_PATTERN})\Z")
+_LONE = pattern("[\ud800-\udfff]")
 _KEY_HINT = "Use letters, digits and `-/_=`, in parts joined by single dots"
 
 

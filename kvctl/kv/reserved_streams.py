@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from kvctl.deferred import pattern
 from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.stream_kind import KIND
@@ -16,7 +17,7 @@ from kvctl.kv.stream_kind import KIND
 FOREIGN_KIND = "foreign-kind"
 COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}
 """Owner of the streams -> its commands."""
-NAMES = re.compile(r"KV[A-Z]+_")
+NAMES = pattern(r"KV[A-Z]+_")
 """Beginning of the names of their streams."""
 WHOLE = "KVR_"
 """Beginning of the names of repository streams: each is complete by itself, and so is a mirror of it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from kvctl.deferred import pattern
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
@@ -75,7 +75,7 @@ def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = No
 
 
 _FOREIGN = (Kind.TABLE, Kind.REPOSITORY)
-_FOREIGN_NAME = re.compile(r"KV[A-Z]?_(.+)")
+_FOREIGN_NAME = pattern(r"KV[A-Z]?_(.+)")
 
 
 def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:

@@ -1,10 +1,10 @@
 """Escaping of text from keys, values and servers for terminals. [pure]"""
 
-import re
+from kvctl.deferred import pattern
 
 # C0, DEL and C1 controls; bidi marks, embeddings, overrides and isolates; line and paragraph separators; and lone
 # surrogates, which are not valid UTF-8. U+DC80 to U+DCFF stand for single bytes (PEP 383).
-DANGEROUS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+DANGEROUS = pattern("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 

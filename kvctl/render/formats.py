@@ -1,11 +1,11 @@
 """Rows as bytes: json, ndjson, yaml, tab-separated, names. Tables for terminals are in text_table.py."""
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring
 from typing import Any, Protocol
 
+from kvctl.deferred import pattern
 from kvctl.render.escapes import escape, escape_unicode, raw_bytes, utf8
 from kvctl.render.view import Row, View
 
@@ -172,7 +172,7 @@ def _fields(values: list[Any]) -> Iterable[str]:
     return map(str if kinds == {int} else _field, values)
 
 
-_NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f]')
+_NEEDS_ESCAPE = pattern(r'["\\\x00-\x1f]')
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _encode_over_lines = json.JSONEncoder(ensure_ascii=False, indent=2).encode
 

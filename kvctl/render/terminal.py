@@ -1,19 +1,19 @@
 """Standard streams of the process: terminal detection, colour, width, messages and prompts."""
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TextIO
 
+from kvctl.deferred import pattern
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.escapes import escape, escape_unicode
 
 COLORS = ("auto", "always", "never")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_NAMED = re.compile("`[^`\n]+`")
+_NAMED = pattern("`[^`\n]+`")
 _NARROWEST = 20
 """Minimum width to which messages are wrapped, in terminal columns."""
 

@@ -36,7 +36,7 @@ LINES = (
 )
 """A part imports from the lines above its own, never from its own line or below."""
 BESIDE: dict[str, set[str]] = {
-    "render": {"dataclass", "errors", "phrases", "units"},
+    "render": {"dataclass", "deferred", "errors", "phrases", "units"},
     "server": {"errors", "contexts"},
     "topics": set(),
     "pytest_plugin": {"errors", "kv", "server"},

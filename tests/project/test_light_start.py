@@ -49,6 +49,14 @@ OTHERS = (
     "kvctl.labs",
 )
 
+RARE = (
+    *("ssl", "asyncio.sslproto", "subprocess", "ast", "tokenize", "linecache", "textwrap", "email", "zipfile", "csv"),
+    *("importlib.metadata", "platform", "locale", "gettext", "difflib", "shutil", "bz2", "lzma", "uuid", "random"),
+    *("secrets", "hashlib", "hmac", "ipaddress", "nats.js", "nats.nuid", "typer.completion"),
+)
+"""Modules that asyncio, Typer and nats-py import, and that no command needs for a connection without TLS."""
+THREADS = ("concurrent.futures",)
+
 
 def imported(*args: str) -> set[str]:
     """The modules that a process holds after running a command line."""
@@ -100,12 +108,50 @@ def test_library_import_is_free() -> None:
     assert {module for module in modules if module.startswith("kvctl")} == {"kvctl"}
 
 
-def test_get_loads_what_it_needs(server: Server, bucket_name: str) -> None:
-    assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
-    assert run_process("put", bucket_name, "key", "value", "-s", server.url).exit_code == 0
-    modules = imported("get", bucket_name, "key", "-s", server.url)
+@pytest.mark.parametrize(
+    ("line", "unwanted", "limit"),
+    [
+        ("put BUCKET key value", (*OTHERS, *RARE, *THREADS), 82),
+        ("get BUCKET key", (*OTHERS, *RARE, *THREADS), 78),
+        ("keys BUCKET", (*OTHERS, *RARE), 92),
+        ("watch BUCKET --until-current", (*OTHERS, *RARE), 88),
+        ("bucket add BUCKET-2", (*RARE, *THREADS), 136),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_command_loads_what_it_needs(
+    server: Server, bucket_name: str, line: str, unwanted: tuple[str, ...], limit: int
+) -> None:
+    if not line.startswith("bucket"):
+        assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
+        assert run_process("put", bucket_name, "key", "value", "-s", server.url).exit_code == 0
+    modules = imported(*line.replace("BUCKET", bucket_name).split(), "-s", server.url)
     assert "nats.aio.client" in modules
-    assert offenders(modules, OTHERS) == []
+    assert offenders(modules, unwanted) == []
+    assert len([name for name in modules if name.startswith("kvctl")]) <= limit
+
+
+def test_topology_plan_loads_no_format_but_yaml(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.write_text("version: 1\nbuckets:\n  planned: {history: 5}\n")
+    modules = imported("topology", "plan", "-f", str(file), "-s", server.url)
+    assert "yaml" in modules
+    assert (
+        offenders(modules, ("rich", "pyspark", "pyarrow", "ssl", "importlib.metadata", "subprocess", "nats.js")) == []
+    )
+    assert len([name for name in modules if name.startswith("kvctl")]) <= 142
+
+
+def test_source_of_classes_is_found_beside_deferred_modules() -> None:
+    code = (
+        "from kvctl.cli.app.deferrals import defer_rare_modules\n"
+        "defer_rare_modules()\n"
+        "import inspect, kvctl.errors, traceback\n"
+        "print(inspect.getsource(kvctl.errors.KvctlError).splitlines()[0])\n"
+    )
+    line = [sys.executable, "-c", code]
+    shown = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=True)
+    assert shown.stdout.startswith("class KvctlError")
 
 
 def test_only_bounded_tables_load_rich(server: Server, bucket_name: str) -> None:

@@ -6,7 +6,7 @@ They are half of the time of a short command. The process of a command defers th
 import os
 import sys
 
-from kvctl.deferred import defer, function, stand_in
+from kvctl.deferred import base, defer, function, stand_in
 
 
 def defer_rare_modules() -> None:
@@ -18,6 +18,7 @@ def defer_rare_modules() -> None:
         "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
         "concurrent.futures": {name: name for name in ("FIRST_COMPLETED", "FIRST_EXCEPTION", "ALL_COMPLETED")},
         # What shows source code in tracebacks, and wraps text.
+        "ast": {"NodeVisitor": base("ast", "NodeVisitor")},
         **{name: {} for name in ("linecache", "textwrap", "token", "tokenize")},
         # What Typer imports for completion, suggestions, translations and types that no parameter has.
         "difflib": _functions("difflib", "get_close_matches"),

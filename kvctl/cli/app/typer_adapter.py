@@ -29,12 +29,17 @@ def remaining(ctx: Any) -> list[str]:
 
 
 def take_digits_as_arguments(parser: Any) -> None:
-    """Let the parser take `-5` and `-15m` as arguments, as no option here is a digit."""
+    """Let the parser take `-5` and `-15m` as arguments, as no option here is a digit.
+
+    Short options are looked up at once: the parser would look for long options that resemble them first.
+    """
     process_option = parser._process_opts
 
     def process(arg: str, state: Any) -> None:
         if arg[1:2].isdigit():
             state.largs.append(arg)
+        elif arg[:2] in parser._short_opt and arg not in parser._long_opt:
+            parser._match_short_opt(arg, state)
         else:
             process_option(arg, state)
 
