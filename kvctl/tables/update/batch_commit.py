@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from kvctl.errors import ConditionsFailed, KvctlError, OutcomeUnknown, ServerError, UsageError, WrongRevision
+from kvctl.errors import (
+    ConditionsFailed,
+    KvctlError,
+    OutcomeUnknown,
+    PermissionDenied,
+    ServerError,
+    UsageError,
+    WrongRevision,
+)
 from kvctl.kv.transaction import execution
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Remove
@@ -29,7 +37,7 @@ async def store(layout: Layout, group: Sequence[Update], *, fresh: bool = True) 
         for update in group:
             first = update.batch.changes[0]
             update.fail(unknown(layout.config.name, first.family, first.key))
-    except (UsageError, ServerError, WrongRevision) as error:
+    except (UsageError, ServerError, PermissionDenied, WrongRevision) as error:
         if len(group) == 1:
             group[0].fail(error)
         else:  # one of them may be to blame

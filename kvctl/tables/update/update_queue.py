@@ -59,10 +59,10 @@ class UpdateQueue:
     async def apply(self, update: Update) -> Made:
         """Apply the update, alone or together with others; once it is being sent, cancelling does not stop it."""
         self._waiting.append(update)
+        # A callback would forget a worker too late: callers that it has woken may come first, and wait forever.
+        self._workers = {worker for worker in self._workers if not worker.done()}
         if len(self._workers) < IN_FLIGHT:
-            worker = asyncio.create_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(asyncio.create_task(self._work()))
         return await update.done
 
     async def _work(self) -> None:
