@@ -1,6 +1,8 @@
 """Connections through HTTP: as quick as others, refused in the clear where TLS is asked for, and named when missing."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -42,6 +44,15 @@ async def test_requests_do_not_wait_for_a_ping(web: tuple[Server, Context]) -> N
         assert len([key async for key in bucket.keys()]) == 50
         summary = await bucket.put_many((f"many.{number}", b"x" * 1000) for number in range(5000))
         assert summary.written == 5000
+
+
+def test_process_that_defers_imports_reads_and_writes(web: tuple[Server, Context]) -> None:
+    _, context = web
+    line = [sys.executable, "-m", "kvctl", "--server", context.url, *(["--tls-ca", context.ca] if context.ca else [])]
+    for command in (["bucket", "add", "B"], ["put", "B", "k", "v"], ["get", "B", "k"]):
+        done = subprocess.run([*line, *command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "v"
 
 
 async def test_websocket_reconnects_after_a_restart_of_the_server(web: tuple[Server, Context]) -> None:
