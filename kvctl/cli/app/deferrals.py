@@ -28,8 +28,9 @@ def defer_rare_modules() -> None:
         "shutil": _functions("shutil", "get_terminal_size"),
         "typer.completion": _functions("typer.completion", "get_completion_inspect_parameters"),
         "uuid": {"UUID": stand_in("UUID"), **_functions("uuid", "uuid4")},
-        # What the client library imports for its own version, unused names and addresses of other servers.
+        # What the client library imports for websockets, its own version, unused names and addresses of other servers.
         "importlib.metadata": {"version": version},
+        "aiohttp": {},
         "ipaddress": {},
         "random": _functions("random", "shuffle"),
         "secrets": _functions("secrets", "token_hex"),
