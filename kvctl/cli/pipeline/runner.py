@@ -217,11 +217,15 @@ class _Run(Generic[T]):
         while not work.done():
             time.sleep(PROGRESS_INTERVAL_S)
             if self.engine is not None and self.engine.started:
-                found, doing = self.engine.progress(), self.engine.doing
-                rows = self._rate.text(found.rows) if found else ""
-                tasks = tasks_text(found) if found else ""
-                doing = doing if isinstance(doing, str) else doing()
-                self._standing = ", ".join(filter(None, (doing, rows, tasks))) or "planning"
+                with suppress(OSError):  # files that the job looks at may be moved
+                    self._standing = self._read_progress(self.engine)
+
+    def _read_progress(self, engine: "Engine") -> str:
+        found, doing = engine.progress(), engine.doing
+        rows = self._rate.text(found.rows) if found else ""
+        tasks = tasks_text(found) if found else ""
+        doing = doing if isinstance(doing, str) else doing()
+        return ", ".join(filter(None, (doing, rows, tasks))) or "planning"
 
 
 def tasks_text(found: "JobProgress") -> str:

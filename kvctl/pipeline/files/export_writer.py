@@ -124,12 +124,8 @@ class _Writer:
 
 def _by_folder(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Yield rows by the folder of their key's first token."""
-    keys = rows["key"].combine_chunks()
-    ends = pc.find_substring(keys, ".")
-    prefixes = pa.array(
-        [key[:end] if end > 0 else None for key, end in zip(keys.to_pylist(), ends.to_pylist(), strict=True)],
-        pa.string(),
-    )
+    parts = (key.partition(".") for key in rows["key"].to_pylist())
+    prefixes = pa.array([head or None if dot else None for head, dot, _ in parts], pa.string())
     ordered = pc.sort_indices(prefixes)
     runs = pc.run_end_encode(prefixes.take(ordered))
     rows, start = rows.take(ordered), 0

@@ -5,17 +5,22 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.session import Session
+from kvctl.cli.pipeline import runner
 from kvctl.cli.pipeline.runner import Rate, source_options, tasks_text
 from kvctl.contexts import Context, ContextStore
 from kvctl.errors import UsageError
+from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.job_progress import JobProgress
 from kvctl.pipeline.spark.session_config import Target
 from kvctl.render.terminal import Terminal
@@ -157,6 +162,21 @@ def test_progress_shows_rows_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> 
     assert told == ["", "", "1,000 rows", "2,000 rows, 2,000/s", "4,000 rows, 3,000/s", "500 rows"]
     assert tasks_text(JobProgress(1, 2, 2, 3, 8)) == "stage 1 of 2, task 3 of 8"
     assert tasks_text(JobProgress(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
+
+
+def test_progress_continues_after_a_file_vanished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runner, "PROGRESS_INTERVAL_S", 0.01)
+    work, sizes = Future[Any](), iter((tmp_path / "moved", tmp_path))
+
+    def doing() -> str:
+        next(sizes).stat()
+        work.set_result(None)
+        return "writing"
+
+    run = runner._Run[None](Target(), lambda _: None, tmp_path, brief=True)
+    run.engine = cast("Engine", SimpleNamespace(started=True, progress=lambda: None, doing=doing))
+    run._poll(work)  # type: ignore[arg-type]
+    assert run.progress() == "writing"
 
 
 class TestHowWorkersConnect:

@@ -84,6 +84,13 @@ def test_export_with_filters_and_prefixes(exported: Exporting, fill: Fill, tmp_p
     assert (made.manifest.filters, made.manifest.partitioned_by) == (("a.>", "a=b/c.*", "lone"), "prefix")
 
 
+def test_prefix_of_a_key_beyond_ascii_is_its_first_token(exported: Exporting, fill: Fill) -> None:
+    made = exported(fill({"é.b": b"x", "日本.long.key": b"y", "é": b"z"}), format="json", by_prefix=True)
+    assert [part.name.partition("/")[0] for part in made.manifest.files] == [
+        "prefix=__HIVE_DEFAULT_PARTITION__", "prefix=é", "prefix=日本",
+    ]  # fmt: skip
+
+
 def test_export_of_an_empty_bucket_is_empty(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
     made = exported(fill({}), format="csv")
     assert (made.manifest.rows, made.manifest.cut) == (0, 0)
