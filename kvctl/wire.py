@@ -192,7 +192,7 @@ def _by_group(sizes: list[int]) -> bytes:
 
 _RUN_LINES = {
     (b"MSG", 4): rb"MSG ([^ ]+) (\d+)()",
-    (b"MSG", 5): rb"MSG ([^ ]+) (\d+) ([^ ]+)",
+    (b"MSG", 5): rb"MSG ([^ ]+) (\d+) (?!\d+\r)([^ ]+)",  # not a length at the end of its line
     (b"HMSG", 5): rb"HMSG ([^ ]+) (\d+)()",
     (b"HMSG", 6): rb"HMSG ([^ ]+) (\d+) ([^ ]+)",
 }

@@ -232,6 +232,17 @@ async def test_a_payload_forges_no_frame_wherever_the_buffer_is_split() -> None:
     assert taken > len(stream) * len(expected) / 2, "the frames were not parsed in runs"
 
 
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("reply", [b"", b" r", b" 7"])
+@pytest.mark.parametrize("end", [b"\r\n", b""])
+async def test_a_payload_is_no_part_of_a_line_without_reply(reply: bytes, end: bytes) -> None:
+    payload = b"f 12\r\nMSG f 2 r 2\r" + end  # with its first word a reply, a frame of a length in the run
+    frames = [b"MSG a 1 r 12\r\nxxxxxxxxxxxx\r\n"] * 40
+    frames[20:20] = [b"MSG a 1%b %d\r\n%b\r\n" % (reply, len(payload), payload)]
+    recorder = Recorder()
+    assert await events_of(fast_parser(recorder), recorder, [b"".join(frames)]) == plain_frames(b"".join(frames))
+
+
 async def test_a_large_message_in_many_pieces_takes_linear_time() -> None:
     body = b"x" * (16 << 20)
     stream = b"MSG big 1 %d\r\n%b\r\n" % (len(body), body)
