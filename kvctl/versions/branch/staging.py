@@ -76,7 +76,8 @@ async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[tu
     Holds some changes of each epoch, however large all of them are.
     """
     async with AsyncExitStack() as stack:
-        scans = [await stack.enter_async_context(store.scan(partition_of(epoch))) for epoch in epochs]
+        opened = [store.scan(partition_of(epoch), beside=len(epochs) - 1) for epoch in epochs]
+        scans = [await stack.enter_async_context(scan) for scan in opened]
         pages = [await scan.page() for scan in scans]
         while ends := [page[-1][0] for page in pages if page]:
             end, found = min(ends), dict[bytes, bytes]()

@@ -109,11 +109,15 @@ class BucketStore:
             None if (one := stored.get(name)) is None else Found(one[1], self.predicate(name, one[0])) for name in names
         ]
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> BucketEntries:
+    def scan(
+        self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True, beside: int = 0
+    ) -> BucketEntries:
         """See `Store.scan`."""
         self.check_open()
         check_partition(partition)
-        return BucketEntries(self, partition_prefix(bytes(partition)), bytes(partition), bytes(start), batch, values)
+        return BucketEntries(
+            self, partition_prefix(bytes(partition)), bytes(partition), bytes(start), batch, values, beside
+        )
 
     # -- writing -------------------------------------------------------------------------------------------
 

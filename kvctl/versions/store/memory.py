@@ -63,7 +63,9 @@ class MemoryStore:
         """See `Store.delete`."""
         await self.write([], [Change(partition, key, None)])
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> MemoryEntries:
+    def scan(
+        self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True, beside: int = 0
+    ) -> MemoryEntries:
         """See `Store.scan`."""
         self._check_open()
         check_partition(partition)

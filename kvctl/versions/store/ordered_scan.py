@@ -23,6 +23,8 @@ BATCH = 1000
 """Default number of entries fetched together."""
 HELD = 32 << 20
 """Maximum bytes of values that a listing keeps; beyond that, values are fetched as the entries are read."""
+FULL = 4
+"""Number of scans open together that may hold so much each; more of them share it."""
 
 FETCHED = 8 << 20
 """Bytes of values fetched together."""
@@ -36,7 +38,9 @@ Listed = dict[bytes, tuple[int, bytes | None]]
 class BucketEntries:
     """See `Entries`. Holds about 200 bytes per key, and the values if they are few."""
 
-    def __init__(self, store: BucketStore, head: str, partition: bytes, start: bytes, batch: int, values: bool) -> None:
+    def __init__(
+        self, store: BucketStore, head: str, partition: bytes, start: bytes, batch: int, values: bool, beside: int
+    ) -> None:  # fmt: skip
         self._store = store
         self._head = head
         """Prefix of the partition's keys."""
@@ -44,13 +48,15 @@ class BucketEntries:
         self._start = start
         self._batch = batch or BATCH
         self._values = values
+        self._share = max(1 + beside, FULL) / FULL
+        """Number of times by which it holds less, for the sake of others."""
         self._listed: Listed | None = None
         self._keys: list[bytes] = []
         """Tokens of the keys, sorted, which is the order of the keys."""
         self._next = 0
         self._ahead: list[StoreEntry] = []
         """Entries that were fetched, the next one last."""
-        self._pace = FIRST
+        self._pace = max(int(FIRST / self._share), 1)
         """Number of values to fetch together, such that they add up to FETCHED bytes if they are like the last ones."""
         self._closed = False
 
@@ -127,7 +133,7 @@ class BucketEntries:
                     else:
                         listed[name[cut:]] = delivery(reply)[0], payload if values else None
                         size += len(payload)
-                if size > HELD:
+                if size * self._share > HELD:
                     return False
         return True
 
@@ -156,7 +162,7 @@ class BucketEntries:
         places = [self._head + key.decode() for key in keys]
         known = await store_reads.latest(self._store.bucket, places)
         size = sum(len(value) for _, value in known.values())
-        self._pace = max(min(len(keys) * 8, len(keys) * FETCHED // max(size, 1)), 1)
+        self._pace = max(min(len(keys) * 8, int(len(keys) * FETCHED / max(size * self._share, 1))), 1)
         return [(key, known[place]) for key, place in zip(keys, places, strict=True) if place in known]
 
     def _entries(self, found: Sequence[tuple[bytes, Stored]]) -> list[StoreEntry]:

@@ -153,10 +153,13 @@ class Store(Protocol):
     async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
         """Delete a key (`traceless` as in Change); an absent one is not an error. Raises as `set`."""
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> Entries:
+    def scan(
+        self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True, beside: int = 0
+    ) -> Entries:
         """Return the entries of a partition from `start` on; `batch` hints how many to fetch together.
 
-        Without `values` they are left empty, which is cheaper.
+        Without `values` they are left empty, which is cheaper. `beside` is the number of other scans that are open
+        at the same time, and share the memory.
         """
 
     async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:

@@ -129,8 +129,12 @@ class SteppedStore:
             found |= zip([place], await self._store.get_many([place]), strict=True)
         return [found[place] for place in places]
 
-    def scan(self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True) -> Entries:
-        return _SteppedEntries(self._store.scan(partition, start, batch=batch, values=values), self._fuse)
+    def scan(
+        self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True, beside: int = 0
+    ) -> Entries:
+        return _SteppedEntries(
+            self._store.scan(partition, start, batch=batch, values=values, beside=beside), self._fuse
+        )
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         await self._fuse.step(writes=True)

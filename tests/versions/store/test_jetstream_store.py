@@ -109,6 +109,21 @@ class TestListings:
             await entries.seek(b"00900")
             assert (await anext(entries)).key == b"00901"
 
+    @pytest.mark.parametrize(("beside", "most"), [(0, 1500), (99, 0)], ids=["alone", "beside others"])
+    async def test_listings_beside_others_hold_fewer_values(
+        self, store: BucketStore, monkeypatch: pytest.MonkeyPatch, beside: int, most: int
+    ) -> None:
+        monkeypatch.setattr(ordered_scan, "HELD", 100_000)
+        content = {b"%05d" % number: b"v" * 20 for number in range(1500)}
+        await store.set_many(P, content)
+        async with store.scan(P, beside=beside) as entries:
+            found = dict(await entries.page())
+            assert entries._listed is not None
+            assert sum(value is not None for _, value in entries._listed.values()) == most
+            while page := await entries.page():
+                found.update(page)
+        assert found == content
+
     async def test_listing_of_large_values_comes_in_parts(self, store: BucketStore) -> None:
         content = {b"%d" % number: bytes([number]) * 900_000 for number in range(20)}
         await store.set_many(P, content)
