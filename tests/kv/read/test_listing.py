@@ -44,6 +44,12 @@ class TestWhatIsListed:
         assert await keys_of(bucket) == ["b.c", "a"]
         assert await keys_of(bucket, deleted=True) == ["b.c", "a", "d"]
 
+    async def test_a_key_with_a_marker_in_the_text_of_a_header_lives(self, bucket: Bucket, raw: RawClient) -> None:
+        raw.put(bucket.name, "a", b"x", {"X-Told": "KV-Operation: DEL", "X-KV-Operation": "DEL"})
+        raw.put(bucket.name, "b", b"x", {"X-Told": "Nats-Marker-Reason: Purge"})
+        raw.put(bucket.name, "c", b"", {"KV-Operation": "DEL"})
+        assert await keys_of(bucket) == ["a", "b"]
+
     async def test_entries_are_the_latest(self, bucket: Bucket) -> None:
         await bucket.put_many([("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4")])
         await bucket.purge("c")
