@@ -67,6 +67,7 @@ class WrittenFile:
 
 def write(batches: Iterable[pa.RecordBatch], form: Form) -> Iterator[Written]:
     """Write rows of the columns COLUMNS, and yield one result. Raises OSError."""
+    Path(form.staging).mkdir(parents=True, exist_ok=True)  # not later: an interrupted export has removed it by then
     writer = _Writer(form)
     for batch in batches:
         writer.add(batch)
@@ -147,7 +148,7 @@ class _File:
         self._form = form
         self._rows = 0
         path = Path(form.staging, self._name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         self._out = _Hashed(path)
         self._parquet = pq.ParquetWriter(self._out, schema) if form.format == "parquet" else None
         if form.format == "csv":

@@ -2,20 +2,26 @@
 
 import json
 import re
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from kvctl.errors import BucketNotFound, ConflictError, KvctlError
-from kvctl.pipeline.files import contents, export_files
+from kvctl.pipeline.files import contents, export_files, export_writer
 from kvctl.pipeline.files.export_manifest import MANIFEST
+from kvctl.pipeline.files.export_writer import Form
+from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.jobs.export import Exported, export
 from kvctl.pipeline.jobs.stats import stats
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
@@ -89,6 +95,23 @@ def test_prefix_of_a_key_beyond_ascii_is_its_first_token(exported: Exporting, fi
     assert [part.name.partition("/")[0] for part in made.manifest.files] == [
         "prefix=__HIVE_DEFAULT_PARTITION__", "prefix=é", "prefix=日本",
     ]  # fmt: skip
+
+
+def test_task_that_outlives_its_export_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_writer, "GROUP_BYTES", 0)
+    staging = tmp_path / "out" / "_incomplete" / "1"
+    schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for key in ("a.1", "b.1"):
+            rows = [{"key": key, "value": b"x", "revision": 1, "operation": "PUT"}]
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            shutil.rmtree(tmp_path / "out")
+
+    form = Form(staging=str(staging), bucket="B", format="json", by_prefix=True)
+    with pytest.raises(FileNotFoundError):
+        list(export_writer.write(batches(), form))
+    assert not (tmp_path / "out").exists()
 
 
 def test_export_of_an_empty_bucket_is_empty(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
