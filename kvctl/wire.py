@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -50,6 +50,16 @@ def publish_frame(subject: bytes, reply: bytes, header: bytes, payload: bytes) -
             subject, reply, len(header), len(header) + len(payload), header, payload,
         )  # fmt: skip
     return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+
+
+def subjects_of(frames: bytes) -> Iterator[str]:
+    """Yield the subjects of encoded PUB and HPUB frames."""
+    position = 0
+    while position < len(frames):
+        end = frames.index(CRLF, position)
+        line = frames[position:end].split(b" ")
+        yield line[1].decode(errors="surrogateescape")
+        position = end + int(line[-1]) + 4
 
 
 def encode_headers(headers: dict[str, str]) -> bytes:

@@ -48,6 +48,8 @@ class RequestWindow:
         self._largest = 256
         self._resends = RESENDS if resend else 0
         self._open: dict[int, _Open] = {}
+        self._more = 0
+        """Messages in flight beyond one for each open request."""
         self._bytes = 0
         self._ready: list[bytes] = []
         self._number = 0
@@ -125,7 +127,7 @@ class RequestWindow:
 
     async def _make_room(self) -> None:
         await self._write()
-        while len(self._open) >= self._window or self._bytes >= WINDOW_BYTES:
+        while len(self._open) + self._more >= self._window or self._bytes >= WINDOW_BYTES:
             await self._collect()
 
     async def _write(self) -> None:

@@ -4,13 +4,25 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 import kvctl
-from kvctl.errors import ConflictError, UnreachableError, WrongRevision
-from kvctl.jetstream.publish import publish
-from kvctl.server import Server
+from kvctl.errors import (
+    ConflictError,
+    ConnectionLost,
+    KvctlError,
+    NoResponders,
+    NoServer,
+    PermissionDenied,
+    ServerError,
+    UnreachableError,
+    WrongRevision,
+)
+from kvctl.jetstream.publish import PublishWindow, Unmatched, publish
+from kvctl.server import Server, run_server
+from kvctl.wire import publish_frame
 from tests.support.raw import RawClient
 
 BUSY = {"code": 400, "err_code": 10164, "description": "wrong last sequence: 0"}
@@ -69,3 +81,89 @@ async def test_stream_that_stays_busy_is_unreachable_and_no_conflict(
     assert not isinstance(caught.value, ConflictError | WrongRevision)
     assert caught.value.exit_code == 5
     assert busy[0].asked > 2
+
+
+class Sent:
+    """Outcomes of the messages of a window."""
+
+    def __init__(self, client: kvctl.Client) -> None:
+        self.stored: list[tuple[int, int]] = []
+        self.failed: dict[int, KvctlError] = {}
+        self.window = PublishWindow(
+            client.connection, lambda tag, sequence: self.stored.append((tag, sequence)), self.failed.__setitem__,
+            all_done=lambda tags, sequences: self.stored.extend(zip(tags, sequences, strict=True)), window=1000,
+        )  # fmt: skip
+
+    async def send(self, prefix: str, runs: list[range], size: int = 10) -> None:
+        async with self.window as window:
+            for run in runs:
+                await window.send_run(run, lambda reply, run=run: b"".join(  # type: ignore[misc]
+                    publish_frame(f"{prefix}{tag}".encode(), reply, b"", b"v" * size) for tag in run
+                ))  # fmt: skip
+
+
+class TestRuns:
+    async def test_all_stored_messages_have_their_sequences(self, client: kvctl.Client, bucket_name: str) -> None:
+        await client.create_bucket(bucket_name)
+        writes: list[bytes] = []
+        write = client.connection.write
+        client.connection.write = lambda data: (writes.append(data), write(data))[1]  # type: ignore[method-assign]
+        sent = Sent(client)
+        await sent.send(f"$KV.{bucket_name}.", [range(start, start + 250) for start in range(0, 3000, 250)])
+        assert sent.stored == [(tag, tag + 1) for tag in range(3000)]
+        assert not sent.failed
+        assert sum(data.startswith(b"PUB") for data in writes) == 12  # one write for each run
+
+    async def test_run_of_which_some_are_refused_is_unmatched(self, client: kvctl.Client, bucket_name: str) -> None:
+        bucket = await client.create_bucket(bucket_name, max_bytes=10_000)
+        sent = Sent(client)
+        await sent.send(f"$KV.{bucket_name}.", [range(10), range(10, 250), range(250, 300)], size=100)
+        stored = (await bucket.status()).values
+        assert 10 < stored < 250
+        assert [tag for tag, _ in sent.stored] == list(range(10))
+        assert {type(sent.failed[tag]) for tag in range(10, 250)} == {Unmatched}
+        assert {type(sent.failed[tag]) for tag in range(250, 300)} == {ServerError}
+        assert len(sent.failed) == 290
+
+    async def test_messages_to_no_stream_are_known_not_to_be_stored(self, client: kvctl.Client) -> None:
+        sent = Sent(client)
+        await sent.send("nobody.listens.", [range(250), range(250, 500)])
+        assert not sent.stored
+        assert {type(error) for error in sent.failed.values()} == {NoResponders}
+        assert len(sent.failed) == 500
+
+    async def test_denied_messages_are_named_among_stored_ones(self, denying: Server) -> None:
+        async with kvctl.connect(denying.url) as client:
+            await client.create_bucket("B")
+            sent = Sent(client)
+            await sent.send("$KV.B.", [range(250), range(250, 300)])
+            denied = {tag for tag in range(300) if tag in (7, 77, 277)}
+            assert sent.failed.keys() == denied
+            assert {type(error) for error in sent.failed.values()} == {PermissionDenied}
+            assert [tag for tag, _ in sorted(sent.stored)] == [tag for tag in range(300) if tag not in denied]
+
+    async def test_cut_connection_fails_the_run(self, client: kvctl.Client, bucket_name: str) -> None:
+        await client.create_bucket(bucket_name)
+        sent = Sent(client)
+        with suppress(NoServer):
+            async with sent.window as window:
+                await window.send_run(
+                    range(250), lambda reply: publish_frame(b"$KV.%b.k" % bucket_name.encode(), reply, b"", b"")
+                )
+                client.connection._client.cut()
+        assert not sent.stored
+        assert sent.failed.keys() == set(range(250))
+        assert all(isinstance(error, ConnectionLost) for error in sent.failed.values())
+
+
+@pytest.fixture(scope="module")
+def denying() -> Iterator[Server]:
+    """Server whose account may not publish some keys."""
+    config = """
+    port: @client@, jetstream {store_dir: "@store@"}
+    accounts {A {jetstream: enabled, users: [{user: u, password: p, permissions: {
+      publish: {deny: ["$KV.B.7", "$KV.B.77", "$KV.B.277"]}, subscribe: ">"}}]}}
+    no_auth_user: u
+    """
+    with run_server(name="denying", config=config) as running:
+        yield running

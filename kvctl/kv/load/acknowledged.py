@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 FLOOR_ROWS = 500
 """Number of rows between samples of the stream's revision."""
@@ -35,28 +36,42 @@ class Acknowledged:
         self.line = 0
         self.revision = revision
         self._floors = Floors(revision)
-        self._recent: dict[str, tuple[int, int]] = {}
-        """Line and revision of each key; `_earlier` has those of an earlier period."""
-        self._earlier: dict[str, tuple[int, int]] = {}
+        self._recent: deque[tuple[int, Sequence[str], Sequence[int]]] = deque()
+        """First line, keys and revisions of the last runs of consecutive rows."""
+        self._rows = 0
+        self._last: dict[str, tuple[int, int]] | None = None
+        """Line and revision of each recent key, once they were asked for."""
 
-    def note(self, key: str, line: int, revision: int) -> None:
+    def note(self, line: int, key: str, revision: int) -> None:
         """Note that a row is stored at a revision."""
-        self._recent[key] = line, revision
-        if line > self.line:
-            self.line = line
-        if revision > self.revision:
-            self.revision = revision
+        self.note_all(line, (key,), (revision,))
+
+    def note_all(self, line: int, keys: Sequence[str], revisions: Sequence[int]) -> None:
+        """Note that consecutive rows from this line on are stored, at ascending revisions."""
+        self.line = max(self.line, line + len(keys) - 1)
+        self.revision = max(self.revision, revisions[-1])
+        self._recent.append((line, keys, revisions))
+        self._rows += len(keys)
+        while self._rows > RECENT_ROWS:
+            self._rows -= len(self._recent.popleft()[1])
+        if self._last is not None:
+            self._add(self._last, line, keys, revisions)
 
     def sent_up_to(self, line: int) -> None:
-        """Note that all rows up to this line were sent, and forget the oldest keys."""
+        """Note that all rows up to this line were sent."""
         self._floors.sample(line, self.revision)
-        if len(self._recent) > RECENT_ROWS:
-            self._earlier, self._recent = self._recent, {}
+        self._last = None
 
-    def last_of(self, key: str) -> tuple[int, int]:
-        """Return line and revision of the key's last acknowledged row; zeros for none."""
-        return self._recent.get(key) or self._earlier.get(key) or (0, 0)
-
-    def floor(self, key: str, line: int) -> int:
+    def floor(self, line: int, key: str) -> int:
         """Return a revision that the row is above, if stored."""
-        return max(self._floors.of(line), self.last_of(key)[1])
+        if self._last is None:
+            self._last = {}
+            for run in self._recent:
+                self._add(self._last, *run)
+        last, revision = self._last.get(key, (0, 0))
+        return max(self._floors.of(line), revision if last < line else 0)
+
+    @staticmethod
+    def _add(last: dict[str, tuple[int, int]], line: int, keys: Sequence[str], revisions: Sequence[int]) -> None:
+        for number, (key, revision) in enumerate(zip(keys, revisions, strict=True), line):
+            last[key] = number, revision

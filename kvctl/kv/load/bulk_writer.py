@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -71,6 +71,13 @@ class BulkWriter(ABC):
             if self._in_trouble():
                 await self._settle()
                 left = True
+
+    async def _send_runs(self, runs: Iterable[tuple[Sequence[object], Callable[[bytes], bytes]]]) -> None:
+        """Send runs of rows that need no check; each has a function that encodes them for a reply subject."""
+        for tags, encode in runs:
+            await self._window.send_run(tags, encode)
+            if self._in_trouble():
+                await self._settle()
 
     @abstractmethod
     def _in_trouble(self) -> object:

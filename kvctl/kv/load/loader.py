@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.load import row_frames
 from kvctl.kv.load.acknowledged import Acknowledged
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.checkpoint import Position, ProgressFile
@@ -26,7 +27,7 @@ from kvctl.kv.load.leader_state import AWAY, Current
 from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.resume import Stored, all_arrived
 from kvctl.kv.load.row_reader import Batch
-from kvctl.kv.load.rows import BadRow, Row
+from kvctl.kv.load.rows import BadRow, PlainRows, Row
 from kvctl.kv.load.save_points import SavePoints
 from kvctl.kv.load.target import Target
 from kvctl.kv.write.conditional_write import NO_STORAGE
@@ -66,7 +67,6 @@ class Loader(BulkWriter):
         self._current = Current(target.binding, target.info)
         self._ids = Series(most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
         self._reconciler = WriteReconciler(self._current, self._settled, self._ids)
-        self._careful = bool(target.info["config"].get("max_msg_size", -1) > 0)
         self._acknowledged = Acknowledged(int(target.info["state"]["last_seq"]))
         self._line = 0
         """Last line of which all rows have been sent."""
@@ -91,7 +91,7 @@ class Loader(BulkWriter):
         self._stored = stored or Stored()
         skip = dict(self._stored.counts)
         connection = self._binding.api.connection
-        self._window = PublishWindow(connection, self._done, self._failed, window=WINDOW_ROWS)
+        self._window = PublishWindow(connection, self._done, self._failed, all_done=self._all_done, window=WINDOW_ROWS)
         try:
             async with self._window:
                 self._save()
@@ -117,11 +117,10 @@ class Loader(BulkWriter):
         rows = self._not_skipped(batch.rows, skip) if skip else batch.rows
         if self._stored.doubtful and self._line < self._stored.until:
             rows = [row for row in rows if self._certain(row)]
-        if self._careful or any(row.header for row in rows):
+        if not (isinstance(rows, PlainRows) and self._target.takes_all(rows)):
             rows = [row for row in rows if self._acceptable(row)]
         if self._mode is Mode.PUT and not self._dry_run:
-            await self._send(self._messages(rows))
-            await self._window.flush()
+            await self._send_runs(self._runs(rows))
         else:
             for chunk in self._current.chunks(rows):
                 await self._conditionally(chunk)
@@ -132,7 +131,12 @@ class Loader(BulkWriter):
         self._advance_rows(len(batch.rows))
         self._advance(batch.size)
 
-    def _not_skipped(self, rows: list[Row], skip: dict[str, int]) -> list[Row]:
+    def _runs(self, rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], Callable[[bytes], bytes]]]:
+        values = rows.values if isinstance(rows, PlainRows) else [row.value for row in rows]
+        for run in row_frames.runs(rows, max(map(len, values), default=0)):
+            yield run, row_frames.encoder(self._binding.write_prefix, self._ids, run)
+
+    def _not_skipped(self, rows: Sequence[Row], skip: dict[str, int]) -> list[Row]:
         kept = []
         for row in rows:
             left = skip.get(row.key, 0)
@@ -161,13 +165,12 @@ class Loader(BulkWriter):
             return False
         return True
 
-    def _messages(self, rows: list[Row], *, create: bool = False) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
+    def _creations(self, rows: list[Row]) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
+        """Yield messages that are refused one by one where their keys exist."""
         prefix, block = self._binding.write_prefix.encode(), self._ids.block
         for row in rows:
             self._sending = row.line
-            header = block(row.line, row.header, row.value)
-            if create:
-                header = with_expected(header, 0)
+            header = with_expected(block(row.line, row.header, row.value), 0)
             yield row, prefix + row.key.encode("utf-8", "surrogateescape"), row.value, header
 
     def _in_trouble(self) -> object:
@@ -187,12 +190,23 @@ class Loader(BulkWriter):
         if self._dry_run:
             self.counts.written += len(rows)
         else:
-            await self._send(self._messages(rows, create=self._mode is Mode.CREATE_ONLY))
+            if self._mode is Mode.CREATE_ONLY:
+                await self._send(self._creations(rows))
+            else:
+                await self._send_runs(self._runs(rows))
             await self._settle()
 
     def _done(self, row: Row, revision: int) -> None:
         self.counts.written += 1
-        self._acknowledged.note(row.key, row.line, revision)
+        self._acknowledged.note(row.line, row.key, revision)
+
+    def _all_done(self, rows: Sequence[Row], revisions: Sequence[int]) -> None:
+        if isinstance(rows, PlainRows):
+            self.counts.written += len(rows)
+            self._acknowledged.note_all(rows.first, rows.keys, revisions)
+        else:
+            for row, revision in zip(rows, revisions, strict=True):
+                self._done(row, revision)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
         if isinstance(error, WrongRevision) and self._mode is Mode.CREATE_ONLY:
@@ -201,7 +215,11 @@ class Loader(BulkWriter):
             self._lost[row.line] = row, error
         elif of_the_row(error):
             self._reject(row.line, error.message)
-        elif self._fatal is None or row.line < self._fatal[0].line:
+        else:
+            self._stop_at(row, error)
+
+    def _stop_at(self, row: Row, error: KvctlError) -> None:
+        if self._fatal is None or row.line < self._fatal[0].line:
             self._fatal = row, error
 
     def _reject(self, line: int, reason: str) -> None:
@@ -220,26 +238,19 @@ class Loader(BulkWriter):
                 await all_arrived(self._binding)
         if self._conflicts:
             await self._resolve_conflicts()
-        while self._lost and self._fatal is None:
+        while self._lost and (self._fatal is None or min(self._lost) < self._fatal[0].line):
             lost = [self._lost[line] for line in sorted(self._lost)]
             chunk = next(self._current.chunks([row for row, _ in lost]))
-            found = [(row, after) for row in chunk if (after := self._floor(row)) >= 0]
             try:
-                await self._reconciler.settle(found, create=create)
+                await self._reconciler.settle(
+                    [(row, self._acknowledged.floor(row.line, row.key)) for row in chunk], create=create
+                )
             except OutcomeUnknown:
                 raise self._unknown(lost[0][1]) from None
             except KvctlError as error:
                 self._fatal = lost[0][0], error
         if self._fatal is not None:
             raise self._stopped(*self._fatal)
-
-    def _floor(self, row: Row) -> int:
-        """Return the revision that the row is above, if stored; -1 if a later row of its key was stored before it."""
-        line, revision = self._acknowledged.last_of(row.key)
-        if line > row.line:
-            self._settled(row, Outcome.SUPERSEDED, revision)
-            return -1
-        return self._acknowledged.floor(row.key, row.line)
 
     def _settled(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
         del self._lost[row.line]
@@ -257,7 +268,7 @@ class Loader(BulkWriter):
         elif of_the_row(outcome):
             self._reject(row.line, outcome.message)
         else:
-            self._fatal = self._fatal or (row, outcome)
+            self._stop_at(row, outcome)
 
     async def _resolve_conflicts(self) -> None:
         """Handle keys that exist: live ones stay, deleted ones are created."""
@@ -312,8 +323,8 @@ class Loader(BulkWriter):
         undone += [self._fatal[0].line] if self._fatal else []
         undone += [self._window.oldest.line] if self._window.oldest else []
         line = min(undone, default=max(self._line, self._acknowledged.line) + 1) - 1
-        # Rows after a lost or rejected one, or of an earlier run, are stored below the last revision.
+        # Rows after a lost, rejected or unanswered one, or of an earlier run, are stored below the last revision.
         in_order = not (self._lost or self._conflicts or self._fatal)
-        if in_order and line >= self._stored.until:
+        if in_order and line >= max(self._stored.until, self._acknowledged.line):
             self._save_points.advance(line, self._acknowledged.revision, self.counts)
         self._save_points.save()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.kv.entry import Operation
-from kvctl.kv.load.rows import BadRow, Row, row_of
-from kvctl.kv.names import RESERVED
+from kvctl.kv.load.rows import BadRow, PlainRows, Row, row_of
+from kvctl.kv.names import check_keys
 from kvctl.phrases import quoted
 
 FORMATS = ("ndjson", "csv", "tsv")
@@ -26,15 +26,19 @@ LONGEST_LINE = 128 << 20
 ROWS = 2000
 """Rows of a table in one batch."""
 
-_KEY = re.compile(rf"(?!{RESERVED})[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*\Z").match
 _scan: Any = getattr(json.JSONDecoder(), "scan_once")  # noqa: B009  # `json.loads` takes twice its time
-_new = tuple.__new__
+
+
+PARTS = 16
+"""Parts of a block of rows that is parsed again, since some rows are not of the simplest form."""
+_NOT_PLAIN = (StopIteration, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
+"""Errors of rows that are not of the simplest form."""
 
 
 class Batch(NamedTuple):
     """Consecutive rows of the input."""
 
-    rows: list[Row]
+    rows: Sequence[Row]
     bad: list[BadRow]
     line: int
     """Last line of the batch."""
@@ -95,26 +99,48 @@ class _Ndjson:
             yield self._batch(b"".join(held), size)
 
     def _batch(self, data: bytes, size: int) -> Batch:
-        rows: list[Row] = []
-        bad: list[BadRow] = []
         try:
             texts = data.decode().split("\n")
         except UnicodeDecodeError:
             texts = [_decoded(line) for line in data.split(b"\n")]
-        key_name, value_name, line = self._key, self._value, self._line
-        for text in texts:
-            line += 1
+        before, self._line = self._line, self._line + len(texts)
+        try:
+            return Batch(PlainRows(before + 1, *self._columns(texts)), [], self._line, size)
+        except _NOT_PLAIN:
+            rows: list[Row] = []
+            bad: list[BadRow] = []
+            self._parse_parts(texts, before + 1, rows, bad)
+            return Batch(rows, bad, self._line, size)
+
+    def _parse_parts(self, texts: list[str], line: int, rows: list[Row], bad: list[BadRow]) -> None:
+        """Parse rows, some of which are not of the simplest form, in smaller and smaller parts."""
+        step = len(texts) // PARTS + 1
+        for at in range(0, len(texts), step):
+            part = texts[at : at + step]
             try:
-                fields, end = _scan(text, 0)
-                key, value = fields[key_name], fields[value_name]
-                if _KEY(key) and end == len(text) and (len(fields) == 2 or _is_plain(fields)):
-                    rows.append(_new(Row, (line, key, value.encode(), b"", Operation.PUT)))
-                    continue
-            except (StopIteration, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                pass
-            self._look_closer(line, text, rows, bad)
-        self._line = line
-        return Batch(rows, bad, line, size)
+                rows.extend(PlainRows(line + at, *self._columns(part)))
+            except _NOT_PLAIN:
+                if len(part) > 1:
+                    self._parse_parts(part, line + at, rows, bad)
+                else:
+                    self._look_closer(line + at, part[0], rows, bad)
+
+    def _columns(self, texts: list[str]) -> tuple[list[str], list[bytes]]:
+        """Parse rows that are all of the simplest form; raises some error if one is not."""
+        found = [_scan(text, 0) for text in texts]
+        fields = [row for row, _ in found]
+        keys, values = [row[self._key] for row in fields], [row[self._value] for row in fields]
+        if [end for _, end in found] != list(map(len, texts)) or set(map(type, keys)) != {str}:
+            raise ValueError
+        check_keys(keys)
+        if set(map(len, fields)) == {2}:
+            return keys, [value.encode() for value in values]
+        if not all(map(_is_plain, fields)):
+            raise ValueError
+        return keys, [
+            base64.b64decode(value, validate=True) if row.get("encoding") == "base64" else value.encode()
+            for row, value in zip(fields, values, strict=True)
+        ]
 
     def _look_closer(self, line: int, text: str, rows: list[Row], bad: list[BadRow]) -> None:
         """Parse a row that is not of the simplest form, or report it."""
@@ -153,7 +179,7 @@ def _is_plain(fields: dict[str, Any]) -> bool:
         "ttl" not in fields
         and "headers" not in fields
         and fields.get("operation", "PUT") == "PUT"
-        and fields.get("encoding", "utf-8") == "utf-8"
+        and fields.get("encoding", "utf-8") in ("utf-8", "base64")
     )
 
 

@@ -8,9 +8,10 @@ from kvctl.errors import BucketNotFound, BucketSealed, StreamNotFound, UsageErro
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.load.rows import Row
+from kvctl.kv.load.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.conditional_write import TTL_SINCE
+from kvctl.tokens import encoded, unsafe
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,20 @@ class Target:
                 raise UsageError(f"The bucket does not allow per-key TTLs; {remedy}")
             if self.binding.api.connection.server_version < TTL_SINCE:
                 raise UsageError("The server would ignore the ttl")
-        if size > 1 << 15 or len(row.key) > 1500:
-            subject = (self.binding.write_prefix + row.key).encode(errors="surrogateescape")
+        subject = encoded(self.binding.write_prefix + row.key)
+        if size > self.unchecked or len(subject) > UNCHECKED_KEY or unsafe(subject):
             self.binding.api.connection.check_message(subject, row.header, row.value)
+
+    @property
+    def unchecked(self) -> int:
+        """Bytes of a value that need no check."""
+        return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload)
+
+    def takes_all(self, rows: PlainRows) -> bool:
+        """Return True if no row has to be checked."""
+        longest = max(map(len, rows.keys))
+        limit = self.info["config"].get("max_msg_size", -1)
+        return limit <= 0 and longest <= UNCHECKED_KEY and max(map(len, rows.values)) <= self.unchecked
 
 
 async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:

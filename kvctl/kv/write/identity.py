@@ -66,7 +66,8 @@ class Series:
 
     def __init__(self, most: int) -> None:
         self._prefix = series()
-        self._opening = _OPENING + self._prefix
+        self.opening = _OPENING + self._prefix
+        """Common beginning of the header blocks of rows with an identity, up to the row's number in hexadecimal."""
         self._room = most - _LONGEST
 
     def fits(self, header: bytes, value: bytes) -> bool:
@@ -77,7 +78,7 @@ class Series:
         """Return the header block with a row's identity, if there is room for it."""
         if len(header) + len(value) > self._room:
             return header
-        return b"%b%x%b" % (self._opening, number, header[8:] or b"\r\n\r\n")
+        return b"%b%x%b" % (self.opening, number, header[8:] or b"\r\n\r\n")
 
     def number(self, header: bytes) -> int | None:
         """Return the row of this bulk write that a message's header names; None for any other message."""
