@@ -7,8 +7,9 @@ was killed, may have stored rows, each key is read first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvctl.errors import (
     BucketNotFound,
@@ -23,7 +24,8 @@ from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.resume import all_arrived
-from kvctl.kv.load.rows import Row
+from kvctl.kv.load.row_frames import encode_plain, encode_rows, runs
+from kvctl.kv.load.rows import UNCHECKED_KEY, Row
 from kvctl.kv.load.target import Target
 from kvctl.kv.write.conditional_write import explained
 from kvctl.phrases import counted
@@ -36,14 +38,12 @@ from kvctl.pipeline.write.decision import (
     WriteMode,
 )
 from kvctl.pipeline.write.resolver import Resolver
-from kvctl.pipeline.write.row_ids import RowIds
+from kvctl.pipeline.write.row_ids import DIGITS, RowIds
 
 ARRIVAL_LOOKS = 50
 """Tenths of a second to wait for rows of a killed attempt while others write concurrently."""
 REFUSED = 1_000
 """Number of rows refused by a server that are resolved together."""
-UNCHECKED_VALUE_BYTES, UNCHECKED_KEY_BYTES = 1 << 15, 1000
-"""Bytes of a value and of a key that never need checking."""
 _REFUSED = (WrongRevision, NoResponders)
 """Errors after which a row is known not to be stored."""
 
@@ -98,7 +98,9 @@ class Publisher(BulkWriter):
         try:
             if self._plan.begun:
                 await self._wait_for_others()
-            self._window = PublishWindow(connection, self._done, self._failed, window=WINDOW_ROWS)
+            self._window = PublishWindow(
+                connection, self._done, self._failed, all_done=self._all_done, window=WINDOW_ROWS
+            )
             async with self._window:
                 async for chunk in chunks:
                     await self._take(chunk)
@@ -152,41 +154,49 @@ class Publisher(BulkWriter):
 
     async def _publish(self, chunk: Chunk) -> None:
         chunk.floor = self._revision
-        await self._send(self._messages(chunk))
+        if self._plan.mode is WriteMode.PUT:
+            await self._send_runs(self._runs(chunk))
+        else:
+            await self._send(self._conditional(chunk))
 
-    def _messages(self, chunk: Chunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
-        """Yield row numbers, subjects, values and header blocks."""
+    def _runs(self, chunk: Chunk) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
+        """Yield row numbers of runs, with the functions that encode them."""
         prefix, ids = self._target.binding.write_prefix, self._plan.ids
         if self._plain(chunk):
-            opening = ids.opening
-            for number, (key, value) in enumerate(zip(chunk.keys, chunk.values, strict=True), chunk.first):
-                self._sending = number
-                yield number, (prefix + key).encode(), value, b"%b%08x\r\n\r\n" % (opening, number)
+            for part in runs(range(len(chunk.keys)), chunk.largest):
+                columns = chunk.keys[part.start : part.stop], chunk.values[part.start : part.stop]
+                encode = partial(encode_plain, prefix, ids.opening, DIGITS, chunk.first + part.start, *columns)
+                yield range(chunk.first + part.start, chunk.first + part.stop), encode
             return
+        for places in runs(list(chunk.places()), chunk.largest):
+            rows = [chunk.asked(at).row for at in places]
+            yield [row.line for row in rows], partial(encode_rows, prefix, ids.block, rows)
+
+    def _conditional(self, chunk: Chunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+        """Yield row numbers, subjects, values and header blocks of writes that are refused one by one."""
+        prefix, ids = self._target.binding.write_prefix, self._plan.ids
         for at in chunk.places():
             row, expected = chunk.asked(at)
             self._sending = row.line
-            block = ids.block(row)
-            if self._plan.mode is WriteMode.CREATE:
-                block = with_expected(block, 0)
-            elif expected is not None:
-                block = with_expected(block, expected)
+            block = with_expected(ids.block(row), expected or 0)
             yield row.line, (prefix + row.key).encode(), row.value, block
 
     def _plain(self, chunk: Chunk) -> bool:
         """Return whether all rows are written as key, value and id only, which takes half the time."""
         ids = self._plan.ids
-        if chunk.headers or chunk.bad or self._plan.mode is not WriteMode.PUT or ids.deduplicated:
+        if chunk.headers or chunk.bad or ids.deduplicated:
             return False
         return not ids.most or ids.size + chunk.largest <= ids.most
 
     def _in_trouble(self) -> object:
         return self._lost or self._fatal or len(self._refused) > REFUSED
 
-    def _done(self, _: int, revision: int) -> None:
-        self.counts.written += 1
-        if revision > self._revision:
-            self._revision = revision
+    def _done(self, number: int, revision: int) -> None:
+        self._all_done((number,), (revision,))
+
+    def _all_done(self, numbers: Sequence[int], revisions: Sequence[int]) -> None:
+        self.counts.written += len(numbers)
+        self._revision = max(self._revision, revisions[-1])
 
     def _failed(self, number: int, error: KvctlError) -> None:
         if isinstance(error, LOST):
@@ -217,8 +227,8 @@ class Publisher(BulkWriter):
         self.counts.rejected += len(chunk.bad)
         if (
             chunk.headers
-            or chunk.largest > UNCHECKED_VALUE_BYTES
-            or max(map(len, chunk.keys), default=0) > UNCHECKED_KEY_BYTES
+            or chunk.largest > self._target.unchecked
+            or max(map(len, chunk.keys), default=0) > UNCHECKED_KEY
         ):
             for at in list(chunk.places()):
                 try:

@@ -20,6 +20,8 @@ from kvctl.kv.write.conditional_write import MESSAGE_ID
 from kvctl.wire import header_value
 
 ROW_HEADER = b"Kvctl-Row"
+DIGITS = 8
+"""Hexadecimal digits of a row's number."""
 _NAME = 8
 _PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{8})(?:-|$)")
 
@@ -49,7 +51,7 @@ class RowIds:
     @cached_property
     def size(self) -> int:
         """Bytes of a header block that has only an id."""
-        return len(self.opening) + (17 if self.deduplicated else 8) + 4
+        return len(self.opening) + (DIGITS + 9 if self.deduplicated else DIGITS) + 4
 
     @cached_property
     def opening(self) -> bytes:
