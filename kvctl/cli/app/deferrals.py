@@ -31,6 +31,7 @@ def defer_rare_modules() -> None:
         # What the client library imports for websockets, its own version, unused names and addresses of other servers.
         "importlib.metadata": {"version": version},
         "aiohttp": {},
+        "multidict": {},
         "ipaddress": {},
         "random": _functions("random", "shuffle"),
         "secrets": _functions("secrets", "token_hex"),
