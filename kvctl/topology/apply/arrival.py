@@ -25,7 +25,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_source import source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.discover.links import Upstream, live_part, upstreams
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen, exports_needed
@@ -111,13 +111,17 @@ async def until_filled(
         pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
+def reported(info: StreamInfo, source: dict[str, Any]) -> int | None:
+    """Return the origin's sequence that a replica's info shows as reached; None for aggregates before server 2.15."""
+    if info["config"].get("mirror"):
+        return int(info["state"]["last_seq"])
+    return live_part(source, source_states(info)).get("seq")
+
+
 async def arrived(api: Api, info: StreamInfo, goal: Goal) -> int | None:
     """Return the origin's sequence up to which everything has arrived; None if another origin's entry hides it."""
-    if info.get("mirror"):
-        return int(info["state"]["last_seq"])
-    reported = live_part(goal.source, info.get("sources") or [])
-    if "seq" in reported:  # servers since 2.15
-        return int(reported["seq"])
+    if (sequence := reported(info, goal.source)) is not None:
+        return sequence
     if goal.subject is None:
         return 0
     with suppress(UnknownTransform):

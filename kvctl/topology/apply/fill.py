@@ -12,13 +12,12 @@ from kvctl.errors import UsageError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import source_states, sources_of
+from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import origin_lookup
 from kvctl.topology.discover.inventory import Inventory, Link
-from kvctl.topology.discover.links import SILENCE, live_part
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Origin
 from kvctl.topology.plan.origin_place import Locator, Where
@@ -81,9 +80,10 @@ class Filling:
 
 
 def unfilled(topology: Topology, inventory: Inventory) -> list[Where]:
-    """Return the file's replicas that are connected and lag, or are empty although an origin in view is not.
+    """Return the file's replicas that have not reached the last revision of an origin in view.
 
-    They were left by an apply that was killed, on any machine, or are briefly behind.
+    They were left by an apply that was killed, on any machine, are briefly behind, or replicate only a part. The lag
+    that servers report does not tell: it is 0 until the first entry arrives.
     """
     named = Locator(topology, inventory.places)
     wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
@@ -96,11 +96,7 @@ def unfilled(topology: Topology, inventory: Inventory) -> list[Where]:
 def _is_behind(link: Link) -> bool:
     if link.origin is None or not link.origin["state"]["messages"]:
         return False
-    reported = live_part(link.source, source_states(link.info))
-    active = reported.get("active", -1)
-    if active < 0:
-        return not reported.get("seq")
-    return bool(active < SILENCE * 10**9 and reported.get("lag"))
+    return (arrival.reported(link.info, link.source) or 0) < link.origin["state"]["last_seq"]
 
 
 async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:

@@ -12,6 +12,7 @@ from typing import Any
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.kv.names import SUBJECT_PREFIX
+from kvctl.topology.apply import arrival
 from kvctl.topology.audit.findings import (
     LAGGING,
     LOCAL_WRITE,
@@ -28,7 +29,6 @@ from kvctl.topology.audit.verdict import (
     judge,
     known_revision,
 )
-from kvctl.topology.discover.links import live_part
 from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.mapping import Mapping as Rules
 from kvctl.units import parse_time
@@ -160,10 +160,8 @@ class Recheck:
 
     async def _ask_streams(self) -> None:
         info = await streams.info(self.replica.api, self.replica.stream)
-        live = info.get("sources") or []
         for feed in self.feeds:
-            arrived = info["state"]["last_seq"] if self.mirror else live_part(feed.source, live).get("seq")
-            self._arrived[feed.number] = arrived
+            self._arrived[feed.number] = arrival.reported(info, feed.source)
             self._infos[feed.number] = await streams.info(feed.side.api, feed.side.stream)
 
     def _is_decided(self, subject: str, case: _Case, here: Held | None, there: list[_Found], *, last: bool) -> bool:

@@ -14,13 +14,13 @@ from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, source_states, sources_of
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.discover import recount as recounting
 from kvctl.topology.discover.inventory import Inventory, Link, kind_in
-from kvctl.topology.discover.links import SILENCE, Upstream, live_part, upstreams
+from kvctl.topology.discover.links import SILENCE, Upstream, upstreams
 from kvctl.topology.discover.mirror_origin import Lineage, lineage, lineage_of_source
 from kvctl.topology.discover.offline import lost_majority, servers, silence
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
@@ -147,7 +147,7 @@ class _Look:
         self._link = link
         config = link.info["config"]
         kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
-        come = None if link.silent else _arrived(link)
+        come = None if link.silent else arrival.reported(link.info, link.source)
         upstream = upstreams(link.info)[sources_of(link.info["config"]).index(link.source)]
         self._plain = ReplicaHealth(link, bucket_name(config, kind), kind, upstream, Health.OK, arrived=come)
         self._goal: Goal | None = None
@@ -278,13 +278,6 @@ class _Look:
         """The API through which the origin is read."""
         prefix = Source.parse(self._link.source).api
         return self._link.place.api.at(prefix) if prefix else self._link.place.api
-
-
-def _arrived(link: Link) -> int | None:
-    """Return the origin's sequence up to which everything has arrived, as far as the replica's info has it."""
-    if link.info["config"].get("mirror"):
-        return link.info["state"]["last_seq"]
-    return live_part(link.source, source_states(link.info)).get("seq")  # servers since 2.15
 
 
 def _lineage(replica: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
