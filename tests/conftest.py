@@ -2,6 +2,7 @@
 
 import compileall
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -37,9 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three processes for the whole default run, which waits more than it computes; one for anything less."""
+    """Four processes for the whole default run, which waits more than it computes; one for anything less."""
     whole = config.args == config.getini("testpaths") and config.option.markexpr == DEFAULT_RUN
-    return 3 if whole and not config.option.keyword else 0
+    return 4 if whole and not config.option.keyword else 0
 
 
 class _Scheduling(LoadFileScheduling):
@@ -56,7 +57,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Schedu
 
 
 def pytest_sessionstart() -> None:
-    """Compile once what hundreds of processes will start, also where PYTHONDONTWRITEBYTECODE keeps them from it."""
+    """Compile once what hundreds of processes will start, also where PYTHONDONTWRITEBYTECODE keeps them from it.
+
+    A shell's background jobs ignore SIGINT, and so would their processes, which tests interrupt.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     compileall.compile_dir(Path(kvctl.__file__).parent, quiet=2)
 
 

@@ -124,6 +124,7 @@ def test_status_watch_on_a_terminal_leaves_the_last_table(
             output += os.read(master, 65536)
         process.send_signal(signal.SIGINT)
         while b"\x1b[?1049l" not in output or mirror.encode() not in output.partition(b"\x1b[?1049l")[2]:
+            assert time.monotonic() < deadline
             output += os.read(master, 65536)
         assert process.wait(60) == 130
     finally:
