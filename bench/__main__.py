@@ -4,13 +4,15 @@ Without CASE all cases run, about half an hour on two quiet cores; --ten-million
 """
 
 import argparse
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.case import Case, Comparison, Result
+from bench.case import BEFORE, Case, Comparison, Result
 from bench.cases import CASES
 from bench.harness import ROOT, Bench, Tree
 from bench.measure import Series
@@ -18,6 +20,8 @@ from bench.report import MISSED, machine, notes_in, report
 from kvctl.server import find_server, run_server
 
 RESULTS = ROOT / "bench" / "RESULTS.md"
+NEEDED = 16 << 30
+"""Bytes on disk for ten million keys in a bucket, a repository, a table, a file and an export."""
 
 
 def main() -> None:
@@ -33,19 +37,34 @@ def main() -> None:
         print(_listing(chosen))
         return
     try:
-        before = Tree.at("before", asked.before) if asked.before else None
+        before = Tree.at(BEFORE, asked.before) if asked.before else None
     except FileNotFoundError as error:
         parser.error(str(error))
-    folders = [ROOT / "bench", ROOT / "kvctl", *([asked.before / "kvctl"] if asked.before else [])]
-    subprocess.run((sys.executable, "-m", "compileall", "-q", *map(str, folders)), check=False)
+    if asked.ten_million and shutil.disk_usage(tempfile.gettempdir()).free < NEEDED:
+        parser.error(f"--ten-million needs {NEEDED >> 30} GB of free space in {tempfile.gettempdir()}")
+    signal.signal(signal.SIGTERM, _interrupt)
     with (
         tempfile.TemporaryDirectory(prefix="kvctl-bench-", ignore_cleanup_errors=True) as place,
         run_server() as server,
     ):
-        harness = Bench(server, before=before, rounds=asked.rounds, quick=asked.quick, place=Path(place))
-        harness.ten_million = asked.ten_million
+        harness = Bench(
+            server,
+            place=Path(place),
+            before=before,
+            rounds=asked.rounds,
+            quick=asked.quick,
+            ten_million=asked.ten_million,
+        )
+        for tree in harness.trees:
+            tree.compile()
         text = _measured(harness, chosen, asked.before, asked.write)
     print(text)
+
+
+def _interrupt(*_: object) -> None:
+    """End as on Ctrl-C, so that servers stop and files are removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _measured(harness: Bench, chosen: list[Case], before: Path | None, target: Path | None) -> str:
@@ -89,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="cases to run; --list names them")
     parser.add_argument("--list", action="store_true", help="list the cases with their estimated duration")
-    parser.add_argument("--quick", action="store_true", help="one round of small sizes, to check that everything works")
+    parser.add_argument("--quick", action="store_true", help="one round of small sizes, to check that every case works")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="number of rounds of every case")
     parser.add_argument("--before", type=Path, metavar="DIR", help="checkout of another commit, with its own .venv")
     parser.add_argument("--ten-million", action="store_true", help="also measure the costs of ten million keys")

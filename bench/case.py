@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,8 +29,11 @@ class Aim:
         return f"{self.most:g}x" + (f" + {self.plus:g} s" if self.plus else "")
 
 
-SAME = Aim(1.1, BEFORE)
-"""No slower than before, but for the noise of a measurement."""
+NOISE = 1.1
+"""The ratio that two measurements of the same work may have."""
+SAME = Aim(NOISE, BEFORE)
+STEADY = 1.5
+"""The most that peak memory may grow with what is only passed on."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,14 @@ class Verdict:
     """The figure as a multiple of the aim."""
 
 
+def grown(work: str, unit: str, of: tuple[str, float], to: tuple[str, float], aim: float) -> Verdict:
+    """Return the line on a figure at two sizes, each with its name; it may be `aim` times as much at the second."""
+    (there, small), (here, large) = of, to
+    ratio = large / small
+    ours, beside = f"{large:,.1f} {unit} ({here})", f"{small:,.1f} {unit} ({there})"
+    return Verdict(work, ours, beside, f"{ratio:.2f}", f"{aim:g}x", ratio <= aim, ratio / aim)
+
+
 @dataclass
 class Comparison:
     """The series of a case's contenders."""
@@ -60,7 +72,6 @@ class Table:
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
     verdicts: list[Verdict]
-    text: str = ""
 
 
 Prepared = Mapping[str, Contender] | Table
@@ -81,6 +92,11 @@ class Case:
     aims: tuple[Aim, ...]
     unit: str
     quick: bool
+
+    @property
+    def text(self) -> str:
+        """What the report says of it: the docstring of the function after the first line."""
+        return (inspect.getdoc(self.prepare) or "").partition("\n\n")[2]
 
     def title(self, count: int) -> str:
         """Return the title for this number of keys."""

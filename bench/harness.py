@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench import units
-from bench.case import BEFORE, Case, Comparison, Result, Table
+from bench.case import BEFORE, Case, Comparison, Prepared, Result, Table
 from bench.measure import AtMost, Contender, Run, in_turn, run
 from kvctl.server import Server
 
@@ -23,6 +24,10 @@ ROOT = Path(__file__).parent.parent
 WORKS = ROOT / "bench" / "works"
 NATS = shutil.which("nats") or ""
 Opened = TypeVar("Opened")
+_COMPILE = """import compileall, importlib.util
+for name in ("kvctl", "pyspark_kvctl"):
+    compileall.compile_dir(importlib.util.find_spec(name).submodule_search_locations[0], quiet=1)
+"""
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,28 @@ class Tree:
             raise FileNotFoundError(f"{python.with_name('kvctl')} does not exist")
         return cls(name, str(python))
 
+    def compile(self) -> None:
+        """Write the byte code of its modules, so that no measured process compiles them."""
+        run((self.python, "-I", "-c", _COMPILE))
+
 
 class Bench:
     """What cases are prepared with."""
 
     def __init__(
-        self, server: Server, *, before: Tree | None = None, rounds: int = 0, quick: bool = False, place: Path
+        self,
+        server: Server,
+        *,
+        place: Path,
+        before: Tree | None = None,
+        rounds: int = 0,
+        quick: bool = False,
+        ten_million: bool = False,
     ) -> None:
         self.server, self.url, self.place = server, server.url, place
         self.ours, self.before = Tree("kvctl", sys.executable), before
-        self.rounds, self.quick, self.ten_million = rounds, quick, False
-        dropped = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
-        self.env = {name: value for name, value in os.environ.items() if name not in dropped}
+        self.rounds, self.quick, self.ten_million = rounds, quick, ten_million
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self.env |= {"NATS_URL": self.url, "XDG_CONFIG_HOME": str(place / "config"), "XDG_CACHE_HOME": str(place)}
         self.loops: list[float] = []
         self.trips: list[float] = []
@@ -66,19 +81,20 @@ class Bench:
     # -- cases
 
     def measure(self, case: Case) -> Result:
-        """Prepare and run a case. Raises RuntimeError if its preparation fails."""
+        """Prepare and run a case; a quick run checks no aims. Raises RuntimeError if its preparation fails."""
         begun, count = time.perf_counter(), self.sized(case.count)
         print(f"{case.name}: {case.title(count)}", file=sys.stderr, flush=True)
-        self.take_units()
+        if not self.quick or not self.loops:
+            self.take_units()
         with ExitStack() as self._stack:
             prepared = case.prepare(self, count)
+            if self.quick:
+                case, prepared = replace(case, aims=()), _quick(prepared)
             if isinstance(prepared, Table):
                 found: Comparison | Table = prepared
-            elif self.quick:
-                quick = {name: one for name, one in prepared.items() if not isinstance(one, AtMost)}
-                found = Comparison(in_turn(quick, 1, 0))
             else:
-                found = Comparison(in_turn(prepared, self.rounds or case.rounds, case.warmup))
+                rounds, warmup = (1, 0) if self.quick else (self.rounds or case.rounds, case.warmup)
+                found = Comparison(in_turn(prepared, rounds, warmup))
         return Result(case, case.title(count), found, time.perf_counter() - begun)
 
     def take_units(self) -> None:
@@ -161,13 +177,15 @@ class Bench:
         """Return the bucket with this number of keys that all readers share."""
         return self.bucket(f"K{count}", count)
 
-    def rows(self, count: int) -> str:
-        """Return a file with this number of rows in NDJSON."""
-        path = self.place / f"{count}.ndjson"
+    def rows(self, count: int, longest: int = 0) -> str:
+        """Return a file with this number of rows in NDJSON, values of 100 bytes, or of 10 to `longest` at random."""
+        path = self.place / f"{count}-{longest}.ndjson"
 
         def make() -> None:
+            dice = random.Random(1)
+            sizes = (dice.randint(10, longest) if longest else 100 for _ in range(count))
             with path.open("w") as file:
-                file.writelines(f'{{"key": "k.{n:018d}", "value": "{"v" * 100}"}}\n' for n in range(count))
+                file.writelines(f'{{"key": "k.{n:018d}", "value": "{"v" * size}"}}\n' for n, size in enumerate(sizes))
 
         self.once(path.name, make)
         return str(path)
@@ -176,19 +194,29 @@ class Bench:
 GROUPS = {"table", "repo", "pipeline", "topology", "bucket", "mirror"}
 
 
-def split(work: Callable[[], dict[str, dict[str, float]]], *names: str) -> dict[str, Contender]:
+def split(work: Callable[[], dict[str, Any]], *names: str) -> dict[str, Contender]:
     """Return contenders that one run measures together: the first runs it, the others report from it."""
-    last: dict[str, dict[str, float]] = {}
+    last: dict[str, Any] = {}
 
     def contender(name: str) -> Contender:
         def one() -> Run:
             if name == names[0]:
+                last.clear()
                 last.update(work())
+            if name not in last:
+                raise RuntimeError("not measured")
             return _taken(last[name])
 
         return one
 
     return {name: contender(name) for name in names}
+
+
+def _quick(prepared: Prepared) -> Prepared:
+    """Leave out slow contenders, and the verdicts of a table."""
+    if isinstance(prepared, Table):
+        return replace(prepared, verdicts=[])
+    return {name: one for name, one in prepared.items() if not isinstance(one, AtMost)}
 
 
 def _taken(told: dict[str, Any]) -> Run:

@@ -1,6 +1,7 @@
 """Measurements of complete processes, in turn: A B A B ..., with each one's processor time and peak memory."""
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -8,9 +9,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from bench.works.processes import Sampler
 
 
 @dataclass(frozen=True)
@@ -78,28 +80,39 @@ def run(
     `keep` keeps its output; `children` counts memory and processor time of its descendants too, sampled, as a JVM may
     outlive the command. Raises RuntimeError if it fails or takes too long.
     """
-    words = " ".join(str(word) for word in command[:5])
+    words = " ".join((os.path.basename(command[0]), *map(str, command[1:5])))
     with tempfile.TemporaryFile() as errors:
         output = subprocess.PIPE if keep else subprocess.DEVNULL
         begun = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env)
         killer = threading.Timer(timeout, process.kill)
         killer.start()
-        sampler = _Sampler(process.pid, enabled=children)
-        told = process.stdout.read() if process.stdout else b""
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - begun
-        killer.cancel()
+        try:
+            with Sampler(process.pid) if children else nullcontext() as sampler:
+                told = process.stdout.read() if process.stdout else b""
+                _, status, usage = os.wait4(process.pid, 0)
+                seconds = time.perf_counter() - begun
+        except KeyboardInterrupt:
+            process.kill()
+            raise
+        finally:
+            killer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
-        sampler.end()
         if seconds >= timeout:
             raise RuntimeError(f"{words} took more than {timeout:g} s")
         if process.returncode:
             errors.seek(0)
             reason = errors.read().decode(errors="replace").strip()[-500:]
             raise RuntimeError(f"{words} exited with {process.returncode}: {reason}")
-    cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-    return Run(seconds, max(cpu, sampler.cpu), max(peak, sampler.peak), told)
+    cpu, peak = spent(usage)
+    if sampler:
+        cpu, peak = max(cpu, sampler.cpu), max(peak, sampler.peak)
+    return Run(seconds, cpu, peak, told)
+
+
+def spent(usage: resource.struct_rusage) -> tuple[float, int]:
+    """Return the processor seconds and the peak memory of a process that has ended."""
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 def in_turn(contenders: Mapping[str, Contender], rounds: int, warmup: int = 1) -> list[Series]:
@@ -125,53 +138,3 @@ def in_turn(contenders: Mapping[str, Contender], rounds: int, warmup: int = 1) -
 def ratios(ours: Series, other: Series) -> list[float]:
     """Return our seconds divided by the other's, round by round."""
     return [a / b for a, b in zip(ours.seconds, other.seconds, strict=False)]
-
-
-class _Sampler(threading.Thread):
-    """Samples the resident memory and the processor time of a process and its descendants."""
-
-    def __init__(self, pid: int, *, enabled: bool) -> None:
-        super().__init__(daemon=True)
-        self.pid, self.peak, self.cpu, self.done = pid, 0, 0.0, threading.Event()
-        if enabled:
-            self.start()
-
-    def run(self) -> None:
-        while not self.done.wait(0.25):
-            self.peak = max(self.peak, resident(self.pid))
-            self.cpu = max(self.cpu, sum(map(_processor, _family(self.pid))))
-
-    def end(self) -> None:
-        """Stop sampling."""
-        self.done.set()
-        if self.is_alive():
-            self.join()
-
-
-def resident(pid: int) -> int:
-    """Return the bytes of a process and its descendants; shared pages count once. 0 where /proc does not exist."""
-    total = 0
-    for member in _family(pid):
-        with suppress(OSError):
-            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
-            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0) * 1024
-    return total
-
-
-def _processor(pid: int) -> float:
-    """Return the processor seconds of a process and of its children that have ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return 0
-
-
-def _family(pid: int) -> set[int]:
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(") ")[2].split()[1])
-    family = {pid}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family

@@ -59,15 +59,17 @@ def report(results: Sequence[Result], where: Machine, notes: Mapping[str, str], 
         lines += [f"## {subject[0].upper()}{subject[1:]}", "", *_details(members, where)]
         for result in members:
             missed = any(verdict.met is False for verdict in verdicts[result.case.name])
-            if missed and (note := notes.get(result.case.name)):
-                lines += [f"**{result.title}**: {note}", ""]
+            texts = (result.case.text, notes.get(result.case.name) if missed else "")
+            lines += [line for text in texts if text for line in (f"**{result.title}**: {text}", "")]
     return "\n".join(lines).rstrip() + "\n"
 
 
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+")
 _HOW = """Contenders run in turn. Figures are medians of wall time, with the processor time in brackets. A ratio is our
 time divided by the time beside it, the median of the pairs with their spread; an aim is the most that the ratio may be.
 `nats` is the Go client, nats-py the official Python client, `before` kvctl at the other commit. Figures in loops or
-round trips are multiples of this machine's units; compare them with those of other machines."""
+round trips are multiples of this machine's units; compare them with those of other machines. Peak memory of less than
+20 MiB may be that of the harness, in which a process begins."""
 
 
 def verdicts_of(result: Result) -> list[Verdict]:
@@ -76,7 +78,7 @@ def verdicts_of(result: Result) -> list[Verdict]:
         return result.found.verdicts
     series = result.found.series
     if not series or not series[0].seconds:
-        return [Verdict(result.title, f"failed: {series[0].failure if series else ''}", met=False)]
+        return [Verdict(result.title, _failed(series[0].failure if series else ""), met=False)]
     found = []
     for aim in result.case.aims:
         ours, other, pairs, over = judge(aim, series)
@@ -116,7 +118,7 @@ def _details(results: Sequence[Result], where: Machine) -> list[str]:
     lines = [*_table(DETAILS, rows), ""] if rows else []
     for result in results:
         if isinstance(result.found, Table):
-            lines += [*_table(result.found.head, result.found.rows), "", result.found.text, ""]
+            lines += [*_table(result.found.head, result.found.rows), ""]
     return lines
 
 
@@ -128,7 +130,7 @@ def _contenders(result: Result, where: Machine) -> list[tuple[str, ...]]:
     for one in series:
         title = result.title if one is series[0] else ""
         if not one.seconds:
-            rows.append((title, one.name, "not measured" if not one.failure else f"failed: {_short(one.failure)}"))
+            rows.append((title, one.name, _failed(one.failure) if one.failure else "not measured"))
             continue
         over = ratios(series[0], one)
         relation = f"{statistics.median(over):.2f}" if one is not series[0] and over else ""
@@ -145,7 +147,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+    return "| " + " | ".join(_plain(cell).replace("|", "/") for cell in cells) + " |"
 
 
 def _figure(series: Series | None) -> str:
@@ -164,8 +166,13 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds >= 0.1 else f"{seconds * 1000:.3g} ms"
 
 
-def _short(text: str) -> str:
-    return " ".join(text.split())[-160:]
+def _plain(text: str) -> str:
+    """Return a text of one line, with file names instead of the paths of this machine."""
+    return " ".join(_FOLDERS.sub("", text).split())
+
+
+def _failed(reason: str) -> str:
+    return f"failed: {_plain(reason)[-160:]}"
 
 
 def _commit(folder: Path) -> str:

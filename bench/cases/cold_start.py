@@ -7,11 +7,14 @@ SCRIPT = "leanest nats-py script"
 
 
 @case(
-    "get", "`get` of one key, whole process", seconds=20, rounds=15,
+    "get", "`get` of one key, whole process", seconds=15, rounds=15,
     aims=(Aim(0.6, SCRIPT), SAME),
 )  # fmt: skip
 def get(bench: Bench, _: int) -> Prepared:
-    """A complete `kvctl get`, beside the shortest script and the bare interpreter."""
+    """A complete `kvctl get`, beside the shortest script and the bare interpreter.
+
+    The script connects with nats-py, sends one direct get without asking for the bucket first, and prints the value.
+    """
     name, key = bench.keys(1000), f"k.{7:018d}"
     python = bench.ours.python
     return {

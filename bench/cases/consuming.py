@@ -7,14 +7,14 @@ from bench.measure import AtMost
 FETCH = "nats-py fetch(500)"
 
 
-@case("consume", "consume {count} messages", count=100_000, seconds=20, rounds=3, aims=(Aim(0.25, FETCH),))
+@case("consume", "consume {count} messages", count=100_000, seconds=15, rounds=3, aims=(Aim(0.25, FETCH),))
 def consume(bench: Bench, count: int) -> Prepared:
     """Messages without acknowledgements."""
     return _consume(bench, count, "none")
 
 
 @case(
-    "consume-acks", "consume {count} messages, each acknowledged", count=100_000, seconds=20, rounds=3,
+    "consume-acks", "consume {count} messages, each acknowledged", count=100_000, seconds=17, rounds=3,
     aims=(Aim(0.25, FETCH),),
 )  # fmt: skip
 def consume_acks(bench: Bench, count: int) -> Prepared:

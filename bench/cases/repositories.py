@@ -18,14 +18,14 @@ def stage(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("stage-if", "stage {count} on condition, 16 tasks", count=1000, seconds=6, rounds=3, aims=(SAME,))
+@case("stage-if", "stage {count} on condition, 16 tasks", count=1000, seconds=20, rounds=3, aims=(SAME,))
 def stage_if(bench: Bench, count: int) -> Prepared:
     """Staged writes of concurrent tasks, each on condition that the key is absent."""
     return _both(bench, "repository put if absent", "create_by_tasks", 0, count)
 
 
 @case(
-    "stage-many", "stage {count} of 100 B, many at once", count=200_000, seconds=40, rounds=2, warmup=0,
+    "stage-many", "stage {count} of 100 B, many at once", count=200_000, seconds=30, rounds=2, warmup=0,
     aims=(Aim(1.43, "bucket put_many"),),
 )  # fmt: skip
 def stage_many(bench: Bench, count: int) -> Prepared:
@@ -53,7 +53,7 @@ def stage_replicated(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "commit-1", "commit of 1 key on {count}", count=MILLION, seconds=75, rounds=3, aims=(Aim(0.46, BEFORE),),
+    "commit-1", "commit of 1 key on {count}", count=MILLION, seconds=20, rounds=3, aims=(Aim(0.46, BEFORE),),
     unit="round trips",
 )  # fmt: skip
 def commit_one(bench: Bench, count: int) -> Prepared:
@@ -64,14 +64,14 @@ def commit_one(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("commit-1000", "commit of 1,000 keys on {count}", count=MILLION, seconds=15, rounds=3, aims=(SAME,))
+@case("commit-1000", "commit of 1,000 keys on {count}", count=MILLION, seconds=10, rounds=3, aims=(SAME,))
 def commit_thousand(bench: Bench, count: int) -> Prepared:
     """The median of three commits."""
     return _both(bench, "repository commit", "commit", count, count, bench.sized(1000), 3)
 
 
 @case(
-    "commit-100k", "commit of {tenth} keys on {count}", count=MILLION, seconds=50, rounds=2, warmup=0,
+    "commit-100k", "commit of {tenth} keys on {count}", count=MILLION, seconds=30, rounds=2, warmup=0,
     aims=(Aim(0.44, BEFORE),),
 )  # fmt: skip
 def commit_many(bench: Bench, count: int) -> Prepared:
@@ -97,7 +97,7 @@ def merge(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "repo-get", "get of a committed key of {count}, first time", count=MILLION, seconds=10, rounds=3,
+    "repo-get", "get of a committed key of {count}, first time", count=MILLION, seconds=20, rounds=3,
     aims=(SAME,), unit="round trips",
 )  # fmt: skip
 def get(bench: Bench, count: int) -> Prepared:
@@ -112,7 +112,7 @@ def get(bench: Bench, count: int) -> Prepared:
 
 @case(
     "commit-waits", "99th percentile beside a commit of {tenth} keys on {count}", count=MILLION,
-    seconds=35, rounds=2, warmup=0, unit="round trips",
+    seconds=20, rounds=2, warmup=0, unit="round trips",
     aims=(
         Aim(2, "put idle", ours="put beside a commit"),
         Aim(2, "get idle", ours="get beside a commit"),
@@ -122,13 +122,9 @@ def waits(bench: Bench, count: int) -> Prepared:
     """Another process commits."""
     name = seeded(bench, bench.ours, count)
     return split(
-        lambda: _waits(bench, name, count), "put beside a commit", "put idle", "get beside a commit", "get idle"
-    )
-
-
-def _waits(bench: Bench, name: str, count: int) -> dict[str, dict[str, float]]:
-    told = bench.tell("repository", "waits", name, count, count // 10)
-    return {what: figures for what, figures in told.items() if isinstance(figures, dict)}
+        lambda: bench.tell("repository", "waits", name, count, count // 10),
+        "put beside a commit", "put idle", "get beside a commit", "get idle",
+    )  # fmt: skip
 
 
 def _both(bench: Bench, title: str, work: str, base: int, *arguments: object) -> dict[str, Contender]:

@@ -9,18 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.case import Prepared, Table, Verdict, case
+from bench.case import STEADY, Prepared, Table, Verdict, case, grown
 from bench.cases.pipeline import warmed
 from bench.harness import Bench
-from bench.measure import Run, resident, run
+from bench.measure import Run, run
+from bench.works.processes import resident
 from kvctl.server import Server, run_server
 
 SIZES = (10_000, 100_000, 1_000_000)
 TEN_MILLION = 10_000_000
-PATIENCE = 240
+PATIENCE = 420
 """Seconds that a cell may take with its preparation, by an estimate; longer ones are left out."""
-STEADY, LINEAR = 1.5, 1.25
-"""The most that peak memory may grow over all sizes in commands that stream, and time per key over the last two."""
+LINEAR = 1.25
+"""The most that time per key may grow between the last two sizes."""
 LOAD = "kvctl load"
 """Never left out: the others read what it wrote."""
 STREAMS = (LOAD, "kvctl dump", "kvctl pipeline export", "kvctl table entries")
@@ -38,10 +39,23 @@ class Size:
     took: dict[str, float] = field(default_factory=dict)
     """Seconds of each command with its preparation."""
 
+    def each(self, name: str) -> tuple[str, float]:
+        """Return the size, and a command's microseconds for each key."""
+        return f"{self.count:,}", self.runs[name].seconds / self.count * 1e6
 
-@case("scale", "costs of a key as the work grows", seconds=220)
+    def peak(self, name: str) -> tuple[str, float]:
+        """Return the size, and a command's peak memory in MiB."""
+        return f"{self.count:,}", self.runs[name].peak / 2**20
+
+
+@case("scale", "costs of a key as the work grows", seconds=120)
 def scale(bench: Bench, _: int) -> Prepared:
-    """All commands at each size, each size with a server of its own."""
+    """All commands at each size, each size with a server of its own.
+
+    Complete commands, each once: seconds, time per key, peak memory (of all their processes). Keys of 20 random bytes,
+    values of 100. `commit` records the bucket as one commit, `entries` scans a table in key order. A cell is left out
+    if it would take more than seven minutes with its preparation, by the line through the last two sizes.
+    """
     sizes: list[Size] = []
     for count in (*map(bench.sized, SIZES[bench.quick :]), *((TEN_MILLION,) if bench.ten_million else ())):
         with run_server(name=f"scale-{count}") as server:
@@ -50,12 +64,7 @@ def scale(bench: Bench, _: int) -> Prepared:
     names = dict.fromkeys(name for size in sizes for name in (*size.runs, *size.left_out))
     commands = [(f"`{name}`", *(_cell(size, name) for size in sizes)) for name in names]
     servers = [(what, *(size.server[what] for size in sizes)) for what in sizes[0].server]
-    return Table(head, commands + servers, verdicts(sizes), _TEXT)
-
-
-_TEXT = """Complete commands, each once: seconds, time per key, peak memory (of all their processes). Keys of 20 random
-bytes, values of 100. `commit` records the bucket as one commit, `entries` scans a table in key order. A cell is left
-out if it would take more than four minutes with its preparation, by the line through the last two sizes."""
+    return Table(head, commands + servers, verdicts(sizes))
 
 
 class _Measured:
@@ -141,9 +150,7 @@ def too_long(name: str, count: int, smaller: list[Size]) -> str:
 def _cell(size: Size, name: str) -> str:
     if name not in size.runs:
         return size.left_out.get(name, "")
-    done = size.runs[name]
-    each = done.seconds / size.count * 1e6
-    return f"{done.seconds:.1f} s, {each:.1f} us, {done.peak / 2**20:.0f} MiB"
+    return f"{size.runs[name].seconds:.1f} s, {size.each(name)[1]:.1f} us, {size.peak(name)[1]:.0f} MiB"
 
 
 def verdicts(sizes: list[Size]) -> list[Verdict]:
@@ -152,37 +159,10 @@ def verdicts(sizes: list[Size]) -> list[Verdict]:
     found = []
     for name in large.runs:
         if name in middle.runs:
-            each, beside = (size.runs[name].seconds / size.count * 1e6 for size in (large, middle))
-            found.append(
-                _verdict(
-                    f"`{name}`, time per key",
-                    f"{each:.1f} us",
-                    f"{beside:.1f} us",
-                    each / beside,
-                    LINEAR,
-                    large,
-                    middle,
-                )
-            )
+            found.append(grown(f"`{name}`, time per key", "us", middle.each(name), large.each(name), LINEAR))
         if name in STREAMS and name in small.runs:
-            peak, beside = (size.runs[name].peak / 2**20 for size in (large, small))
-            found.append(
-                _verdict(
-                    f"`{name}`, peak memory",
-                    f"{peak:.0f} MiB",
-                    f"{beside:.0f} MiB",
-                    peak / beside,
-                    STEADY,
-                    large,
-                    small,
-                )
-            )
+            found.append(grown(f"`{name}`, peak memory", "MiB", small.peak(name), large.peak(name), STEADY))
     return found
-
-
-def _verdict(work: str, ours: str, beside: str, ratio: float, aim: float, at: Size, of: Size) -> Verdict:
-    here, there = f"{ours} ({at.count:,})", f"{beside} ({of.count:,})"
-    return Verdict(work, here, there, f"{ratio:.2f}", f"{aim:g}x", ratio <= aim, ratio / aim)
 
 
 def _spark(bench: Bench) -> dict[str, str]:

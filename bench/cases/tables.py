@@ -1,8 +1,10 @@
 """Tables beside the code before, and beside plain buckets."""
 
-from bench.case import BEFORE, Aim, Prepared, case
+from bench.case import BEFORE, SAME, Aim, Prepared, case
 from bench.harness import Bench, Tree
 from bench.measure import Contender
+
+BATCH = 1000
 
 
 @case(
@@ -23,7 +25,35 @@ def flight(bench: Bench, count: int) -> Prepared:
     return _updates(bench, count, 8)
 
 
-@case("table-get-all", "table `get_all` of {count}", count=100_000, seconds=25, rounds=3, aims=(Aim(0.5, BEFORE),))
+@case(
+    "table-small", "table updates of 10 changes, 32 in flight, {count} entries", count=10_000, seconds=15, rounds=3,
+    aims=(SAME,),
+)  # fmt: skip
+def small(bench: Bench, count: int) -> Prepared:
+    """Small batches of several tasks."""
+    return _updates(bench, count, 32, 10)
+
+
+@case(
+    "table-streams", "table batches of 1,000, 8 in flight, {count} entries in 8 partition streams", count=100_000,
+    seconds=25, rounds=3, aims=(SAME,),
+)  # fmt: skip
+def streams(bench: Bench, count: int) -> Prepared:
+    """The same batches as `table-flight`, each in the next of 8 streams.
+
+    A server writes each stream in a goroutine of its own, so this is the way past one of its cores.
+    """
+
+    def work(tree: Tree, streams: int) -> Contender:
+        return bench.work("table", "update", _empty(bench, tree, streams), count, 8, BATCH, streams, tree=tree)
+
+    return {
+        **bench.both("8 partition streams", lambda tree: work(tree, 8)),
+        "one stream": work(bench.ours, 1),
+    }
+
+
+@case("table-get-all", "table `get_all` of {count}", count=100_000, seconds=40, rounds=3, aims=(Aim(0.5, BEFORE),))
 def get_all(bench: Bench, count: int) -> Prepared:
     """A thousand entries a call, beside named keys of a bucket."""
     bucket = bench.keys(count)
@@ -33,7 +63,7 @@ def get_all(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("table-scan", "table scan of {count} entries", count=100_000, seconds=25, rounds=3, aims=(Aim(0.34, BEFORE),))
+@case("table-scan", "table scan of {count} entries", count=100_000, seconds=35, rounds=3, aims=(Aim(0.34, BEFORE),))
 def scan(bench: Bench, count: int) -> Prepared:
     """All entries of a family in key order, beside a watch of a bucket."""
     bucket = bench.keys(count)
@@ -50,7 +80,7 @@ def keys(bench: Bench, count: int) -> Prepared:
     return {**_both(bench, "table keys", "keys", count), "bucket keys": bench.work("bucket", "keys", bucket, count)}
 
 
-@case("table-put", "table put of {count} one by one", count=2000, seconds=8, rounds=3)
+@case("table-put", "table put of {count} one by one", count=2000, seconds=10, rounds=3)
 def put(bench: Bench, count: int) -> Prepared:
     """Unconditional puts, beside those of a bucket."""
     bucket = bench.bucket("PUTS")
@@ -59,7 +89,7 @@ def put(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "table-replace", "table put on condition, {count} times", count=2000, seconds=8, rounds=3,
+    "table-replace", "table put on condition, {count} times", count=2000, seconds=12, rounds=3,
     aims=(Aim(1.2, "bucket update"),),
 )  # fmt: skip
 def replace(bench: Bench, count: int) -> Prepared:
@@ -71,11 +101,12 @@ def replace(bench: Bench, count: int) -> Prepared:
     return {**ours, "bucket update": bench.work("bucket", "update", bucket, count)}
 
 
-def _updates(bench: Bench, count: int, flight: int) -> Prepared:
+def _updates(bench: Bench, count: int, flight: int, size: int = BATCH) -> Prepared:
+    def work(tree: Tree) -> Contender:
+        return bench.work("table", "update", _empty(bench, tree), count, flight, size, tree=tree)
+
     return {
-        **bench.both(
-            "table update", lambda tree: bench.work("table", "update", _empty(bench, tree), count, flight, tree=tree)
-        ),
+        **bench.both("table update", work),
         "bucket put_many": bench.work("bucket", "put_many", bench.bucket("PUTS"), count),
     }
 
@@ -90,6 +121,6 @@ def seeded(bench: Bench, tree: Tree, count: int) -> str:
     return bench.once(name, lambda: bench.tell("table", "seed", name, count, tree=tree))
 
 
-def _empty(bench: Bench, tree: Tree) -> str:
-    name = f"T-{tree.name}"
-    return bench.once(name, lambda: bench.tell("table", "create", name, tree=tree))
+def _empty(bench: Bench, tree: Tree, streams: int = 1) -> str:
+    name = f"T-{tree.name}-{streams}"
+    return bench.once(name, lambda: bench.tell("table", "create", name, streams, tree=tree))

@@ -8,7 +8,7 @@ PLANNED = 500
 
 
 @case(
-    "audit-mirror", "audit of a mirror of {count} keys, library", count=100_000, seconds=20, rounds=3, warmup=0,
+    "audit-mirror", "audit of a mirror of {count} keys, library", count=100_000, seconds=15, rounds=3, warmup=0,
     aims=(Aim(1.5, "listing both sides"),),
 )  # fmt: skip
 def audit_mirror(bench: Bench, count: int) -> Prepared:
@@ -17,7 +17,7 @@ def audit_mirror(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "audit-aggregate", "audit of an aggregate of {count} keys, library", count=100_000, seconds=25, rounds=3, warmup=0,
+    "audit-aggregate", "audit of an aggregate of {count} keys, library", count=100_000, seconds=20, rounds=3, warmup=0,
     aims=(Aim(1.5, "listing both sides"),),
 )  # fmt: skip
 def audit_aggregate(bench: Bench, count: int) -> Prepared:
@@ -25,7 +25,7 @@ def audit_aggregate(bench: Bench, count: int) -> Prepared:
     return _audit(bench, count, "aggregate")
 
 
-@case("plan", "`topology plan` over {count} buckets, whole process", count=PLANNED, seconds=12, aims=(SAME,))
+@case("plan", "`topology plan` over {count} buckets, whole process", count=PLANNED, seconds=10, aims=(SAME,))
 def plan(bench: Bench, count: int) -> Prepared:
     """A file that names every bucket; nothing differs."""
     bench.tell("bucket", "many_buckets", "PLAN", count)

@@ -7,8 +7,8 @@ from bench.harness import Bench
 from bench.measure import Contender
 
 
-@case("txn-1000", "transaction of {count} keys, library", count=1000, seconds=8, rounds=3, aims=(SAME,))
-@case("txn-1", "transaction of one key, library", count=1, seconds=8, rounds=3, unit="round trips")
+@case("txn-1000", "transaction of {count} keys, library", count=1000, seconds=12, rounds=3, aims=(SAME,))
+@case("txn-1", "transaction of one key, library", count=1, seconds=5, rounds=3, unit="round trips")
 def txn(bench: Bench, count: int) -> Prepared:
     """The median of ten, without and with a condition on each value."""
     name = _bucket(bench)
@@ -19,7 +19,7 @@ def txn(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("txn-process", "`txn` of {count} keys, whole process", count=1000, seconds=8, aims=(SAME,))
+@case("txn-process", "`txn` of {count} keys, whole process", count=1000, seconds=5, aims=(SAME,))
 def txn_process(bench: Bench, count: int) -> Prepared:
     """A complete `kvctl txn`, beside one put."""
     name, file = _bucket(bench), bench.folder() / "txn.json"

@@ -1,7 +1,8 @@
 """Works on buckets with kvctl's library."""
 
 import asyncio
-import os
+import sys
+from pathlib import Path
 
 import worker
 
@@ -103,6 +104,18 @@ async def txn_values(client: kvctl.Client, name: str, count: int) -> dict[str, f
     return clock.medians()
 
 
+async def waits(client: kvctl.Client, name: str, base: int, file: str) -> dict[str, dict[str, float]]:
+    """99th percentiles of a writer and a reader, idle and while `kvctl load` loads a file into the bucket."""
+    bucket = client.bucket(name)
+    command = (str(Path(sys.executable).with_name("kvctl")), "load", name, file)
+    return await worker.waits(
+        lambda number: bucket.put("one", VALUE),
+        lambda number: bucket.get(f"k.{number % base:018d}"),
+        "a load",
+        *command,
+    )
+
+
 async def consume(client: kvctl.Client, name: str, count: int, acks: str) -> dict[str, float]:
     """Messages one after the other."""
     more = {"max_ack_pending": 10_000} if acks == "explicit" else {}
@@ -124,18 +137,8 @@ async def many_buckets(client: kvctl.Client, prefix: str, count: int) -> None:
         await client.create_bucket(f"{prefix}{number}", history=3)
 
 
-SPREAD = 0x9E3779B97F4A7C15
-
-
-async def seed_random(client: kvctl.Client, name: str, count: int) -> None:
-    """Fill the bucket with random keys of 20 bytes."""
-    rows = ((f"key.{number * SPREAD % 2**64:016x}", os.urandom(50).hex().encode()) for number in range(count))
-    summary = await client.bucket(name).put_many(rows)
-    assert summary.written == count, summary.failed[:3]
-
-
 if __name__ == "__main__":
     worker.serve(
-        seed, put, put_many, put_by_tasks, update, get, get_many, keys, watch, txn, txn_values, consume, many_buckets,
-        seed_random,
+        seed, put, put_many, put_by_tasks, update, get, get_many, keys, watch, txn, txn_values, waits, consume,
+        many_buckets,
     )  # fmt: skip

@@ -4,8 +4,7 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import worker
 
@@ -107,14 +106,11 @@ async def waits(client: kvctl.Client, name: str, base: int, count: int) -> dict[
     """99th percentiles of a writer and a reader, idle and while another process commits `count` keys."""
     repository = await Repositories(client).open(name)
     await _stage(repository, base, count)
-    async with _measured(repository, base) as idle:
-        await asyncio.sleep(3 if count > 1000 else 0.3)
-    async with _measured(repository, base) as beside:
-        command = (sys.executable, __file__, "commit_staged", client.api.connection.url, name)
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
-        assert await process.wait() == 0
-    found = {f"{what} beside a commit": _p99(times) for what, times in beside.items()}
-    return found | {f"{what} idle": _p99(times) for what, times in idle.items()}
+    return await worker.waits(
+        lambda number: repository.put("main", key(number % base), VALUE),
+        lambda number: repository.get("main", key(number % base)),
+        "a commit", sys.executable, __file__, "commit_staged", client.api.connection.url, name,
+    )  # fmt: skip
 
 
 async def commit_staged(client: kvctl.Client, name: str) -> None:
@@ -139,32 +135,6 @@ async def _stage(repository: Repository, base: int, count: int, branch: str = "m
     dice = random.Random(time.time_ns())
     chosen = dice.sample(range(base), min(count, base))
     await repository.put_each(branch, {key(number): dice.randbytes(100) for number in chosen})
-
-
-@asynccontextmanager
-async def _measured(repository: Repository, base: int) -> AsyncIterator[dict[str, list[float]]]:
-    """Measure the waiting times of a writer and a reader, one after the other, while the block runs."""
-    taken: dict[str, list[float]] = {"put": [], "get": []}
-
-    async def again(times: list[float], work: Callable[[str], Awaitable[object]]) -> None:
-        dice = random.Random(len(times))
-        while True:
-            begun = time.perf_counter()
-            await work(key(dice.randrange(base)))
-            times.append(time.perf_counter() - begun)
-
-    tasks = [
-        asyncio.create_task(again(taken["put"], lambda one: repository.put("main", one, VALUE))),
-        asyncio.create_task(again(taken["get"], lambda one: repository.get("main", one))),
-    ]
-    yield taken
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _p99(times: list[float]) -> dict[str, float]:
-    return {"seconds": sorted(times)[len(times) * 99 // 100]}
 
 
 if __name__ == "__main__":

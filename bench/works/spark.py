@@ -1,13 +1,13 @@
 """Works on Spark, warm, beside one bare process; times and memory of all their processes together."""
 
 import asyncio
-import os
-import sys
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import worker
 
@@ -26,30 +26,10 @@ def rows(_: str, folder: str, count: int) -> None:
         parquet.write_table(table, Path(folder) / f"{part}.parquet")
 
 
-def start(_: str) -> dict[str, float]:
-    """From nothing to the first count, with kvctl's session."""
-    with worker.family() as told, _engine() as engine:
-        engine.spark.range(10).count()
-    return told
-
-
-def start_bare(_: str) -> dict[str, float]:
-    """The same with a session created as in pyspark's guide."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    with worker.family() as told:
-        session = SparkSession.builder.master(CORES).getOrCreate()
-        session.range(10).count()
-        session.stop()
-    return told
-
-
-def read(url: str, bucket: str, *options: str) -> dict[str, float]:
+def read(url: str, bucket: str) -> dict[str, float]:
     """The bucket into Parquet, after a first read that warms the session up."""
-    asked = dict(option.split("=", 1) for option in options)
     with _engine() as engine, tempfile.TemporaryDirectory() as place:
-        frame = engine.spark.read.format("nats-kv").options(url=url, bucket=bucket, **asked)
+        frame = engine.spark.read.format("nats-kv").options(url=url, bucket=bucket)
         frame.load().write.parquet(f"{place}/first")
         with worker.family() as told:
             frame.load().write.parquet(f"{place}/second")
@@ -84,12 +64,11 @@ def read_bare(url: str, bucket: str) -> dict[str, float]:
     return told
 
 
-def write(url: str, folder: str, bucket: str, *options: str) -> dict[str, float]:
+def write(url: str, folder: str, bucket: str) -> dict[str, float]:
     """Parquet into a bucket, after a first write that warms the session up."""
-    asked = dict(option.split("=", 1) for option in options if "=" in option)
     with _engine() as engine:
         frame = engine.spark.read.parquet(folder)
-        target: dict[str, Any] = {"url": url, "bucket": bucket, **asked}
+        target: dict[str, Any] = {"url": url, "bucket": bucket}
         frame.limit(10_000).write.format("nats-kv").options(**target).mode("append").save()
         with worker.family() as told:
             frame.write.format("nats-kv").options(**target).mode("append").save()
@@ -97,47 +76,30 @@ def write(url: str, folder: str, bucket: str, *options: str) -> dict[str, float]
 
 
 def write_bare(url: str, folder: str, bucket: str) -> dict[str, float]:
-    """Parquet into a bucket, puts in one window without ids, without Spark."""
+    """Parquet into a bucket over a blocking socket: a thousand puts a write, acknowledgements only counted."""
     import pyarrow.dataset as data
 
-    import kvctl
-    from kvctl.jetstream.publish import PublishWindow
+    address, pending, rest = urlsplit(url), 0, b""
+    with worker.family() as told, socket.create_connection((address.hostname, address.port), timeout=30) as server:
 
-    written = 0
+        def settle(most: int) -> None:
+            nonlocal pending, rest
+            while pending > most:
+                received = server.recv(1 << 16)
+                rest += received
+                assert received
+                assert b'"error"' not in rest, rest
+                pending -= rest.count(b'"seq":')
+                rest = rest[-5:]
 
-    def done(_: int, __: int) -> None:
-        nonlocal written
-        written += 1
-
-    def failed(_: int, error: Exception) -> None:
-        raise error
-
-    async def work() -> None:
-        prefix = f"$KV.{bucket}."
-        async with kvctl.connect(url) as client, PublishWindow(client.connection, done, failed, window=8000) as window:
-            for batch in data.dataset(folder).to_batches(batch_size=10_000):
-                keys, values = (column.to_pylist() for column in batch.columns)
-                rows = zip(range(len(keys)), keys, values, strict=True)
-                await window.send_all(((n, (prefix + key).encode(), value, b"") for n, key, value in rows), lambda: 0)
-
-    with worker.family() as told:
-        asyncio.run(work())
-    assert written
-    return told
-
-
-def replay(url: str, bucket: str) -> dict[str, float]:
-    """A stream of all changes into Spark's file sink, after a first one that warms the session up."""
-    with _engine() as engine, tempfile.TemporaryDirectory() as place:
-        frame = engine.spark.readStream.format("nats-kv").options(url=url, bucket=bucket).load()
-
-        def run(name: str) -> None:
-            writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{place}/{name}-checkpoint")
-            writer.trigger(availableNow=True).start(f"{place}/{name}").awaitTermination()
-
-        run("first")
-        with worker.family() as told:
-            run("second")
+        server.sendall(b'CONNECT {"verbose":false}\r\nSUB acks 1\r\n')
+        prefix = f"PUB $KV.{bucket}.".encode()
+        for batch in data.dataset(folder).to_batches(batch_size=1000):
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            server.sendall(b"".join(b"%b%b acks %d\r\n%b\r\n" % (prefix, k.encode(), len(v), v) for k, v in rows))
+            pending += len(batch)
+            settle(7000)
+        settle(0)
     return told
 
 
@@ -165,4 +127,4 @@ def _engine() -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    worker.serve_plain(rows, start, start_bare, read, read_bare, write, write_bare, replay, capture)
+    worker.serve_plain(rows, read, read_bare, write, write_bare, capture)

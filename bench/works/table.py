@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import worker
 
@@ -9,6 +10,7 @@ import kvctl
 from kvctl.tables import catalog
 from kvctl.tables.changes import Change, Insert, Put
 from kvctl.tables.config import TableConfig
+from kvctl.tables.keys import partition_of
 from kvctl.tables.ranges import Range
 from kvctl.tables.table import Table
 
@@ -31,18 +33,19 @@ async def replace(client: kvctl.Client, name: str, count: int) -> None:
         version = await table.replace(b"one", VALUE, version)
 
 
-async def update(client: kvctl.Client, name: str, count: int, flight: int) -> None:
-    """Insertions, a thousand a batch, so many batches in flight."""
+async def update(client: kvctl.Client, name: str, count: int, flight: int, size: int, streams: int = 1) -> None:
+    """Insertions, so many a batch, so many batches in flight, spread over so many partition streams."""
     table = await Table.open(client.api, name)
-    salt, slots = time.time_ns(), asyncio.Semaphore(flight)
-    size = min(BATCH, count)
+    salt, slots, families = time.time_ns(), asyncio.Semaphore(flight), _families(streams)
 
-    async def one(first: int) -> None:
+    async def one(number: int) -> None:
+        family = families[number % streams]
         async with slots:
-            changes: list[Change] = [Insert(b"%d.%d" % (salt, n), VALUE, "f") for n in range(first, first + size)]
+            numbers = range(number * size, min((number + 1) * size, count))
+            changes: list[Change] = [Insert(b"%d.%d" % (salt, n), VALUE, family) for n in numbers]
             await table.update(changes)
 
-    await asyncio.gather(*(one(first) for first in range(0, count, size)))
+    await asyncio.gather(*(one(number) for number in range(-(-count // size))))
 
 
 async def get_all(client: kvctl.Client, name: str, count: int) -> None:
@@ -63,9 +66,10 @@ async def entries(client: kvctl.Client, name: str, count: int) -> None:
     await _scan(client, name, count, values=True)
 
 
-async def create(client: kvctl.Client, name: str) -> None:
-    """Create an empty table."""
-    await catalog.create(client.api, TableConfig(name))
+async def create(client: kvctl.Client, name: str, streams: int = 1) -> None:
+    """Create an empty table, with so many partition streams if more than one."""
+    parts: dict[str, Any] = {"partitions": streams, "apart": True} if streams > 1 else {}
+    await catalog.create(client.api, TableConfig(name, **parts))
 
 
 async def seed(client: kvctl.Client, name: str, count: int) -> None:
@@ -75,6 +79,16 @@ async def seed(client: kvctl.Client, name: str, count: int) -> None:
     for first in range(0, count, BATCH):
         numbers = range(first, min(first + BATCH, count))
         await table.update([Put(b"%018d" % number, VALUE, family="f") for number in numbers])
+
+
+def _families(streams: int) -> list[str]:
+    """Return a key family of each partition, in order."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < streams:
+        found.setdefault(partition_of(f"f{number}", b"", streams), f"f{number}")
+        number += 1
+    return [found[partition] for partition in range(streams)]
 
 
 async def _scan(client: kvctl.Client, name: str, count: int, *, values: bool) -> None:

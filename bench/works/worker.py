@@ -6,14 +6,18 @@ The scripts run with the interpreter of the tree they measure, so they import no
 import asyncio
 import json
 import os
+import random
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import processes
+
+IDLE_S = 2
+"""Seconds in which waiting times are measured without other work."""
 
 
 class Clock:
@@ -53,22 +57,55 @@ def serve_plain(*works: Callable[..., Any]) -> None:
 def family() -> Iterator[dict[str, float]]:
     """Measure a block with the processor time and the peak memory of this process and its descendants."""
     told: dict[str, float] = {}
-    peak, done = 0, threading.Event()
+    own = os.getpid()
+    with processes.Sampler(own) as sampler:
+        begun, cpu = time.perf_counter(), processes.processor(own)
+        yield told
+        told["seconds"] = time.perf_counter() - begun
+        told["cpu"] = max(processes.processor(own) - cpu, 0)
+        sampler.sample()
+    told["peak"] = sampler.peak
 
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.25):
-            peak = max(peak, sum(_memory(pid) for pid in _family()))
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    begun, cpu = time.perf_counter(), sum(map(_cpu, _family()))
-    yield told
-    told["seconds"] = time.perf_counter() - begun
-    told["cpu"] = max(sum(map(_cpu, _family())) - cpu, 0)
-    done.set()
-    watcher.join()
-    told["peak"] = max(peak, sum(map(_memory, _family())))
+async def waits(
+    put: Callable[[int], Awaitable[object]], get: Callable[[int], Awaitable[object]], beside: str, *command: str
+) -> dict[str, dict[str, float]]:
+    """Return 99th percentiles of a writer and a reader of random numbers: idle, then while another process works."""
+    idle = await _while(asyncio.sleep(IDLE_S), put, get)
+    busy = await _while(_process(*command), put, get)
+    found = {f"{what} beside {beside}": _p99(times) for what, times in busy.items()}
+    return found | {f"{what} idle": _p99(times) for what, times in idle.items()}
+
+
+async def _while(
+    block: Awaitable[None], put: Callable[[int], Awaitable[object]], get: Callable[[int], Awaitable[object]]
+) -> dict[str, list[float]]:
+    """Return the seconds of all puts and gets, each awaited one after the other, until the block ends."""
+    taken: dict[str, list[float]] = {"put": [], "get": []}
+
+    async def again(times: list[float], work: Callable[[int], Awaitable[object]]) -> None:
+        while True:
+            number = random.getrandbits(32)
+            begun = time.perf_counter()
+            await work(number)
+            times.append(time.perf_counter() - begun)
+
+    tasks = [asyncio.create_task(again(taken["put"], put)), asyncio.create_task(again(taken["get"], get))]
+    await block
+    for task in tasks:
+        task.cancel()
+    failures = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in failures), failures
+    return taken
+
+
+async def _process(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+
+
+def _p99(times: list[float]) -> dict[str, float]:
+    return {"seconds": sorted(times)[len(times) * 99 // 100]}
 
 
 def _asked(works: tuple[Callable[..., Any], ...]) -> tuple[Callable[..., Any], str, list[Any]]:
@@ -84,30 +121,3 @@ async def _connected(work: Callable[..., Any], url: str, arguments: list[Any]) -
         with clock.block():
             told = await work(client, *arguments)
         print(json.dumps(clock.medians() | (told or {})))
-
-
-def _family() -> set[int]:
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(") ")[2].split()[1])
-    found = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def _memory(pid: int) -> int:
-    """Return the proportional share of resident bytes."""
-    with suppress(OSError):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0) * 1024
-    return 0
-
-
-def _cpu(pid: int) -> float:
-    """Return the processor seconds of a process and of its children that have ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES
-from bench.harness import Bench
+from bench.harness import Bench, split
 from bench.measure import AtMost, Run, in_turn, run
 from bench.report import MISSED, notes_in
 from kvctl.server import Server
@@ -15,7 +15,9 @@ from kvctl.server import Server
 
 def test_case_measures_every_contender_as_a_process(server: Server, tmp_path: Path) -> None:
     bench = Bench(server, quick=True, place=tmp_path)
-    found = bench.measure(CASES["put"]).found
+    result = bench.measure(CASES["put"])
+    found = result.found
+    assert not result.case.aims  # small sizes say nothing of them
     series = {one.name: one for one in found.series}  # type: ignore[union-attr]
     ours = series["kvctl put"]
     assert not ours.failure
@@ -51,6 +53,12 @@ def test_contenders_run_in_turn_and_a_failed_one_is_left_out() -> None:
     ]  # fmt: skip
 
 
+def test_figures_of_a_run_that_failed_are_not_those_of_the_one_before() -> None:
+    told = iter([{"a": {"seconds": 1}, "b": {"seconds": 2}}, {"a": {"seconds": 3}}])
+    series = in_turn(split(lambda: next(told), "a", "b"), rounds=2, warmup=0)
+    assert [(one.seconds, one.failure) for one in series] == [([1, 3], ""), ([2], "not measured")]
+
+
 def test_failed_process_reports_its_last_words() -> None:
     with pytest.raises(RuntimeError, match="exited with 3: no luck"):
         run((sys.executable, "-c", "import sys; sys.stderr.write('no luck'); sys.exit(3)"))
@@ -61,7 +69,7 @@ def test_failed_process_reports_its_last_words() -> None:
 def test_every_subject_has_cases() -> None:
     assert {case.subject for case in CASES.values()} == {
         "cold start", "reading", "writing", "tables", "repositories", "pipeline", "topologies", "consuming",
-        "transactions", "scale",
+        "transactions", "scale", "memory",
     }  # fmt: skip
 
 

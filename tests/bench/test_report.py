@@ -10,6 +10,10 @@ NOTES = notes_in("# Missed aims\n\n## slow\n\nHalf of it is parsing.\n\n## fine\
 
 
 def _nothing(_: Bench, __: int) -> Prepared:
+    """Compare nothing.
+
+    The rival is a script.
+    """
     return {}
 
 
@@ -44,18 +48,18 @@ def test_aim_without_its_contender_is_not_checked() -> None:
     assert (verdict.met, verdict.beside) == (None, "before: not measured")
 
 
-def test_failed_case_is_missed_with_its_reason() -> None:
+def test_failed_case_is_missed_with_its_reason_without_paths_of_the_machine() -> None:
     result = _result("a", ours=[])
     assert isinstance(result.found, Comparison)
-    result.found.series[0].failure = "kvctl exited with 5"
+    result.found.series[0].failure = "kvctl exited with 5: File '/home/ann/kvctl/kv/get.py'\n at nats://host:4222/x"
     (verdict,) = verdicts_of(result)
-    assert (verdict.met, verdict.ours) == (False, "failed: kvctl exited with 5")
+    assert (verdict.met, verdict.ours) == (False, "failed: kvctl exited with 5: File 'get.py' at nats://host:4222/x")
 
 
 def test_report_has_the_summary_first_and_notes_of_missed_aims_alone() -> None:
     slow = _result("slow", Aim(1, "nats"), ours=[0.2, 0.4], nats=[0.1, 0.1])
     fine = _result("fine", Aim(1, "nats"), ours=[0.1], nats=[0.2])
-    table = Table(("", "10 keys"), [("`keys`", "1 s")], [Verdict("memory", "2 MiB", met=True)], "All commands.")
+    table = Table(("", "10 keys"), [("`keys`", "1 s")], [Verdict("memory", "2 MiB", met=True)])
     costs = Result(Case("scale", "scale", "costs", _nothing, 0, 1, 1, 0, (), "loops", True), "costs", table, 1)
     text = report([slow, fine, costs], HERE, NOTES, "3 of 4 cases")
     assert text.index("**Incomplete: 3 of 4 cases.**") < text.index("Commit abc.") < text.index("| work | ours |")
@@ -64,5 +68,6 @@ def test_report_has_the_summary_first_and_notes_of_missed_aims_alone() -> None:
     assert "| memory | 2 MiB |  |  |  | met |" in text
     assert "| work slow | kvctl | 300 ms | 200 ms to 400 ms |  | 3 loops | 150 ms | 30 MiB |" in text
     assert text.index("| work fine") < text.index("## Reading") < text.index("**work slow**: Half of it is parsing.")
-    assert text.endswith("| `keys` | 1 s |\n\nAll commands.\n")
+    assert "**work fine**: The rival is a script." in text
+    assert text.endswith("| `keys` | 1 s |\n\n**costs**: The rival is a script.\n")
     assert "Never shown" not in text

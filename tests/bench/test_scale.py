@@ -13,8 +13,13 @@ def _size(count: int, seconds: float, peak: int) -> Size:
 def test_time_per_key_and_memory_are_checked() -> None:
     sizes = [_size(10, 1, 30), _size(100, 2, 31), _size(1000, 26, 50)]
     each, memory = verdicts(sizes)
-    assert (each.ours, each.beside, each.ratio, each.met) == ("26000.0 us (1,000)", "20000.0 us (100)", "1.30", False)
-    assert (memory.ours, memory.beside, memory.ratio, memory.met) == ("50 MiB (1,000)", "30 MiB (10)", "1.67", False)
+    assert (each.ours, each.beside, each.ratio, each.met) == ("26,000.0 us (1,000)", "20,000.0 us (100)", "1.30", False)
+    assert (memory.ours, memory.beside, memory.ratio, memory.met) == (
+        "50.0 MiB (1,000)",
+        "30.0 MiB (10)",
+        "1.67",
+        False,
+    )
     assert all(verdict.met for verdict in verdicts([_size(10, 1, 30), _size(100, 10, 40)]))
 
 
