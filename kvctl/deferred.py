@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
 from types import ModuleType
@@ -62,6 +62,14 @@ def is_deferred(module: ModuleType) -> bool:
     return isinstance(module, _Deferred)
 
 
+def when_run(module: ModuleType, action: Callable[[], object]) -> None:
+    """Call a function when the code of the module has run, which may be now."""
+    if isinstance(module, _Deferred) and module.__spec__ is not None:
+        module.__spec__.loader_state.actions.append(action)
+    else:
+        action()
+
+
 class _Finder:
     def __init__(self, modules: Mapping[str, StandIns]) -> None:
         self._modules = modules
@@ -95,6 +103,7 @@ class _State:
     def __init__(self) -> None:
         self.lock = RLock()
         self.waits = True
+        self.actions: list[Callable[[], object]] = []
 
 
 class _Deferred(ModuleType):
@@ -119,3 +128,5 @@ def _run(module: ModuleType) -> None:
             spec.loader_state.waits = True
             raise
         module.__class__ = ModuleType  # type: ignore[assignment]
+        for action in spec.loader_state.actions:
+            action()

@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from kvctl.cli.app import deferrals
 
 PACKAGE = {
     "part/__init__.py": "",
@@ -21,7 +25,7 @@ PACKAGE = {
 }
 START = """
 import sys
-from kvctl.deferred import defer, function, is_deferred, stand_in
+from kvctl.deferred import defer, function, is_deferred, stand_in, when_run
 defer({
     "part.slow": {"LIMIT": 7, "Kind": stand_in("Kind"), "double": function("part.slow", "double")},
     "part.broken": {}, "part.missing": {},
@@ -55,6 +59,17 @@ except AttributeError as error:
     assert run(tmp_path, code) == "module 'part.slow' has no attribute 'nothing'\n"
 
 
+def test_action_waits_for_the_module(tmp_path: Path) -> None:
+    code = """
+import part.slow
+when_run(part.slow, lambda: print("after", part.slow.last))
+print("before")
+part.slow.double(1)
+when_run(part.slow, lambda: print("now"))
+"""
+    assert run(tmp_path, code) == "before\nafter complete\nnow\n"
+
+
 def test_threads_wait_for_the_complete_module(tmp_path: Path) -> None:
     code = """
 from threading import Thread
@@ -84,10 +99,13 @@ except ModuleNotFoundError as error:
     assert run(tmp_path, code) == "1\n2\nNo module named 'part.missing'\n"
 
 
+def test_values_are_those_of_the_modules() -> None:
+    for module, values in deferrals.rare_modules().items():
+        for name, value in values.items():
+            real = getattr(import_module(module), name)
+            assert real == value or callable(real), f"{module}.{name}"
+
+
 @pytest.mark.parametrize("package", ["nats-py", "typer"])
 def test_version_is_that_of_the_metadata(package: str) -> None:
-    from importlib.metadata import version
-
-    from kvctl.cli.app import deferrals
-
     assert deferrals.version(package) == version(package)

@@ -53,9 +53,10 @@ RARE = (
     *("ssl", "asyncio.sslproto", "subprocess", "ast", "tokenize", "linecache", "textwrap", "email", "zipfile", "csv"),
     *("importlib.metadata", "platform", "locale", "gettext", "difflib", "shutil", "bz2", "lzma", "uuid", "random"),
     *("secrets", "hashlib", "hmac", "ipaddress", "nats.js", "nats.nuid", "typer.completion"),
+    *("dis", "opcode", "pkgutil", "importlib.util"),
 )
 """Modules that asyncio, Typer and nats-py import, and that no command needs for a connection without TLS."""
-THREADS = ("concurrent.futures",)
+THREADS = ("concurrent.futures", "logging", "string", "traceback")
 
 
 def imported(*args: str) -> set[str]:

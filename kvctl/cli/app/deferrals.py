@@ -5,21 +5,40 @@ They are half of the time of a short command. The process of a command defers th
 
 import os
 import sys
+from typing import Any
 
 from kvctl.deferred import base, defer, function, stand_in
+
+COMPILER_FLAG_NAMES = {
+    1: "OPTIMIZED", 2: "NEWLOCALS", 4: "VARARGS", 8: "VARKEYWORDS", 16: "NESTED", 32: "GENERATOR", 64: "NOFREE",
+    128: "COROUTINE", 256: "ITERABLE_COROUTINE", 512: "ASYNC_GENERATOR",
+}  # fmt: skip
+"""Flags of code objects, which `inspect` takes from `dis` for constants."""
 
 
 def defer_rare_modules() -> None:
     """Defer them; to be called before anything else is imported."""
-    defer({
+    defer(rare_modules())
+
+
+def rare_modules() -> dict[str, dict[str, Any]]:
+    """Return the modules, with values for names that others take from them at import."""
+    return {
         # What asyncio imports for TLS, child processes and threads.
         "asyncio.sslproto": {},
         "ssl": {"SSLSocket": stand_in("SSLSocket")},
         "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
         "concurrent.futures": {name: name for name in ("FIRST_COMPLETED", "FIRST_EXCEPTION", "ALL_COMPLETED")},
-        # What shows source code in tracebacks, and wraps text.
+        # What reports errors of background tasks.
+        "logging": {"DEBUG": 10, "getLogger": logger},
+        "traceback": {
+            **{name: stand_in(name) for name in ("FrameSummary", "StackSummary")},
+            **_functions("traceback", "extract_stack"),
+        },
+        # What shows source code in tracebacks, looks into compiled code, and wraps text.
         "ast": {"NodeVisitor": base("ast", "NodeVisitor")},
-        **{name: {} for name in ("linecache", "textwrap", "token", "tokenize")},
+        "dis": {"COMPILER_FLAG_NAMES": COMPILER_FLAG_NAMES},
+        **{name: {} for name in ("linecache", "string", "textwrap", "token", "tokenize")},
         # What Typer imports for completion, suggestions, translations and types that no parameter has.
         "difflib": _functions("difflib", "get_close_matches"),
         "gettext": _functions("gettext", "gettext"),
@@ -32,14 +51,42 @@ def defer_rare_modules() -> None:
         "importlib.metadata": {"version": version},
         "aiohttp": {},
         "multidict": {},
+        "pkgutil": {"extend_path": extend_path},
         "ipaddress": {},
         "random": _functions("random", "shuffle"),
         "secrets": _functions("secrets", "token_hex"),
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _functions(module: str, *names: str) -> dict[str, object]:
     return {name: function(module, name) for name in names}
+
+
+class _Logger:
+    """Stand-in for a logger, whose debugging messages nobody reads before `logging` is loaded."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, *arguments: object, **settings: object) -> None:
+        """Drop the message."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(_real_logger(self._name), attribute)
+
+
+def logger(name: str | None = None) -> Any:
+    """Return a stand-in for the logger of a library that asks for one at import, else the logger."""
+    return _Logger(name) if name in ("asyncio", "nats.aio.client") else _real_logger(name)
+
+
+def extend_path(path: list[str], name: str) -> Any:
+    """Return the path of nats-py unchanged, as a substitute for `pkgutil.extend_path`: it has all that kvctl needs."""
+    return path if name == "nats" else _real_extend_path(path, name)
+
+
+_real_logger = function("logging", "getLogger")
+_real_extend_path = function("pkgutil", "extend_path")
 
 
 def version(package: str) -> str:

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable
+from functools import partial
 from types import FrameType
 
 from kvctl.cli.app.session import Interrupted, Session
+from kvctl.deferred import when_run
 from kvctl.render.terminal import Terminal
 
 
@@ -28,11 +30,16 @@ def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | Non
 
 def _keep_quiet(loop: asyncio.AbstractEventLoop, terminal: Terminal) -> None:
     """Silence logs of background tasks and the client library without `-v`, as the command reports its own error."""
+    when_run(logging, partial(_keep_logs_quiet, terminal.verbose))
+    if not terminal.verbose:
+        loop.set_exception_handler(lambda loop, context: None)
+
+
+def _keep_logs_quiet(verbose: bool) -> None:
     # asyncio logs this for every TLS connection that a server closes.
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.msg)
-    if not terminal.verbose:
+    if not verbose:
         logging.getLogger().addHandler(logging.NullHandler())
-        loop.set_exception_handler(lambda loop, context: None)
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
