@@ -173,7 +173,9 @@ async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, 
     found = None
     if not leader:
         try:
-            found = await direct_get.get(api, stream, request)
+            found = await direct_get.get(
+                api, stream, await multi_get_fallback.by_sequence(api, stream, request, leader=False)
+            )
         except (NoResponders, direct_get.NotUnderstood):
             leader = True
     if leader:

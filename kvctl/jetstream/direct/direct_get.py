@@ -95,6 +95,8 @@ class DirectRequest:
         }  # fmt: skip
         if self.batch and not self.last_of and (self.sequence, self.next_for, self.start_time_ns) == (None,) * 3:
             fields["seq"] = 1  # servers take a batch alone for an empty request
+        if self.start_time_ns is not None and self.next_for is None:
+            fields["next_by_subj"] = ">"  # without, servers look at one sequence, which may have been deleted
         return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -44,6 +44,10 @@ async def read(api: Api, stream: str, request: DirectRequest, *, leader: bool = 
     from kvctl.jetstream.direct import multi_get_fallback
 
     request.check()
+    request = await multi_get_fallback.by_sequence(api, stream, request, leader=leader)
+    if request.up_to_sequence == 0:
+        yield Page([], 0, 0)
+        return
     lost: MomentLost | None = None
     if not leader:
         try:
@@ -78,10 +82,7 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
         left = None if left is None else left - len(page.messages)
         if not page.pending or not page.messages or left == 0 or request.max_bytes:
             return
-        request = replace(
-            request, sequence=page.last_sequence + 1, start_time_ns=None, batch=left,
-            up_to_sequence=page.up_to_sequence, up_to_time_ns=None,
-        )  # fmt: skip
+        request = replace(request, sequence=page.last_sequence + 1, batch=left, up_to_sequence=page.up_to_sequence)
         page = await _later_page(api, stream, request, page.pending)
 
 

@@ -18,7 +18,6 @@ from kvctl.jetstream.direct.direct_get import (
     DirectRequest,
     NotUnderstood,
     StoredMessage,
-    from_leader,
     get,
 )
 from kvctl.jetstream.direct.page import NotReached, Page
@@ -29,50 +28,79 @@ BAD_REQUEST = 10003
 
 async def one(api: Api, stream: str, request: DirectRequest) -> StoredMessage | None:
     """Get one message from the leader, for any server version. Raises as `direct.get`."""
-    try:
-        return await get(api, stream, request, leader=True)
-    except (NotUnderstood, ServerError) as error:
-        if request.start_time_ns is None or (error.err_code and error.err_code != BAD_REQUEST):
-            raise
-    first = await first_since(api, stream, request.start_time_ns)
-    return await from_leader(api, stream, seq=first, next_by_subj=request.next_for or ">")
+    return await get(api, stream, await by_sequence(api, stream, request), leader=True)
 
 
-async def first_since(api: Api, stream: str, time_ns: int) -> int:
+async def by_sequence(api: Api, stream: str, request: DirectRequest, *, leader: bool = True) -> DirectRequest:
+    """Return the request with sequences instead of times; `up_to_sequence` 0 for a time before the first message.
+
+    Raises as `first_since`.
+    """
+    if request.start_time_ns is not None:
+        first = await first_since(api, stream, request.start_time_ns, leader=leader)
+        return replace(request, start_time_ns=None, sequence=first, next_for=request.next_for or ">")
+    if request.up_to_time_ns is not None:
+        after = await first_since(api, stream, request.up_to_time_ns + 1, leader=leader)
+        return replace(request, up_to_time_ns=None, up_to_sequence=after - 1)
+    return request
+
+
+async def first_since(api: Api, stream: str, time_ns: int, *, leader: bool = True) -> int:
     """Return the first sequence of this time or later; one more than the last if there is none.
 
-    Asks the leader, by bisection on servers before 2.11. Raises StreamNotFound.
+    Servers since 2.11 find one, but too late if a file between the first and that one has nothing but deleted messages
+    (2.15). So the message before it is read, and any earlier ones by bisection. Raises StreamNotFound; without
+    `leader`, for any replica, NoResponders.
     """
-    state = (await streams.info(api, stream))["state"]
-    low, high = 1, int(state["last_seq"]) + 1
+    low, first = await _bounds(api, stream, leader=leader)
+    hint = await _server_first(api, stream, time_ns, leader=leader)
+    first = min(hint.sequence, first) if hint else first
+    start, high, step = low, first, 1
+    while low < high:
+        middle = max(low, high - step)
+        message = await get(api, stream, DirectRequest(sequence=middle, next_for=">"), leader=leader)
+        if message is not None and message.sequence < high and message.time_ns < time_ns:
+            low = message.sequence + 1
+        else:
+            first = min(first, message.sequence) if message else first
+            high = middle
+        step = step * 2 if low == start else max((high - low) // 2, 1)
+    return first
+
+
+async def _bounds(api: Api, stream: str, *, leader: bool) -> tuple[int, int]:
+    """Return the first sequence, and one more than the last."""
+    if leader:
+        state = (await streams.info(api, stream))["state"]
+        return max(int(state["first_seq"]), 1), int(state["last_seq"]) + 1
+    oldest = await get(api, stream, DirectRequest(sequence=1, next_for=">"))
+    newest = await get(api, stream, DirectRequest(last_for=">"))
+    return oldest.sequence if oldest else 1, newest.sequence + 1 if newest else 1
+
+
+async def _server_first(api: Api, stream: str, time_ns: int, *, leader: bool) -> StoredMessage | None:
+    """Return the first message of the time or later as the server finds it; None if it does not know times (2.10)."""
     try:
-        found = await get(api, stream, DirectRequest(start_time_ns=time_ns), leader=True)
-        return min(found.sequence, high) if found else high
+        return await get(api, stream, DirectRequest(start_time_ns=time_ns), leader=leader)
+    except NotUnderstood:
+        return None
     except ServerError as error:
         if error.err_code and error.err_code != BAD_REQUEST:
             raise
-    while low < high:
-        middle = (low + high) // 2
-        message = await from_leader(api, stream, seq=middle, next_by_subj=">")
-        if message is None or message.time_ns >= time_ns:
-            high = middle
-        else:
-            low = message.sequence + 1
-    message = await from_leader(api, stream, seq=low, next_by_subj=">")
-    return message.sequence if message else low
+        return None
 
 
 async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
-    """Yield the pages of `multi_get.read`, from the leader. Raises StreamNotFound, NotReached, PermissionDenied."""
+    """Yield the pages of `multi_get.read`, from the leader, for a request without times.
+
+    Raises StreamNotFound, NotReached, PermissionDenied.
+    """
     if request.last_of:
         yield await _last_messages(api, stream, request)
         return
     left, size = request.batch or 1, 0
-    following = replace(request, batch=None, max_bytes=None)
-    if request.sequence is None:
-        since = request.start_time_ns
-        following = replace(following, sequence=1 if since is None else await first_since(api, stream, since))
-    following = replace(following, start_time_ns=None, next_for=request.next_for or ">")
+    following = replace(request, batch=None, max_bytes=None, sequence=request.sequence or 1)
+    following = replace(following, next_for=request.next_for or ">")
     before = 0
     while left:
         message = await get(api, stream, following, leader=True)
@@ -91,8 +119,6 @@ async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page:
     """Return the last message of each subject, as of the requested moment; without one, they may differ in moment."""
     reached = int((await streams.info(api, stream))["state"]["last_seq"])
     up_to = request.up_to_sequence
-    if up_to is None and request.up_to_time_ns is not None:
-        up_to = await first_since(api, stream, request.up_to_time_ns + 1) - 1
     if up_to is not None and up_to > reached:
         raise NotReached(f"Stream `{stream}` is at sequence {reached} and has not reached {up_to}")
     found: dict[str, StoredMessage] = {}

@@ -28,7 +28,6 @@ from kvctl.topology.hazards.hazards import (
     looks_at,
     of_silent,
 )
-from kvctl.units import format_time
 from kvctl.wire import header_value
 
 SILENCE = 10.0
@@ -170,9 +169,11 @@ async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamCo
             outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
             measured = measured.having(keys_outside=len(outside))
     if AGE in aspects:
+        from kvctl.jetstream.direct.multi_get_fallback import first_since
+
         clock = await ServerClock.read(api, stream)  # the info may be as old as a prompt
-        since = format_time(clock.now_ns() - after["max_age"])
-        younger = await admin.count(api, stream, deliver_policy="by_start_time", opt_start_time=since)
+        first = await first_since(api, stream, clock.now_ns() - after["max_age"])
+        younger = await admin.count(api, stream, deliver_policy="by_start_sequence", opt_start_seq=first)
         measured = measured.having(expired=max(state["messages"] - younger, 0))
     if SIZE in aspects:
         measured = measured.having(oversized=await _count_larger(api, stream, after["max_msg_size"]))

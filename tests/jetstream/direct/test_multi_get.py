@@ -1,7 +1,7 @@
 """Many messages by direct get: pages, one moment, limits, and the other ways to the same answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -19,6 +19,8 @@ from kvctl.jetstream.direct.direct_get import (
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.labs import Lab
+from kvctl.server import run_server
+from kvctl.units import parse_utc
 from tests.support.differences import differences
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -250,26 +252,70 @@ class TestLastOfEach:
 
 
 class TestFirstSince:
-    """The sequence at which a time begins, also as asked of servers that know no requests by time."""
+    """The sequence at which a time begins, also with servers that know no requests by time, or answer too late."""
 
-    @pytest.mark.parametrize("halving", [False, True])
+    @pytest.mark.parametrize("leader", [False, True])
+    @pytest.mark.parametrize("hint", ["server", "none", "late"])
     async def test_first_sequence_is_found_between_gaps(
-        self, raw: RawClient, client: Client, bucket_name: str, halving: bool, monkeypatch: pytest.MonkeyPatch
+        self, raw: RawClient, client: Client, bucket_name: str, hint: str, leader: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stream = filled(raw, bucket_name, max_msgs_per_subject=1, deny_delete=False)
         raw.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 15})
-        times = {message.sequence: message.time_ns for message in messages_of(await pages_of(client, stream, "k.*"))}
-        if halving:
-            monkeypatch.setattr(multi_get_fallback, "get", _unknown)
+        found = messages_of(await pages_of(client, stream, "k.*"))
+        times = {message.sequence: message.time_ns for message in found}
+
+        async def answer(*_: object, **__: object) -> StoredMessage | None:
+            return found[-1] if hint == "late" else None
+
+        if hint != "server":
+            monkeypatch.setattr(multi_get_fallback, "_server_first", answer)
         for moment, expected in (
             (times[14], 14), (times[14] + 1, 16), (times[16], 16), (times[20], 20),
             (times[20] + 1, 21), (0, 11), (4 * 10**18, 21),
         ):  # fmt: skip
-            assert await multi_get_fallback.first_since(client.api, stream, moment) == expected
+            if hint != "late" or expected <= found[-1].sequence:
+                assert await multi_get_fallback.first_since(client.api, stream, moment, leader=leader) == expected
+
+    @pytest.mark.parametrize("leader", [False, True])
+    async def test_no_message_is_passed_over_beside_an_emptied_file(
+        self, emptied: tuple[str, dict[int, int]], leader: bool
+    ) -> None:
+        """nats-server 2.15 finds a start too late here: after messages 41 to 83 for all that are older."""
+        url, times = emptied
+        past = DirectRequest(last_of=("S.>",), up_to_time_ns=times[19])
+        async with kvctl.connect(url) as client:
+            for start, expected in ((1, 1), (20, 20), (41, 84), (84, 84), (90, 90)):
+                first = await multi_get_fallback.first_since(client.api, "S", times[start], leader=leader)
+                since = DirectRequest(start_time_ns=times[start], batch=1)
+                [page] = [page async for page in multi_get.read(client.api, "S", since, leader=leader)]
+                assert [first, *sequences([page])] == [expected, expected]
+            held = sequences([page async for page in multi_get.read(client.api, "S", past, leader=leader)])
+            assert held == [1, 2, *range(4, 20)]
 
 
-async def _unknown(*_: object, **__: object) -> None:
-    raise NotUnderstood("as 2.10 answers")
+_SYNC = """
+port: @client@
+server_name: @name@
+jetstream: { store_dir: "@store@", sync_interval: "100ms" }
+"""
+
+
+@pytest.fixture(scope="module")
+def emptied() -> Iterator[tuple[str, dict[int, int]]]:
+    """URL of a server with stream S in three files, the second without messages; and the times of the messages."""
+    with run_server(name="emptied", config=_SYNC) as server, RawClient(server.url) as raw:
+        raw.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        times = {}
+        for number in range(1, 91):
+            raw.request(f"S.{number}", bytes(200_000))  # 41 fill a file
+            times[number] = parse_utc(raw.api("STREAM.MSG.GET.S", {"seq": number})["message"]["time"])
+            if number == 60:  # the second file records this deletion, and so it stays
+                raw.api("STREAM.MSG.DELETE.S", {"seq": 3, "no_erase": True})
+        for number in range(41, 84):
+            raw.api("STREAM.MSG.DELETE.S", {"seq": number, "no_erase": True})
+        [file] = server.store.glob("**/2.blk")
+        until(lambda: file.stat().st_size < 1000)
+        yield server.url, times
 
 
 class TestReplicas:
