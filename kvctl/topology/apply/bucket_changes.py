@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from kvctl.dataclass import dataclass
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, WaitExpired
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
@@ -17,11 +20,17 @@ from kvctl.kv.config import BucketStatus
 from kvctl.kv.maintenance import compaction
 from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.kv.stream_kind import Kind
+from kvctl.topology.apply import arrival
 from kvctl.topology.discover import links
-from kvctl.topology.discover.inventory import Place, view
+from kvctl.topology.discover.inventory import Place, reads_from, view
 from kvctl.topology.discover.links import Dependent, Upstream
+from kvctl.topology.discover.origin_lookup import Seen
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
+from kvctl.topology.model import Origin
+
+_BUSY = timedelta(seconds=0.3)
+"""Time for entries that are written concurrently to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +88,40 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
     if not newest:
         return found, foreign
     readers = await links.dependents(api, found.stream)
-    behind = [item for item in readers if item.kind is not Kind.UNKNOWN and not item.has(newest)]
-    late = [Hazard(LAGGING_REPLICA, _late(item)) for item in behind]
+    names = {found.stream, *(item.stream for item in readers)}
+    # One after the other, the nearest first: what one of them has received, its readers have to receive.
+    late = [
+        Hazard(LAGGING_REPLICA, _late(item))
+        for item in readers
+        if item.kind is not Kind.UNKNOWN and not await _has(api, item, names)
+    ]
     return found, [*foreign, *late, *links.unknown(readers)]
 
 
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
     """Remove the tombstones and return the number of removed messages. Raises PartlyDone."""
     return await compaction.remove(bucket, found, advance)
+
+
+async def _has(api: Api, reader: Dependent, origins: Collection[str]) -> bool:
+    """Return whether a reader has everything that these origins hold now."""
+    if reader.offline:
+        return False
+    info = await streams.find(api, reader.stream)
+    if info is None:
+        return True
+    read = reads_from(origins)
+    sources = [source for source in sources_of(info["config"]) if read(Source.parse(source))]
+    infos = await asyncio.gather(*(streams.find(api, source["name"]) for source in sources))
+    wanted = await arrival.goals([
+        (number, source, Seen(Origin(stream=source["name"]), api, origin, origin is not None))
+        for number, (source, origin) in enumerate(zip(sources, infos, strict=True))
+    ])  # fmt: skip
+    try:
+        await arrival.until_filled(api, reader.stream, wanted, _BUSY)
+    except WaitExpired:
+        return False
+    return True
 
 
 def _late(item: Dependent) -> str:

@@ -50,11 +50,6 @@ class Upstream:
     api: str | None
     """API prefix of its account or domain; None: the same as here."""
 
-    @property
-    def behind(self) -> bool:
-        """True if entries may be missing. A lag of 0 does not prove that none are."""
-        return self.lag > 0 or self.last_seen is None or self.error is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Dependent:
@@ -73,13 +68,6 @@ class Dependent:
     def offline(self) -> bool:
         """True if its servers do not answer."""
         return self.upstream is None or self.last_revision is None
-
-    def has(self, revision: int) -> bool:
-        """Return whether it has, as far as known, received the revision; only unfiltered mirrors keep revisions."""
-        if self.upstream is None or self.last_revision is None:
-            return False
-        complete = self.kind is Kind.MIRROR and not self.upstream.filters and not self.upstream.transforms
-        return not self.upstream.behind and (not complete or self.last_revision >= revision)
 
 
 def upstreams(info: StreamInfo) -> list[Upstream]:
