@@ -8,7 +8,7 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from kvctl.connection.client_options import (
@@ -285,6 +285,16 @@ class Connection:
             self._subscriptions.remove(subscription)
             await self._remove(sid)
 
+    @contextlib.contextmanager
+    def denials(self) -> Iterator[Subscription]:
+        """Collect the server's denials during the block, without an inbox of its own."""
+        listener = Subscription("", Inbox())
+        self._subscriptions.append(listener)
+        try:
+            yield listener
+        finally:
+            self._subscriptions.remove(listener)
+
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Unsubscribe; messages that the server had sent until then are in the inbox when this returns.
 
@@ -311,7 +321,7 @@ class Connection:
         if inbox is not None:
             self._parser.inboxes[key] = inbox
         try:
-            self.write(b"SUB %b  %d\r\n" % (subject.encode(), sid))
+            self.write_soon(b"SUB %b  %d\r\n" % (subject.encode(), sid))  # in one write with the request that follows
         except NoServer:
             await self._remove(key)
             raise
@@ -323,7 +333,7 @@ class Connection:
             self._parser.sinks.pop(sid, None)
             self._parser.inboxes.pop(sid, None)
         if self.online:
-            self.write(b"UNSUB %b \r\n" % sid)
+            self.write_soon(b"UNSUB %b \r\n" % sid)
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 

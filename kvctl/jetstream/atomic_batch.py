@@ -50,11 +50,17 @@ async def publish_batch(
     end = len(messages) - 1
     to, payload, lines = messages[end]
     step = min(max(WRITE_BYTES // largest, 1), WRITE_MESSAGES)
-    async with connection.subscribe() as replies:
+    if not connection.online:
+        await connection.wait_online(connection.timeout)
+    with connection.denials() as denials:
         with suppress(NoServer):  # the request waits for the connection, and the server reports the gap
             for start in range(0, end, step):
-                connection.write(b"".join(_frames(messages[start : min(start + step, end)], start + 1, identity)))
-                await connection.drain()
+                frames = b"".join(_frames(messages[start : min(start + step, end)], start + 1, identity))
+                if start + step < end:
+                    connection.write(frames)
+                    await connection.drain()
+                else:
+                    connection.write_soon(frames)  # in one write with the request
         header = _header(lines, identity, len(messages)) + _COMMIT
         try:
             frame = await connection.request(to.decode(errors="surrogateescape"), payload, header)
@@ -63,7 +69,7 @@ async def publish_batch(
         except ServerError:
             # A message that was not permitted leaves a gap, which is all that the answer reports.
             for subject, _, _ in messages:
-                if denied := replies.denied(subject.decode(errors="surrogateescape")):
+                if denied := denials.denied(subject.decode(errors="surrogateescape")):
                     raise denied from None
             raise
     return int(json.loads(frame.payload)["seq"])
