@@ -365,6 +365,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close; requests in flight end with NoServer."""
+        self._write_held()
         self._closed = True
         self._lost(self._gone())
         self._online.set()

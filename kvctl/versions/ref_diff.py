@@ -89,7 +89,9 @@ async def diff(
         return list((await status(store, objects, ref.branch, values=values)).changes)
     if three_dot:
         return await _since_base(store, objects, before, after, values=values)
-    states = await asyncio.gather(*(_state(store, ref, values=values) for ref in (before, after)))
+    found = await refs.resolve_all(store, (before, after))
+    sides = zip(found, (before, after), strict=True)
+    states = await asyncio.gather(*(_state(store, *side, values=values) for side in sides))
     return await _differing(objects, *states, values=values)
 
 
@@ -193,8 +195,7 @@ async def _since_base(
     return await _resolved(objects, ours, conflicting, values=values)
 
 
-async def _state(store: Store, expression: str, *, values: bool) -> _State:
-    ref = await refs.resolve(store, expression)
+async def _state(store: Store, ref: refs.Ref, expression: str, *, values: bool) -> _State:
     if ref.branch is not None and expression.endswith("$"):
         return (await _State.of(store, ref.branch, values=values))[1]
     return _State(await refs.root(store, ref))

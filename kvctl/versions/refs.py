@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -109,6 +110,21 @@ async def resolve(store: Store, expression: str) -> Ref:
 
     Raises RefNotFound, UsageError.
     """
+    name = _parsed(expression)[0]
+    return await _from_name(store, expression, await _named(store, name))
+
+
+async def resolve_all(store: Store, expressions: Sequence[str]) -> list[Ref]:
+    """Resolve several as `resolve`, together: a name that they share is looked up once."""
+    names = list(dict.fromkeys(_parsed(expression)[0] for expression in expressions))
+    found = dict(zip(names, await asyncio.gather(*(_named(store, name) for name in names)), strict=True))
+    return await asyncio.gather(
+        *(_from_name(store, expression, found[_parsed(expression)[0]]) for expression in expressions)
+    )
+
+
+def _parsed(expression: str) -> tuple[str, str, str]:
+    """Return the parts of an expression: a name, `@` or `$`, and steps. Raises UsageError."""
     parsed = _EXPRESSION.match(expression)
     if not parsed:
         raise UsageError(
@@ -116,7 +132,12 @@ async def resolve(store: Store, expression: str) -> Ref:
             hint="Give a branch, a tag or a commit, optionally with `@`, `$`, `~2` or `^1`",
         )
     name, mark, steps = parsed.groups()
-    found = await _named(store, name)
+    return name, mark, steps
+
+
+async def _from_name(store: Store, expression: str, found: Ref) -> Ref:
+    """Return the ref of an expression whose name was found."""
+    name, mark, steps = _parsed(expression)
     if mark and found.branch is None:
         raise UsageError(f"`{name}` is not a branch: `{mark}` applies only to branches")
     if mark == "@" or steps:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -123,6 +123,15 @@ class TestOnBothParsers:
         assert all(b"stream not found" in answer.payload for answer in answers)
         assert status(last.header)[0] == 503
 
+    async def test_what_waits_to_be_sent_is_sent_before_the_end(
+        self, server: Server, connection: Connection, bucket_name: str
+    ) -> None:
+        async with connection.subscribe() as heard:
+            await connection.flush()
+            async with connected(server.url) as other:
+                other.write_soon(b"PUB %b 2\r\nhi\r\n" % heard.subject.encode())
+            assert [frame[3] for frame in await heard.inbox.take(AT_ONCE)] == [b"hi"]
+
     async def test_one_request_has_many_replies_in_order(
         self, server: Server, connection: Connection, bucket_name: str
     ) -> None:
@@ -134,6 +143,19 @@ class TestOnBothParsers:
                 if len(seen) == len(parts):
                     break
         assert seen == [payload for _, payload in parts]
+
+    async def test_subscriptions_are_sent_with_the_requests_beside_them(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes: list[bytes] = []
+        async with connected(server.url) as connection:
+            send = connection._client.send
+            monkeypatch.setattr(connection._client, "send", lambda data: [writes.append(data), send(data)])
+            for _ in range(3):
+                async with aclosing(connection.stream_replies("$JS.API.INFO", b"")) as replies:
+                    assert await anext(replies)
+        kinds = [[line.split()[0] for line in data.split(b"\r\n") if line] for data in writes[:3]]
+        assert kinds == [[b"SUB", b"SUB", b"PUB"], *[[b"UNSUB", b"SUB", b"PUB"]] * 2]
 
     async def test_many_replies_need_somebody_too(self, connection: Connection) -> None:
         with pytest.raises(NoResponders):

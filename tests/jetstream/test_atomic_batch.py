@@ -24,6 +24,16 @@ async def test_messages_are_stored_together_in_order(client: Client, bucket: Buc
     assert [entry.value async for entry in bucket.history()] == [b"%d" % number for number in range(LIMIT)]
 
 
+async def test_a_small_batch_is_one_write_to_the_socket(
+    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[bytes] = []
+    send = client.connection._client.send
+    monkeypatch.setattr(client.connection._client, "send", lambda data: [writes.append(data), send(data)])
+    await publish_batch(client.connection, [put(bucket, f"k.{number}") for number in range(16)])
+    assert [data.count(b"HPUB") for data in writes] == [16]
+
+
 async def test_one_message_is_a_batch(client: Client, bucket: Bucket) -> None:
     assert await publish_batch(client.connection, [put(bucket, "k")]) == 1
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvctl.errors import KvctlError, NotFoundError
+from kvctl.errors import ConnectionLost, KvctlError, NoServer, NotFoundError
 from kvctl.jetstream.api import Api, parse_reply
 from kvctl.jetstream.direct.direct_get import StoredMessage, message_from_answer, message_from_leader
 from kvctl.jetstream.request_window import RequestWindow
-from kvctl.wire import status
+from kvctl.wire import Frame, status
+
+FEW = 16
+"""Maximum number of requests sent without a window of their own."""
 
 
 async def last_of_each(
@@ -50,18 +54,35 @@ async def _each(
     def failed(_: str, error: KvctlError) -> None:
         errors.append(error)
 
-    leader, nearest = f"{api.prefix}.STREAM.MSG.GET.{stream}".encode(), f"{api.prefix}.DIRECT.GET.{stream}."
-    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
-        for subject, asked in requests.items():
-            if asked:
-                await window.send(subject, leader, json.dumps(asked).encode())
-            else:
-                await window.send(subject, (nearest + subject).encode(errors="surrogateescape"))
-            if errors:
-                break
+    try:
+        frames = await _few(api, stream, requests) if len(requests) <= FEW else None
+    except (ConnectionLost, NoServer):
+        frames = None  # the window sends them again
+    if frames is None:
+        async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+            for subject, asked in requests.items():
+                await window.send(subject, *_encoded(api, stream, subject, asked))
+                if errors:
+                    break
+    else:
+        for subject, frame in zip(requests, frames, strict=True):
+            answered(subject, frame.header, frame.payload)
     if errors:
         raise errors[0]
     return found
+
+
+async def _few(api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]) -> list[Frame]:
+    """Return the answers to a few requests, without a subscription for them."""
+    sent = [api.connection.request_soon(*_encoded(api, stream, *request)) for request in requests.items()]
+    return await asyncio.gather(*sent)
+
+
+def _encoded(api: Api, stream: str, subject: str, asked: dict[str, Any] | None) -> tuple[bytes, bytes]:
+    """Return subject and payload of a request: to the leader, or for the last message to the nearest replica."""
+    if asked:
+        return f"{api.prefix}.STREAM.MSG.GET.{stream}".encode(), json.dumps(asked).encode()
+    return f"{api.prefix}.DIRECT.GET.{stream}.{subject}".encode(errors="surrogateescape"), b""
 
 
 def _from_leader(stream: str, payload: bytes) -> StoredMessage | None:

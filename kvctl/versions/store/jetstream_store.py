@@ -57,6 +57,7 @@ from kvctl.versions.store.store_subjects import (
     subject_token,
 )
 from kvctl.versions.store.store_writes import MARKER_TTL, BucketWriting, Fence
+from kvctl.wire import publish_frame
 
 HEADERS = 1024
 """Maximum bytes of a message's headers: conditions on the longest names, and its place in a batch."""
@@ -176,12 +177,14 @@ class BucketStore:
         name = self._place(*place)
         check_partition(partition)
         binding = self.bucket.binding
+        connection = binding.api.connection
         request = json.dumps({"filter": binding.subject(f"{partition_prefix(bytes(partition))}*")}).encode()
+        purge = publish_frame(f"{binding.api.prefix}.STREAM.PURGE.{binding.stream}".encode(), b"", b"", request)
         marker = conditional_write.write_headers(operation="PURGE", ttl=MARKER_TTL, rollup=True)
         with suppress(KvctlError):
             self.bucket.check_writable(None)
-            binding.api.connection.publish(f"{binding.api.prefix}.STREAM.PURGE.{binding.stream}", request)
-            binding.api.connection.publish(binding.write_prefix + name, b"", marker)
+            connection.write_soon(purge)  # in one write with the next
+            connection.publish(binding.write_prefix + name, b"", marker)
 
     async def is_empty(self, partition: bytes) -> bool:
         """See `Store.is_empty`."""

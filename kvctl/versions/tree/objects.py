@@ -126,7 +126,8 @@ class Objects:
 
     async def write(self, objects: Mapping[bytes, bytes], *, keep: bool = True) -> None:
         """Store objects; storing one again is harmless. `keep` caches them."""
-        await self._store.set_many(OBJECTS, objects)
+        if objects:
+            await self._store.set_many(OBJECTS, objects)
         if keep:
             self.keep(objects)
 

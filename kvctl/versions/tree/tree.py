@@ -147,7 +147,7 @@ def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], 
         return [], []
     data = dict((yield {before, after}))
     sides = [[(b"", before)], [(b"", after)]]
-    levels = [Chunk.decode(data[root]).level for root in (before, after)]
+    levels = [_decoded(data[root]).level for root in (before, after)]
     while top := max(levels):
         wanted = {identity for side, level in zip(sides, levels, strict=True) if level == top for _, identity in side}
         if missing := wanted - data.keys():
@@ -155,7 +155,7 @@ def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], 
         for number in (0, 1):
             if levels[number] == top:
                 levels[number] -= 1
-                sides[number] = [pair for _, identity in sides[number] for pair in Chunk.decode(data[identity]).pairs]
+                sides[number] = [pair for _, identity in sides[number] for pair in _decoded(data[identity]).pairs]
         common = {identity for _, identity in sides[0]} & {identity for _, identity in sides[1]}
         sides = [[pair for pair in side if pair[1] not in common] for side in sides]
     return sides[0], sides[1]
@@ -179,7 +179,7 @@ def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
 
 @lru_cache(maxsize=256)
 def _decoded(data: bytes) -> Chunk:
-    """Decode a chunk that callers only read: single gets meet the same ones."""
+    """Decode a chunk that callers only read: gets and diffs meet the same ones."""
     return Chunk.decode(data)
 
 

@@ -12,6 +12,7 @@ from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout, UsageError
 from kvctl.jetstream.publish import publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.server import Server
+from kvctl.versions.repository import Repository
 from kvctl.versions.store import ordered_scan, store_writes
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.protocol import (
@@ -245,3 +246,22 @@ async def test_predicates_belong_to_one_stream(client: Client, store: BucketStor
     foreign = (await other.get(P, b"k")).predicate
     with pytest.raises(PredicateFailed):
         await store.set_if(P, b"k", b"w", foreign)
+
+
+async def test_commit_and_diff_are_few_writes_to_the_socket(
+    client: Client, store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[bytes] = []
+    send = client.connection._client.send
+    monkeypatch.setattr(client.connection._client, "send", lambda data: [writes.append(data), send(data)])
+    repository = Repository(store)
+    await repository.init()
+    await repository.put("main", "a", b"1")
+    await repository.commit("main", "one")
+    await repository.put("main", "a", b"2")
+    writes.clear()
+    await repository.commit("main", "two")
+    assert len(writes) <= 9  # records, emptiness, seal, two to list, UNSUB, the stream, the batch, clearing
+    writes.clear()
+    assert len(await Repository(store).diff("main~1", "main")) == 1
+    assert len(writes) <= 4  # head, commit, its parent, both roots

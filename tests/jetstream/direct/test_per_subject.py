@@ -1,0 +1,29 @@
+"""The last message of each subject, few or many, by one request each."""
+
+import pytest
+
+import kvctl
+from kvctl.jetstream.direct.per_subject import FEW, last_of_each
+from kvctl.server import Server
+from tests.support.proxy import DOWN, UP, Cut, Proxy
+from tests.support.raw import RawClient
+
+KEYS = FEW + 1
+
+
+@pytest.mark.parametrize("count", [1, FEW - 1, KEYS])
+@pytest.mark.parametrize("leader", [True, False])
+async def test_a_cut_connection_loses_no_answer(
+    server: Server, raw: RawClient, bucket_name: str, count: int, leader: bool
+) -> None:
+    raw.create_bucket(bucket_name)
+    for number in range(KEYS):
+        raw.put(bucket_name, f"k.{number}", b"%d" % number)
+    subjects = [f"$KV.{bucket_name}.k.{number}" for number in range(count)]
+    with Proxy(server.url) as proxy:
+        async with kvctl.connect(proxy.url) as client:
+            cut = proxy.on(f"{bucket_name}.k.{count - 1}".encode(), Cut(), way=UP if leader else DOWN)
+            found = await last_of_each(client.api, f"KV_{bucket_name}", [*subjects, "$KV.none"], leader=leader)
+            assert cut.seen.is_set()
+    values = {subject: one and one.payload for subject, one in found.items()}
+    assert values == {**{subject: b"%d" % number for number, subject in enumerate(subjects)}, "$KV.none": None}
