@@ -83,9 +83,14 @@ class _Prepared:
     begun: int
 
 
-async def commit(store: Store, objects: Objects, branch: str, info: CommitInfo) -> Commit:
-    """Commit the staged changes. Raises NothingToCommit, BranchNotFound, Broken, ConflictError (too many retries)."""
-    own, state = await _seal(store, branch, info)
+async def commit(
+    store: Store, objects: Objects, branch: str, info: CommitInfo, *, written: bytes | None = None
+) -> Commit:  # fmt: skip
+    """Commit the staged changes; `written` is the partition of an epoch that is not empty, as far as known.
+
+    Raises NothingToCommit, BranchNotFound, Broken, ConflictError after too many retries.
+    """
+    own, state = await _seal(store, branch, info, written)
     prepared: _Prepared | None = None
     for attempt in range(staging.MAX_ATTEMPTS):
         if attempt or sealed_epochs.too_many(state):
@@ -195,10 +200,13 @@ async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> boo
     return True
 
 
-async def _seal(store: Store, branch: str, info: CommitInfo) -> tuple[str | None, BranchState]:
+async def _seal(
+    store: Store, branch: str, info: CommitInfo, written: bytes | None = None
+) -> tuple[str | None, BranchState]:
     """Close the current epoch, unless nothing is staged there or another commit does it.
 
-    Returns the last one sealed, and the branch's state after that. Raises NothingToCommit.
+    An epoch that was written to needs no look: if its changes were dropped since, it is forgotten like changes without
+    effect. Returns the last one sealed, and the branch's state after that. Raises NothingToCommit.
     """
     first: str | None = None
     for _ in range(staging.MAX_ATTEMPTS):
@@ -207,7 +215,7 @@ async def _seal(store: Store, branch: str, info: CommitInfo) -> tuple[str | None
         first = first or held.epoch
         if held.epoch != first:
             return first, state
-        if await nothing(store, [held.epoch]):
+        if staging.partition_of(held.epoch) != written and await nothing(store, [held.epoch]):
             if info.allow_empty or not await nothing(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None, state
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="Pass `--allow-empty` to commit anyway")

@@ -232,7 +232,7 @@ class Repository:
     ) -> Commit:
         """Commit the staged changes. Raises NothingToCommit, BranchNotFound, ConflictError after too many retries."""
         info = CommitInfo(message, self.author, meta or {}, allow_empty)
-        return await commits.commit(self.store, self.objects, branch, info)
+        return await commits.commit(self.store, self.objects, branch, info, written=self.writer.epoch(branch))
 
     async def record(
         self, branch: str, content: Content, message: str, *, meta: Mapping[str, str] | None = None,

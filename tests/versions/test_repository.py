@@ -108,6 +108,14 @@ class TestCommit:
                 await repo.commit("main", "again")
         assert await staging.read(repo.store, "main") == before
 
+    async def test_commit_of_a_change_that_was_dropped_leaves_nothing(self, repo: Repository) -> None:
+        await repo.put("main", "a", b"1")
+        await repo.reset_key("main", "a")
+        with pytest.raises(NothingToCommit):
+            await repo.commit("main", "nothing")
+        assert (await staging.read(repo.store, "main")).staging.sealed == ()
+        assert await history(repo) == ["Repository created"]
+
     async def test_late_committer_learns_which_commit_has_its_changes(self, repo: Repository, store: Store) -> None:
         async def scenario(fuse: Fuse) -> None:
             await repo.put("main", "a", b"%d" % fuse.number)

@@ -75,6 +75,11 @@ class Writer:
 
         return await self._staged(branch, write)
 
+    def epoch(self, branch: str) -> bytes | None:
+        """Return the partition of the epoch that this session staged changes into last; None if unknown."""
+        known = self._epochs.get(branch)
+        return None if known is None else known.partition
+
     async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[T]]) -> T:
         epoch = self._epochs.get(branch)
         for attempt in range(staging.MAX_ATTEMPTS):

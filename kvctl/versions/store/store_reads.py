@@ -28,8 +28,8 @@ Stored = tuple[int, bytes]
 SINGLE_READ_KEYS = 16
 """Maximum number of keys read one by one; more are read a thousand at a time."""
 KEYS_PER_REQUEST = 1000
-OBJECTS_PER_REQUEST = 256
-"""Number of objects read in one request: some 2 MB, so that other answers do not wait long behind them."""
+OBJECTS_PER_REQUEST = 64
+"""Number of objects read in one request: some 500 KB, which keep a server busy for few milliseconds."""
 _ELSEWISE = (
     NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
     RequestTimeout,
