@@ -90,6 +90,8 @@ class Handle:
 
     async def moved(self) -> bool:
         """After a miss, return True if the name resolves to another stream or prefix than assumed."""
+        if self._located:
+            return False
         before = self.binding
         try:
             async with asyncio.timeout(RESOLVE_TIMEOUT):
@@ -106,7 +108,7 @@ class Handle:
             if leader or not self.binding.direct:
                 break
             message = await self._direct(key)
-            if message is None and not self._located and await self.moved():
+            if message is None and await self.moved():
                 return await self.last_entry(key)
             if self.binding.direct and not self.behind(key, message):
                 return self.entry(key, message)
@@ -192,7 +194,7 @@ class Handle:
                 continue
             if message is not None and message.subject == source.subject(key):
                 return message
-            if self._located or not await self.moved():
+            if not await self.moved():
                 return None
 
     async def write_message(

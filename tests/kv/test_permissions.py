@@ -11,6 +11,7 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Context
 from kvctl.errors import BucketNotFound, KeyExists, KeyNotFound, PermissionDenied, WrongRevision
+from kvctl.kv.read import bulk_get
 from kvctl.server import Server, run_server
 from tests.support.raw import RawClient
 
@@ -87,7 +88,11 @@ class TestOnlyGetsOfKeys:
                 await bucket.get("nope")
 
     @pytest.mark.guarantee("reading-19")
-    async def test_several_named_keys_neither(self, guarded: Server) -> None:
+    @pytest.mark.parametrize("listed", [1, bulk_get.LISTED_KEYS])
+    async def test_several_named_keys_neither(
+        self, guarded: Server, monkeypatch: pytest.MonkeyPatch, listed: int
+    ) -> None:
+        monkeypatch.setattr(bulk_get, "LISTED_KEYS", listed)
         async with bucket_as(guarded, "getter") as bucket:
             found = await bucket.get_many(["b", "nope", "a", "mine.x"])
             assert [entry and entry.value for entry in found] == [b"b", None, b"a", b"mine.x"]

@@ -39,6 +39,8 @@ async def _each(
     api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]
 ) -> dict[str, StoredMessage | None]:
     """Send one request per subject: to the leader, or for the last message to the nearest replica."""
+    if not requests:
+        return {}
     found: dict[str, StoredMessage | None] = {}
     errors: list[KvctlError] = []
 

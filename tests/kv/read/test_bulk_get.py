@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -197,6 +198,15 @@ async def _put_without_locating(bucket: Bucket) -> bulk_put.PutSummary:
     return await bucket.put_many((f"k.{number}", b"") for number in range(100))
 
 
+@contextmanager
+def requests_of(client: Client) -> Iterator[list[str]]:
+    """Record the subjects of the requests in the block."""
+    asked: list[str] = []
+    client.connection.trace = lambda subject, *_: asked.append(subject)
+    yield asked
+    client.connection.trace = None
+
+
 class TestGetMany:
     async def test_ten_thousands_come_in_the_order_asked(self, client: Client, bucket: Bucket) -> None:
         await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(10_000))
@@ -212,11 +222,43 @@ class TestGetMany:
         found = await bucket.get_many([f"k.{number}" for number in range(501)], leader=True)
         assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(500)), None]
 
-    async def test_deleted_keys_and_keys_asked_twice(self, bucket: Bucket) -> None:
+    @pytest.mark.parametrize("listed", [1, bulk_get.LISTED_KEYS])
+    async def test_deleted_keys_and_keys_asked_twice(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, listed: int
+    ) -> None:
+        monkeypatch.setattr(bulk_get, "LISTED_KEYS", listed)
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         await bucket.delete("a")
         found = await bucket.get_many(["b", "a", "b", "nope", "b"])
         assert [entry and entry.value for entry in found] == [b"2", None, b"2", None, b"2"]
+        assert [(entry.delta, entry.stream) for entry in found if entry] == [(None, f"KV_{bucket.name}")] * 3
+
+    async def test_known_keys_take_one_kind_of_request_and_missing_ones_of_an_unknown_bucket_two(
+        self, client: Client, bucket: Bucket
+    ) -> None:
+        await bucket.put_many([("a", b"1"), ("b", b"2")])
+        for keys, requests in ((["a", "b", "c"], 1), (["c", "d"], 2)):
+            with requests_of(client) as asked:
+                await client.bucket(bucket.name).get_many(keys)
+            assert len(set(asked)) == requests, asked
+
+    async def test_a_list_is_read_only_where_it_is_mostly_of_the_keys_and_not_large(
+        self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bulk_get, "LISTED_KEYS", 20)
+        keys = [f"k.{number}" for number in range(40)]
+
+        async def lists(some: list[str]) -> bool:
+            with requests_of(client) as asked:
+                assert all(await client.bucket(bucket.name).get_many(some))
+            return any(".CONSUMER.CREATE." in subject for subject in asked)
+
+        await bucket.put_many((key, b"x") for key in keys)
+        assert [await lists(keys[:most]) for most in (40, 20, 19)] == [True, True, False]
+        monkeypatch.setattr(bulk_get, "LISTED_KEYS", 1)
+        assert not await lists(keys[:19])
+        await bucket.put("large", bytes(bulk_get.LISTED_BYTES * 40))
+        assert not await lists(keys)
 
     async def test_none_and_one(self, bucket: Bucket) -> None:
         await bucket.put("a", b"1")

@@ -16,6 +16,7 @@ import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
 from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
+from kvctl.kv.read import bulk_get
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.raw import RawClient
@@ -194,14 +195,19 @@ class TestUnderWriters:
                 assert differences(set(await keys_of(bucket, "s.>")), stable) == []
 
     async def test_no_value_is_older_than_the_listing(
-        self, server: Server, unique: Callable[..., str], history: int
+        self, server: Server, unique: Callable[..., str], history: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(bulk_get, "LISTED_KEYS", 1)
         async with self.busy(server, unique(), history) as bucket:
             for _ in range(self.ROUNDS):
                 acked = await bucket.put("s.7.7", b"mine")
                 entries = {entry.key: entry async for entry in bucket.entries("s.>")}
+                before = {key: entry.revision for key, entry in entries.items()}
                 assert len(entries) == self.STABLE
                 assert entries["s.7.7"].revision >= acked
+                before["s.7.7"] = await bucket.put("s.7.7", b"mine")
+                many = dict(zip(self.stable(), await bucket.get_many(self.stable()), strict=True))
+                assert [key for key, entry in many.items() if entry is None or entry.revision < before[key]] == []
 
     async def test_multi_get_of_few_keys_is_complete(
         self, server: Server, unique: Callable[..., str], history: int
