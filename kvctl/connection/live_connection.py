@@ -433,14 +433,14 @@ class Connection:
 
     def _deny(self, kind: str, subject: str) -> None:
         """Pass a denial to its requests and subscriptions; the library's path has it in lower case."""
-        asked, replies = subject.lower(), f"{self._inbox}r.*"
-        if kind == "subscription" and asked == replies.lower():
+        replies = f"{self._inbox}r.*"
+        if kind == "subscription" and subject.lower() == replies.lower():
             self._deaf = permission_denied(kind, replies)
             self._lost(self._deaf)
         if kind == "publish":
-            self._pending.deny(asked)
+            self._pending.deny(subject)
         for subscription in self._subscriptions:
-            subscription.deny(kind, asked)
+            subscription.deny(kind, subject)
 
     def _traced(self, subject: str, begun: float, note: str) -> None:
         if self.trace is not None:

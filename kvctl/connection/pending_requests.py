@@ -67,7 +67,7 @@ class PendingRequests:
         """End the requests to a subject that may not be published to; denials may have it in lower case."""
         for token, (future, asked) in list(self._open.items()):
             exact = asked.decode(errors="surrogateescape")
-            if exact.lower() == subject and not future.done():
+            if subject in (exact, exact.lower()) and not future.done():
                 del self._open[token]
                 future.set_exception(permission_denied("publish", exact))
 

@@ -20,7 +20,7 @@ class Subscription:
         self.sid = b""
         """Number of the subscription on the connection."""
         self.denials: dict[tuple[str, str], None] = {}
-        """`publish` or `subscription`, and the subject in lower case, oldest first."""
+        """`publish` or `subscription`, and the subject, oldest first; the library's path has it in lower case."""
 
     def deny(self, kind: str, subject: str) -> None:
         """Record a denial, and wake the reader."""
@@ -32,12 +32,14 @@ class Subscription:
 
     def denied(self, subject: str) -> PermissionDenied | None:
         """Return the missing permission that leaves a request to `subject` unanswered: its own, or that for replies."""
-        if ("publish", subject.lower()) in self.denials:
+        if self._has("publish", subject):
             return permission_denied("publish", subject)
-        for own in (self.subject.lower(), f"{self.subject.lower()}.*"):
-            if ("subscription", own) in self.denials:
-                return permission_denied("subscription", self.subject)
+        if self._has("subscription", self.subject) or self._has("subscription", f"{self.subject}.*"):
+            return permission_denied("subscription", self.subject)
         return None
+
+    def _has(self, kind: str, subject: str) -> bool:
+        return (kind, subject) in self.denials or (kind, subject.lower()) in self.denials
 
 
 def permission_denied(kind: str, subject: str) -> PermissionDenied:

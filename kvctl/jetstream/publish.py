@@ -72,6 +72,15 @@ def _is_refusal(payload: bytes) -> bool:
     return b'"error"' in payload or not _SEQUENCE.search(payload)
 
 
+def _sequences(answers: Sequence[bytes]) -> list[int]:
+    """Return the sequences of different messages in one stream that all answers acknowledge; else none."""
+    text = b"\n".join(answers)
+    found = _SEQUENCE.search(text)
+    if found is None or b'"error"' in text or text.count(text[: found.start(1)]) != len(answers):
+        return []  # streams of two servers may answer: together they do not acknowledge every message
+    return sorted(set(map(int, _SEQUENCE.findall(text))))
+
+
 class Busy(WrongRevision):
     """Another write of the subject is in flight (10164); sending again decides."""
 
@@ -114,7 +123,7 @@ class Run:
 
 
 class Unmatched(ConnectionLost):
-    """Some messages of a run may be stored: the answers do not say which."""
+    """Some messages of a run are refused: the answers do not say which."""
 
 
 class PublishWindow(RequestWindow):
@@ -139,20 +148,22 @@ class PublishWindow(RequestWindow):
     async def send_run(self, tags: Sequence[Any], encode: Callable[[bytes], bytes]) -> None:
         """Send messages, encoded for a reply subject; a third of the cost of `send`, for clients and servers.
 
-        Fit for messages that are refused rarely: if some are refused and some stored, all fail with Unmatched. The
-        caller checks them. Not with `resend`: their answers would be mixed with those of the first attempt.
+        Fit for messages that are refused rarely: if some are refused and some stored, all fail with Unmatched; if some
+        are not answered, all with ConnectionLost. The caller checks them. Not with `resend`: their answers would be
+        mixed with those of the first attempt.
         """
         await self._write()
-        while self._open and (len(self._open) + self._more + len(tags) > self._window or self._bytes >= WINDOW_BYTES):
-            await self._collect()
-        frames = encode(b"%b%d" % (self._prefix, self._number))
-        self._open[self._number] = Run(tags), frames, b""
+        frames, number = encode(b"%b%d" % (self._prefix, self._number)), self._number
+        self._open[number] = Run(tags), frames, b""
         self._number += 1
         self._runs += 1
         self._more += len(tags) - 1
         self._bytes += len(frames)
-        self._ready.append(frames)
-        await self._write()
+        while len(self._open) > 1 and (len(self._open) + self._more > self._window or self._bytes > WINDOW_BYTES):
+            await self._collect()
+        if number in self._open:  # else the connection was lost: later messages must not overtake those in flight
+            self._ready.append(frames)
+            await self._write()
 
     @property
     def oldest(self) -> Any:
@@ -183,14 +194,16 @@ class PublishWindow(RequestWindow):
         for position, denial in run.denied.items():
             self._failed(run.tags[position], denial)
         left = [tag for at, tag in enumerate(run.tags) if at not in run.denied] if run.denied else run.tags
-        answers = b"\n".join(run.answers)
-        found = [] if b'"error"' in answers else _SEQUENCE.findall(answers)
-        if len(found) == len(left):
-            if found and self._all_done is not None:
-                self._all_done(left, sorted(map(int, found)))
+        sequences = _sequences(run.answers)
+        if len(sequences) == len(left):
+            if left and self._all_done is not None:
+                self._all_done(left, sequences)
             return
-        problem = error or refusal(next(answer for answer in run.answers if _is_refusal(answer)))
-        if run.answers and (error is not None or len(set(run.answers)) > 1):
+        refused = next((answer for answer in run.answers if _is_refusal(answer)), None)
+        problem = error or (KvctlError("Several streams answer") if refused is None else refusal(refused))
+        if run.answers and error is not None:
+            problem = ConnectionLost(error.message, hint=error.hint)
+        elif error is None and (refused is None or len(set(run.answers)) > 1):
             problem = Unmatched(problem.message, hint=problem.hint)
         for tag in left:
             self._failed(tag, problem)

@@ -155,6 +155,33 @@ class TestRuns:
         assert sent.failed.keys() == set(range(250))
         assert all(isinstance(error, ConnectionLost) for error in sent.failed.values())
 
+    async def test_run_does_not_overtake_those_of_a_lost_connection(
+        self, client: kvctl.Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = await client.create_bucket(bucket_name)
+        collect, connection = PublishWindow._collect, client.connection
+
+        async def cut(window: PublishWindow) -> None:
+            if connection.epoch == 0:
+                connection._client.cut()
+                while connection.epoch == 0 or not connection.online:
+                    await asyncio.sleep(0.001)
+            await collect(window)
+
+        monkeypatch.setattr(PublishWindow, "_collect", cut)
+        sent = Sent(client)
+        await sent.send(f"$KV.{bucket_name}.", [range(250), range(250, 500)])
+        assert {type(sent.failed[tag]) for tag in range(500)} == {ConnectionLost}
+        assert (await bucket.status()).values <= 250
+
+    async def test_key_is_not_taken_for_a_denied_one_in_another_case(self, denying: Server) -> None:
+        async with kvctl.connect(denying.url) as client:
+            bucket = await client.create_bucket("LETTERS")
+            await bucket.put("k", b"")  # resolves the name
+            summary = await bucket.put_many((key, b"") for key in ("k", "K", "l", "L"))
+            assert [(key, type(error)) for key, error in summary.failed] == [("K", PermissionDenied)]
+            assert sorted([key async for key in bucket.keys()]) == ["L", "k", "l"]
+
 
 @pytest.fixture(scope="module")
 def denying() -> Iterator[Server]:
@@ -162,7 +189,7 @@ def denying() -> Iterator[Server]:
     config = """
     port: @client@, jetstream {store_dir: "@store@"}
     accounts {A {jetstream: enabled, users: [{user: u, password: p, permissions: {
-      publish: {deny: ["$KV.B.7", "$KV.B.77", "$KV.B.277"]}, subscribe: ">"}}]}}
+      publish: {deny: ["$KV.B.7", "$KV.B.77", "$KV.B.277", "$KV.LETTERS.K"]}, subscribe: ">"}}]}}
     no_auth_user: u
     """
     with run_server(name="denying", config=config) as running:

@@ -72,7 +72,7 @@ class Puller:
             raise denied
         name = self.subject.split(".MSG.NEXT.")[-1]
         for kind, about in self._subscription.denials:
-            if kind == "publish" and about.startswith("$js.ack.") and f".{name}.".lower() in about:
+            if kind == "publish" and about.lower().startswith("$js.ack.") and f".{name}.".lower() in about.lower():
                 raise permission_denied("publish", f"$JS.ACK.{name}.>")
 
     def count_off(self, messages: int, size: int = 0) -> None:

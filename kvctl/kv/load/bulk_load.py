@@ -65,7 +65,8 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         start = _start(stack.enter_context(progress), options) if progress is not None else None
         stored = Stored()
         if start is not None:
-            stored = await stored_rows(target.binding, start, source.batches(start.line), target.history)
+            coming = (batch._replace(rows=target.acceptable(batch.rows)) for batch in source.batches(start.line))
+            stored = await stored_rows(target.binding, start, coming, target.history)
         loader = Loader(
             bucket, target, options.mode,
             dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,

@@ -12,12 +12,12 @@ from kvctl.errors import (
     NoResponders,
     OutcomeUnknown,
     PartlyDone,
+    PermissionDenied,
     ServerError,
     UnreachableError,
-    UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.publish import PublishWindow
+from kvctl.jetstream.publish import PublishWindow, Unmatched
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.load import row_frames
 from kvctl.kv.load.acknowledged import Acknowledged
@@ -66,8 +66,9 @@ class Loader(BulkWriter):
         self._advance_rows = advance_rows
         self._current = Current(target.binding, target.info)
         self._ids = Series(most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
-        self._reconciler = WriteReconciler(self._current, self._settled, self._ids)
+        self._reconciler = WriteReconciler(self._current, self._settled, self._ids, target.history)
         self._acknowledged = Acknowledged(int(target.info["state"]["last_seq"]))
+        self._run_rows = row_frames.RUN_ROWS
         self._line = 0
         """Last line of which all rows have been sent."""
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
@@ -114,11 +115,11 @@ class Loader(BulkWriter):
             self._save()
         for bad in batch.bad:
             self._reject(bad.line, bad.reason)
-        rows = self._not_skipped(batch.rows, skip) if skip else batch.rows
+        rows = self._target.acceptable(batch.rows, self._reject)
+        if skip:
+            rows = self._not_skipped(rows, skip)
         if self._stored.doubtful and self._line < self._stored.until:
             rows = [row for row in rows if self._certain(row)]
-        if not (isinstance(rows, PlainRows) and self._target.takes_all(rows)):
-            rows = [row for row in rows if self._acceptable(row)]
         if self._mode is Mode.PUT and not self._dry_run:
             await self._send_runs(self._runs(rows))
         else:
@@ -133,8 +134,9 @@ class Loader(BulkWriter):
 
     def _runs(self, rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], Callable[[bytes], bytes]]]:
         values = rows.values if isinstance(rows, PlainRows) else [row.value for row in rows]
-        for run in row_frames.runs(rows, max(map(len, values), default=0)):
-            yield run, row_frames.encoder(self._binding.write_prefix, self._ids, run)
+        for run in row_frames.runs(rows, max(map(len, values), default=0), self._run_rows):
+            for part in row_frames.separated(run, self._ids):
+                yield part, row_frames.encoder(self._binding.write_prefix, self._ids, part)
 
     def _not_skipped(self, rows: Sequence[Row], skip: dict[str, int]) -> list[Row]:
         kept = []
@@ -156,14 +158,6 @@ class Loader(BulkWriter):
         text = f"`{row.key}` was written by another client since the interruption; the row may already be stored"
         self._reject(row.line, text)
         return False
-
-    def _acceptable(self, row: Row) -> bool:
-        try:
-            self._target.check(row)
-        except UsageError as error:
-            self._reject(row.line, error.message)
-            return False
-        return True
 
     def _creations(self, rows: list[Row]) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
         """Yield messages that are refused one by one where their keys exist."""
@@ -209,6 +203,8 @@ class Loader(BulkWriter):
                 self._done(row, revision)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
+        if isinstance(error, Unmatched):
+            self._run_rows = 1  # from now on each row has its own answer
         if isinstance(error, WrongRevision) and self._mode is Mode.CREATE_ONLY:
             self._conflicts.append(row)
         elif isinstance(error, (*LOST, NoResponders, WrongRevision)):
@@ -238,17 +234,18 @@ class Loader(BulkWriter):
                 await all_arrived(self._binding)
         if self._conflicts:
             await self._resolve_conflicts()
-        while self._lost and (self._fatal is None or min(self._lost) < self._fatal[0].line):
+        while self._lost:
             lost = [self._lost[line] for line in sorted(self._lost)]
             chunk = next(self._current.chunks([row for row, _ in lost]))
             try:
                 await self._reconciler.settle(
                     [(row, self._acknowledged.floor(row.line, row.key)) for row in chunk], create=create
                 )
-            except OutcomeUnknown:
-                raise self._unknown(lost[0][1]) from None
             except KvctlError as error:
-                self._fatal = lost[0][0], error
+                if self._fatal is None and isinstance(error, (OutcomeUnknown, PermissionDenied)):
+                    raise self._unknown(lost[0][1]) from None
+                self._stop_at(lost[0][0], error)
+                break
         if self._fatal is not None:
             raise self._stopped(*self._fatal)
 
@@ -258,10 +255,10 @@ class Loader(BulkWriter):
             self._done(row, revision)
         elif outcome is Outcome.EXISTS:
             self.counts.unchanged += 1
-        elif isinstance(outcome, Outcome) and self._target.history != 1:
+        elif outcome is Outcome.MISSED:
             self._reject(row.line, f"A later write of `{row.key}` was stored before it")
         elif outcome is Outcome.SUPERSEDED:
-            self.counts.written += 1  # without history, a row overwritten by a later one leaves no trace
+            self.counts.written += 1  # a row that later ones replaced leaves no trace
         elif outcome is Outcome.OVERTAKEN:
             text = f"`{row.key}` was written by another client after the connection was lost"
             self._reject(row.line, f"{text}; the row may already be stored")

@@ -21,9 +21,11 @@ class Outcome(Enum):
     EXISTS = auto()
     """The key lives: a create-only write was not applied."""
     SUPERSEDED = auto()
-    """A later row of the same key was stored, and no sign was found that this one was stored before it."""
+    """A later row of the same key was stored; if this one was stored before it, later writes replaced it."""
     OVERTAKEN = auto()
-    """Another client's write of the key was stored, and no sign was found that this one was stored before it."""
+    """Another client's write of the key was stored; if this one was stored before it, later writes replaced it."""
+    MISSED = auto()
+    """A later write of the key was stored, and this one was not stored before it."""
 
 
 OnOutcome = Callable[[Row, Outcome | KvctlError, int], object]
@@ -31,11 +33,15 @@ OnOutcome = Callable[[Row, Outcome | KvctlError, int], object]
 
 
 class WriteReconciler(Reconciler[tuple[Row, int]]):
-    """Resolver of writes of distinct keys, each with a revision that it is above, if stored."""
+    """Resolver of writes of distinct keys, each with a revision that it is above, if stored.
 
-    def __init__(self, current: Current, on_outcome: OnOutcome, ids: Series) -> None:
+    The stream keeps `history` messages of a key; 0 or less for all.
+    """
+
+    def __init__(self, current: Current, on_outcome: OnOutcome, ids: Series, history: int) -> None:
         super().__init__(current)
         self._ids = ids
+        self._history = history
         self._on_outcome = on_outcome
         self._create = False
 
@@ -63,8 +69,11 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
             if decided:
                 self._report(row, *decided)
             else:
-                header = self._ids.block(row.line, row.header, row.value)
-                missing.append(Retry(row, with_expected(header, message.sequence if message else 0)))
+                block = self._ids.block(row.line, row.header, row.value)
+                header = with_expected(block, message.sequence if message else 0)
+                if len(header) + len(row.value) > self._ids.most:
+                    raise OutcomeUnknown(f"Row {row.line} has no room for a condition")
+                missing.append(Retry(row, header))
         return missing
 
     def _followed(self, last: Mapping[str, StoredMessage | None]) -> dict[str, StoredMessage]:
@@ -87,10 +96,17 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
                     raise OutcomeUnknown(f"Row {row.line} has no room for an identity, and a later write followed it")
                 if below and self._is(below[-1], row):
                     return Outcome.WRITTEN, below[-1].sequence
+                if not self._replaced([*below, last]):
+                    return Outcome.MISSED, after
                 later = (self._ids.number(last.header) or 0) > row.line
                 return Outcome.SUPERSEDED if later else Outcome.OVERTAKEN, after
         lives = operation_of(last.header)[0] is Operation.PUT
         return (Outcome.EXISTS, last.sequence) if self._create and lives else None
+
+    def _replaced(self, later: Sequence[StoredMessage]) -> bool:
+        """Return True if these messages would have replaced an earlier one of their key."""
+        purged = any(operation_of(message.header)[0] is Operation.PURGE for message in later)
+        return purged or 0 < self._history <= len(later)
 
     def _is(self, message: StoredMessage, row: Row) -> bool:
         return self._ids.number(message.header) == row.line

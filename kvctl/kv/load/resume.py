@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.ordered.ordered_consumer import read
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.kv.entry import from_frame
+from kvctl.kv.entry import Operation, from_frame
 from kvctl.kv.load.checkpoint import Position
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.resolve import Binding
 
 ARRIVAL_LOOKS, ARRIVAL_PAUSE_S = 10, 0.1
+_PURGED = hash((Operation.PURGE, b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _aligned(rows: Sequence[int], stored: Sequence[int], history: int) -> int | 
     """Return how many of the rows the key received despite other writers; None if that cannot be known."""
     if list(rows[: len(stored)]) == list(stored):
         return len(stored)
-    if len(stored) >= history:  # older ones may have been evicted
+    if len(stored) >= history or stored[0] == _PURGED:  # older ones may have been evicted
         for end in range(len(stored), len(rows) + 1):
             if list(rows[end - len(stored) : end]) == list(stored):
                 return end

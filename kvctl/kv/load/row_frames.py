@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 from kvctl.kv.load.rows import PlainRows, Row
@@ -21,6 +22,16 @@ def runs(rows: Rows, largest: int, most: int = RUN_ROWS) -> Iterator[Rows]:
     size = max(1, min(most, RUN_BYTES // (largest + 1)))
     for at in range(0, len(rows), size):
         yield rows[at : at + size]  # type: ignore[misc]
+
+
+def separated(rows: Sequence[Row], ids: Series) -> Iterator[Sequence[Row]]:
+    """Split a run so that rows that could not be found or repeated are alone: they are known by their own answers."""
+    if isinstance(rows, PlainRows) and ids.repeatable(b"", max(rows.values, key=len)):
+        yield rows
+        return
+    for repeatable, group in groupby(rows, lambda row: ids.repeatable(row.header, row.value)):
+        found = list(group)
+        yield from [found] if repeatable else ([row] for row in found)
 
 
 def encoder(prefix: str, ids: Series, rows: Sequence[Row]) -> Callable[[bytes], bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvctl.errors import BucketNotFound, BucketSealed, StreamNotFound, UsageError
@@ -47,7 +48,23 @@ class Target:
         """Bytes of a value that need no check."""
         return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload)
 
-    def takes_all(self, rows: PlainRows) -> bool:
+    def acceptable(
+        self, rows: Sequence[Row], rejected: Callable[[int, str], object] = lambda line, reason: None
+    ) -> Sequence[Row]:
+        """Return the rows that this bucket can store; `rejected` is called with the lines of others and the reasons."""
+        if isinstance(rows, PlainRows) and self._takes_all(rows):
+            return rows
+        kept = []
+        for row in rows:
+            try:
+                self.check(row)
+            except UsageError as error:
+                rejected(row.line, error.message)
+            else:
+                kept.append(row)
+        return kept
+
+    def _takes_all(self, rows: PlainRows) -> bool:
         """Return True if no row has to be checked."""
         longest = max(map(len, rows.keys))
         limit = self.info["config"].get("max_msg_size", -1)

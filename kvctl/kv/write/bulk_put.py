@@ -6,20 +6,21 @@ another client's later value is never replaced by an older one of ours.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied
-from kvctl.jetstream.publish import PublishWindow
+from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
+from kvctl.jetstream.publish import PublishWindow, Unmatched
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
-from kvctl.kv.load.acknowledged import Floors
+from kvctl.kv.load.acknowledged import Acknowledged
 from kvctl.kv.load.leader_state import AWAY, Current
 from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.resume import all_arrived
-from kvctl.kv.load.rows import Row
+from kvctl.kv.load.row_frames import RUN_BYTES, RUN_ROWS, encoder
+from kvctl.kv.load.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.names import check_key
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.identity import Series, most_bytes
@@ -65,44 +66,86 @@ class _Puts:
         self._bucket = bucket
         self._target = target
         self._connection = target.api.connection
-        self._history = info["config"].get("max_msgs_per_subject", 0)
         self._ids = Series(most_bytes(self._connection.max_payload, info["config"]))
         self._current = Current(target, info)
-        self._reconciler = WriteReconciler(self._current, self._settled, self._ids)
-        self._window = PublishWindow(self._connection, self._done, self._failed, window=window)
+        history = info["config"].get("max_msgs_per_subject", 0)
+        self._reconciler = WriteReconciler(self._current, self._settled, self._ids, history)
+        self._window = PublishWindow(self._connection, self._done, self._failed, all_done=self._all_done, window=window)
+        # A run of which some rows are refused is read again, which needs the stream.
+        self._run_rows = 1 if info is UNREADABLE else max(1, min(RUN_ROWS, window // 4))
+        self._unchecked = UNCHECKED_VALUE if self._ids.repeatable(b"", bytes(UNCHECKED_VALUE)) else -1
         self._summary = PutSummary()
         self._number = 0
+        self._keys: list[str] = []
+        self._values: list[bytes] = []
+        self._bytes = 0
+        """Bytes of the values that are sent next."""
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
         """Items that a lost connection left open, by their numbers."""
-        self._floors = Floors(info["state"]["last_seq"])
+        self._acknowledged = Acknowledged(info["state"]["last_seq"])
 
     async def run(self, items: Items) -> PutSummary:
         """Write all items."""
         async with self._window:
             if isinstance(items, AsyncIterable):
                 async for key, value in items:
-                    await self._send(key, value)
+                    await self._take(key, value)
             else:
                 for key, value in items:
-                    await self._send(key, value)
+                    await self._take(key, value)
+            await self._send()
             await self._settle()
         return self._summary
 
-    async def _send(self, key: str, value: bytes) -> None:
-        subject = (self._target.write_prefix + check_key(key)).encode()
-        self._number = number = self._number + 1
-        await self._window.send(Row(number, key, value), subject, value, self._ids.block(number, b"", value))
+    async def _take(self, key: str, value: bytes) -> None:
+        """Add an item to the run that is sent next. Raises UsageError."""
+        alone = False
+        try:
+            check_key(key)
+            if len(value) > self._unchecked or len(key) > UNCHECKED_KEY:
+                self._connection.check_message((self._target.write_prefix + key).encode(), b"", value)
+                alone = not self._ids.repeatable(b"", value)
+        except UsageError:
+            await self._send()
+            await self._settle()
+            raise
+        if alone:  # it could not be found or repeated
+            await self._send()
+        self._keys.append(key)
+        self._values.append(value)
+        self._bytes += len(value)
+        if alone or len(self._keys) >= self._run_rows or self._bytes >= RUN_BYTES:
+            await self._send()
+
+    async def _send(self) -> None:
+        keys, values, self._keys, self._values, self._bytes = self._keys, self._values, [], [], 0
+        if not keys:
+            return
+        rows = PlainRows(self._number + 1, keys, values)
+        self._number += len(rows)
+        await self._window.send_run(rows, encoder(self._target.write_prefix, self._ids, rows))
         if self._lost:
             await self._settle()
-        self._floors.sample(number, self._summary.last_revision)
+        self._acknowledged.sent_up_to(self._number)
 
     def _done(self, row: Row, revision: int) -> None:
-        self._summary.written += 1
-        if revision > self._summary.last_revision:
-            self._summary.last_revision = revision
-        self._bucket.own.note(row.key, revision)
+        self._all_done(PlainRows(row.line, [row.key], [row.value]), [revision])
+
+    def _all_done(self, rows: Sequence[Row], revisions: Sequence[int]) -> None:
+        if not isinstance(rows, PlainRows):  # the account may not publish some of a run
+            for row, revision in zip(rows, revisions, strict=True):
+                self._done(row, revision)
+            return
+        self._summary.written += len(rows)
+        self._summary.last_revision = max(self._summary.last_revision, revisions[-1])
+        self._acknowledged.note_all(rows.first, rows.keys, revisions)
+        note = self._bucket.own.note
+        for key, revision in zip(rows.keys, revisions, strict=True):
+            note(key, revision)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
+        if isinstance(error, Unmatched):
+            self._run_rows = 1  # from now on each item has its own answer
         if isinstance(error, ConnectionLost):
             self._lost[row.line] = row, error
         else:
@@ -120,23 +163,27 @@ class _Puts:
             while self._lost:
                 rows = [self._lost[number][0] for number in sorted(self._lost)]
                 chunk = next(self._current.chunks(rows))
-                await self._reconciler.settle([(row, self._floor(row)) for row in chunk], create=False)
+                floors = [(row, self._acknowledged.floor(row.line, row.key)) for row in chunk]
+                await self._reconciler.settle(floors, create=False)
         except KvctlError:
             lost, self._lost = self._lost, {}
-            self._summary.failed += [(row.key, error) for row, error in lost.values()]
-
-    def _floor(self, row: Row) -> int:
-        """Return the revision that the item is above, if stored."""
-        return max(self._floors.of(row.line), self._bucket.own.last(row.key))
+            self._summary.failed += [
+                (row.key, _unknown(row, error) if isinstance(error, Unmatched) else error)
+                for row, error in lost.values()
+            ]
 
     def _settled(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
         _, error = self._lost.pop(row.line)
-        if outcome is Outcome.WRITTEN or (outcome is Outcome.SUPERSEDED and self._history == 1):
-            self._done(row, revision)  # without history, an overwritten value leaves no trace
+        if outcome in (Outcome.WRITTEN, Outcome.SUPERSEDED):
+            self._done(row, revision)  # a value that later ones replaced leaves no trace
         elif isinstance(outcome, KvctlError):
             self._summary.failed.append((row.key, outcome))
         else:
             self._summary.failed.append((row.key, _overtaken(row, error)))
+
+
+def _unknown(row: Row, error: KvctlError) -> OutcomeUnknown:
+    return OutcomeUnknown(f"Could not find out if the write to `{row.key}` was stored: {error.message}")
 
 
 def _overtaken(row: Row, error: KvctlError) -> OutcomeUnknown:

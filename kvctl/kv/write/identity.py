@@ -28,6 +28,8 @@ HEADER = b"Kvctl-Id"
 _OPENING = b"NATS/1.0\r\n%b: " % HEADER
 _LONGEST = len(_OPENING) + 26
 """Maximum bytes of a header block that has an identity and nothing else."""
+_CONDITION = 60
+"""Maximum bytes of a header line with the expected last revision of a key."""
 
 
 def series() -> bytes:
@@ -68,15 +70,19 @@ class Series:
         self._prefix = series()
         self.opening = _OPENING + self._prefix
         """Common beginning of the header blocks of rows with an identity, up to the row's number in hexadecimal."""
-        self._room = most - _LONGEST
+        self.most = most
 
     def fits(self, header: bytes, value: bytes) -> bool:
         """Return True if there is room for an identity."""
-        return len(header) + len(value) <= self._room
+        return len(header) + len(value) <= self.most - _LONGEST
+
+    def repeatable(self, header: bytes, value: bytes) -> bool:
+        """Return True if there is room for an identity and for the key's last revision as a condition."""
+        return len(header) + len(value) <= self.most - _LONGEST - _CONDITION
 
     def block(self, number: int, header: bytes, value: bytes) -> bytes:
         """Return the header block with a row's identity, if there is room for it."""
-        if len(header) + len(value) > self._room:
+        if not self.fits(header, value):
             return header
         return b"%b%x%b" % (self.opening, number, header[8:] or b"\r\n\r\n")
 

@@ -273,8 +273,11 @@ async def test_load_into_a_mirror_writes_to_its_origin(
     assert (await bucket.get("a")).value == b"1"  # as a session that reads what it has written
 
 
-async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique: Callable[..., str]) -> None:
-    bucket = await client.create_bucket(unique(), max_bytes=20_000)
+@pytest.mark.parametrize("largest", [None, 110])  # the latter leaves no room for an identity
+async def test_a_full_bucket_ends_it_with_the_count(
+    client: kvctl.Client, unique: Callable[..., str], largest: int | None
+) -> None:
+    bucket = await client.create_bucket(unique(), max_bytes=20_000, max_value_size=largest)
     rows = [{"key": f"k.{number}", "value": "v" * 100} for number in range(1000)]
     with pytest.raises(
         PartlyDone, match=r"(\d+) rows were written, then line \d+ failed: The bucket is full"
@@ -283,7 +286,7 @@ async def test_a_full_bucket_ends_it_with_the_count(client: kvctl.Client, unique
     assert f"{(await bucket.status()).values} rows" in stopped.value.message
     assert "--max-bytes" in (stopped.value.hint or "")
     with pytest.raises(ServerError) as refused:
-        await load(bucket, [{"key": "new", "value": "v" * 1000}])
+        await load(bucket, [{"key": "new", "value": "v" * 110}] * 9)
     assert refused.value.message.startswith("Line 1: The bucket is full")
 
 
