@@ -156,6 +156,13 @@ class Stream:
         start = self.random.randrange(12) if self.random.random() < 0.5 else 0
         return text[start : start + size]
 
+    def continued(self) -> bytes:
+        """Return bytes that complete a frame of the same lengths, if the line before them went on in them."""
+        header, payload = self.random.choice(self.lengths)
+        if self.random.random() < 0.7:
+            return b"f %d\r\n%b" % (payload, self.cut(payload))
+        return b"f %d %d\r\n%b" % (header, header + payload, self.cut(header + payload))
+
     def frame(self, kind: int) -> bytes:
         """Return one frame; its kind decides on reply and header."""
         if self.random.random() < self.odd / 4:
@@ -169,6 +176,14 @@ class Stream:
             sid,
             b" $JS.ACK.%d" % self.random.randrange(99) * (kind & 1),
         )
+        if self.random.random() < self.odd / 2:
+            body = self.continued()
+            return b"%b %b %d\r\n%b\r\n" % (
+                b"HMSG" if kind & 2 else b"MSG",
+                b"%b 0" % line if kind & 2 else line,
+                len(body),
+                body,
+            )
         if kind & 2:
             return b"HMSG %b %d %d\r\n%b%b\r\n" % (
                 line, header, header + payload, self.cut(header), self.cut(payload),

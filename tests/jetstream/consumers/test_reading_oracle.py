@@ -84,7 +84,7 @@ class Run:
         key = self.random.choice(KEYS)
         kind = self.random.choices(["put", "delete", "purge"], [8, 1, 1])[0]
         alive = key in self.model.living()
-        value = b"%d" % self.random.randrange(10**6)
+        value = self._value()
         if kind == "put":
             self.model.store(await bucket.put(key, value), key, "PUT", value)
         elif kind == "delete" and alive:
@@ -94,6 +94,15 @@ class Run:
         else:
             return
         self.note(f"{kind} {key} -> {self.model.ever[-1][0]}")
+
+    def _value(self) -> bytes:
+        """Return a number, or bytes that go on like the line before them or like a frame of a usual length."""
+        value = b"%d" % self.random.randrange(10**6)
+        if self.random.random() < 0.5:
+            return value
+        begin = self.random.choice((b"", b"\r\n", b"f %d\r\n" % len(value), b" 1 f %d\r\n" % len(value)))
+        frame = self.random.choice((b"MSG f 1 r %d\r\n%b\r\n", b"HMSG f 1 r 0 %d\r\n%b\r\n")) % (len(value), value)
+        return (begin + value + b"\r\n" + frame + frame)[: self.random.choice((None, -2, -1, 40))]
 
     def remove(self, raw: RawClient, stream: str) -> None:
         """Delete messages as nobody but an administrator does: the last one of all more often than not."""
