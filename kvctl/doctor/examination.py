@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 
-from kvctl.doctor import account, imports, replication, repositories, server, storage, tables
+from kvctl.doctor import account, imports, replication, repositories, server, storage, tables, unlisted
 from kvctl.doctor.finding import ERROR, WARNING, Finding, ordered
 from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
 from kvctl.jetstream.api import Api
@@ -32,6 +32,7 @@ async def _streams(api: Api) -> list[Finding]:
     found = [*storage.examine(place.infos, *_servers(api)), *_offline(place)]
     found += tables.examine(place.infos, place.unreachable)
     found += [*await repositories.examine(api, place.infos), *await imports.examine(api, place.infos)]
+    found += await unlisted.examine(api, place.infos)
     return [*found, *await replication.examine(inventory)]
 
 
