@@ -301,7 +301,9 @@ async def _add(
             return
         created = False
     else:
-        _, created = await ensure.create(target, wanted)
+        made, created = await ensure.create(target, wanted)
+        if created and "opt_start_time" in made["config"]:
+            await _warn_if_late(session, stream, made)
     if named is None and session.options.output is None and not session.terminal.is_terminal:
         session.write(f"{name}\n".encode())
         return
@@ -310,6 +312,28 @@ async def _add(
         text = f"Consumer `{name}` of stream `{stream}` already exists with this configuration"
     row = {"stream": stream, "name": name, "changed": created}
     show_result(session, row, text, always=not created, name="name")
+
+
+async def _warn_if_late(session: Session, stream: str, made: "Config") -> None:
+    """Warn if the server begins a new consumer after messages that it should deliver.
+
+    Servers do (2.15) with several filters, and beside a file with nothing but records of deletions.
+    """
+    from kvctl.jetstream.direct.direct_get import from_leader
+    from kvctl.jetstream.direct.multi_get_fallback import first_since
+    from kvctl.units import parse_time
+
+    api, config = (await session.client()).api, made["config"]
+    first = await first_since(api, stream, parse_time(config["opt_start_time"]))
+    for subject in config.get("filter_subjects") or [config.get("filter_subject") or ">"]:
+        message = await from_leader(api, stream, seq=first, next_by_subj=subject)
+        begun = made["delivered"]["stream_seq"]
+        if message is not None and message.sequence <= begun:
+            session.warn(
+                f"The server begins consumer `{made['name']}` after message {begun}, but message {message.sequence} is "
+                f"not older than the start time: recreate it with `--start-seq {first}`"
+            )
+            return
 
 
 async def _edit(

@@ -137,6 +137,22 @@ def test_add_from_a_time_with_zeros_at_its_end_creates_the_consumer(
     assert info(raw, name)["config"]["opt_start_time"].startswith("2026-01-31T12:00:00")
 
 
+def test_add_warns_of_a_start_after_messages_of_its_time(consumer: Consumers, raw: RawClient, name: str) -> None:
+    """nats-server 2.15 begins a consumer with several filters at the first of those that have no older message."""
+    for subject in ("c", "a", "d"):
+        raw.request(f"{name}.{subject}", b"")
+    moment = raw.api(f"STREAM.MSG.GET.{name}", {"seq": 2})["message"]["time"]
+    filters = ["--filter", f"{name}.a", "--filter", f"{name}.c"]
+    late = consumer("add", "late", "--start-time", moment, *filters)
+    assert late.exit_code == 0
+    assert "after message 3, but message 3 is not older" in late.err
+    assert "`--start-seq 2`" in late.err
+    assert info(raw, name, "late")["num_pending"] == 2
+    assert consumer("add", "right", "--start-seq", "2", *filters).err == ""
+    assert info(raw, name, "right")["num_pending"] == 3
+    assert "not older" not in consumer("add", "one", "--start-time", moment, "--filter", f"{name}.a").err
+
+
 def test_edit_shows_the_difference(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
     assert worker("edit", "c", "--ack-wait", "1m", "--dry-run") == snapshot(name="dry run")
     assert info(raw, name)["config"]["ack_wait"] == 20 * 10**9
