@@ -197,7 +197,9 @@ async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Pr
     if goal.sequence is None or come is None:
         state = (come, info["state"]["last_seq"], upstream.lag, connected)
         some = connected and not upstream.lag and info["state"]["last_seq"] > 0
-        reached = quiet.since(goal.number, state) > STEADY and some
+        unchanged = quiet.since(goal.number, state)
+        # A heartbeat since then: the origin has nothing more to send.
+        reached = some and (upstream.last_seen or 0) < unchanged > STEADY
     elif goal.sequence == 0:
         reached = connected
     else:

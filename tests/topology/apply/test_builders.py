@@ -274,7 +274,7 @@ system_account: SYS
 """
 
 
-async def test_missing_exports_of_hidden_origin_are_named() -> None:
+async def test_missing_exports_of_hidden_origin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_server(name="narrow", config=NARROW) as server:
         origin = kvctl.Context(url=server.url, user="origin", password="origin")
         replica = kvctl.Context(url=server.url, user="replica", password="replica")
@@ -293,8 +293,14 @@ async def test_missing_exports_of_hidden_origin_are_named() -> None:
             assert (await client.api.call("STREAM.INFO.M"))["state"]["messages"] == 2
 
             silent = Origin("ORDERS", external=External("ORIGIN.API", "NOT.EXPORTED"))
+            far = Origin("ORDERS", prefix="far", external=silent.external)
             with pytest.raises(WaitExpired, match="cannot be read from here"):
                 await create_mirror(client, Mirror("N", silent), wait_for=timedelta(seconds=1))
+            monkeypatch.setattr(arrival, "STEADY", 0.2)  # connected, lag 0, entries of another origin, and no heartbeat
+            await (await client.create_bucket("NEAR")).put("k", b"v")
+            await create_aggregate(client, Aggregate("NEARBY", (Origin("NEAR"),)))
+            with pytest.raises(WaitExpired, match="cannot be read from here"):
+                await add_aggregate_origin(client, "NEARBY", far, wait_for=timedelta(seconds=1))
             hidden = Origin(stream="M2", external=way)
             with pytest.raises(UsageError, match="Cannot tell which bucket `M2` replicates"):
                 await create_aggregate(client, Aggregate("A", (hidden,)))
