@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvctl.dataclass import dataclass
-from kvctl.jetstream.stream_info import SourceState, StreamInfo
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.stream_info import SourceState, StreamInfo
 
 SourceConfig = dict[str, Any]
 """A source as the server's JSON has it, with all of its fields."""

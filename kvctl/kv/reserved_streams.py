@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from kvctl.deferred import pattern
 from kvctl.errors import HazardRefused
-from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.stream_kind import KIND
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.stream_info import StreamConfig
 
 FOREIGN_KIND = "foreign-kind"
 COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}

@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_name, check_prefix
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.stream_info import StreamInfo
 
 NOBODY_KNOWS = 1.0
 """Seconds without an answer after which a bucket may be unreachable rather than slow."""

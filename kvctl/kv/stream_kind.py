@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvctl.deferred import pattern
-from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import with_article
+
+if TYPE_CHECKING:
+    from kvctl.jetstream.stream_info import StreamConfig
 
 OWN_METADATA = "kvctl."
 """Prefix of kvctl's own metadata on streams."""

@@ -112,11 +112,11 @@ def test_library_import_is_free() -> None:
 @pytest.mark.parametrize(
     ("line", "unwanted", "limit"),
     [
-        ("put BUCKET key value", (*OTHERS, *RARE, *THREADS), 82),
-        ("get BUCKET key", (*OTHERS, *RARE, *THREADS), 78),
-        ("keys BUCKET", (*OTHERS, *RARE), 92),
-        ("watch BUCKET --until-current", (*OTHERS, *RARE), 88),
-        ("bucket add BUCKET-2", (*RARE, *THREADS), 136),
+        ("put BUCKET key value", (*OTHERS, *RARE, *THREADS), 73),
+        ("get BUCKET key", (*OTHERS, *RARE, *THREADS), 68),
+        ("keys BUCKET", (*OTHERS, *RARE), 85),
+        ("watch BUCKET --until-current", (*OTHERS, *RARE), 84),
+        ("bucket add BUCKET-2", (*RARE, *THREADS), 131),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

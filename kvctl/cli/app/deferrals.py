@@ -55,6 +55,13 @@ def rare_modules() -> dict[str, dict[str, Any]]:
         "ipaddress": {},
         "random": _functions("random", "shuffle"),
         "secrets": _functions("secrets", "token_hex"),
+        # What of kvctl itself a command needs for errors, warnings and buckets under other names.
+        **{name: {} for name in ("kvctl.jetstream.streams", "kvctl.kv.reserved_streams", "kvctl.topics")},
+        "kvctl.cli.app.error_report": _functions("kvctl.cli.app.error_report", "direct", "report"),
+        "kvctl.cli.keys.output.entry_stream": _functions("kvctl.cli.keys.output.entry_stream", "show_entries"),
+        "kvctl.cli.keys.output.ttl_notice": _functions(
+            "kvctl.cli.keys.output.ttl_notice", "warn_of_other_life", "warn_of_return"
+        ),
     }  # fmt: skip
 
 

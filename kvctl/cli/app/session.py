@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from kvctl.cli.app.global_options import Shared
 from kvctl.errors import Cancelled, UsageError
 from kvctl.render.escapes import escape
-from kvctl.render.formats import WRITERS, TsvWriter, Writer, render
 from kvctl.render.terminal import Terminal
 from kvctl.render.view import Row, View, picked
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from kvctl.contexts import Context
     from kvctl.kv.client import Client
+    from kvctl.render.formats import Writer
     from kvctl.render.progress import Progress
 
 T = TypeVar("T")
@@ -90,6 +90,8 @@ class Session:
 
     def show(self, view: View) -> None:
         """Print a view whose rows are in memory, in the requested format."""
+        from kvctl.render.formats import render
+
         rows = list(view.rows)
         if not rows and view.empty:
             self.note(view.empty)
@@ -182,8 +184,10 @@ class Session:
         except OSError as error:
             raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
-    def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> Writer:
+    def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> "Writer":
         """Return the writer of rows that are streamed, or with `complete` of rows that are all known."""
+        from kvctl.render.formats import WRITERS, TsvWriter
+
         terminal = self.terminal.is_terminal
         if self.options.columns:
             view = picked(view, self.options.columns)
@@ -197,7 +201,7 @@ class Session:
             return TsvWriter(view, terminal=terminal, header=self.options.header)
         return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
 
-    def _note_hidden(self, writer: Writer) -> None:
+    def _note_hidden(self, writer: "Writer") -> None:
         hidden = getattr(writer, "hidden", ())
         if hidden:
             count = f"{len(hidden)} {'column' if len(hidden) == 1 else 'columns'}"
