@@ -74,4 +74,5 @@ class Acknowledged:
     @staticmethod
     def _add(last: dict[str, tuple[int, int]], line: int, keys: Sequence[str], revisions: Sequence[int]) -> None:
         for number, (key, revision) in enumerate(zip(keys, revisions, strict=True), line):
-            last[key] = number, revision
+            if number > last.get(key, (0, 0))[0]:  # rows that were looked up are noted after later ones
+                last[key] = number, revision
