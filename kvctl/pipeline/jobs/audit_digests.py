@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 
 from kvctl.kv.bucket import Bucket
@@ -24,7 +25,7 @@ from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.read.pushdown import Narrowing
 from kvctl.pipeline.spark import tasks
-from kvctl.topology.audit.comparison import mark
+from kvctl.topology.audit.comparison import is_deletion
 from kvctl.topology.audit.side import revision_digits
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import Transform
@@ -39,8 +40,10 @@ REPLICA = -1
 """Number of the replica's side."""
 SLOTS = 1 << 16
 """Number of sums of a side: of a million keys, 15 share one."""
-_DIGEST_BYTES = 16
-_MODULUS = 1 << 8 * _DIGEST_BYTES
+_LANE = np.dtype("<u8")
+_LANES = 2
+"""Numbers of a digest, each added up modulo 2**64."""
+_DIGEST_BYTES = _LANES * _LANE.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class Digest:
 
     number: int
     living: int
-    sums: dict[int, int]
+    sums: np.ndarray[Any, np.dtype[np.uint64]]
+    """Lanes of SLOTS numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +87,14 @@ async def compare(engine: Engine, sides: Sequence[tuple[Api, Side]]) -> Digested
         items += [(side, part) for part in parts]
     found = await asyncio.to_thread(lambda: tasks.over_items(engine, items, _digest))
     keys = {side.number: 0 for _, side in sides if side.number != REPLICA}
-    sums: dict[int, int] = {}
+    sums = _no_sums()
     for digest in found:
-        sign = -1 if digest.number == REPLICA else 1
-        for slot, total in digest.sums.items():
-            sums[slot] = sums.get(slot, 0) + sign * total
-        if digest.number != REPLICA:
+        if digest.number == REPLICA:
+            sums -= digest.sums
+        else:
+            sums += digest.sums
             keys[digest.number] += digest.living
-    return Digested(list(keys.values()), [slot for slot, total in sums.items() if total % _MODULUS])
+    return Digested(list(keys.values()), np.flatnonzero(sums.any(axis=0)).tolist())
 
 
 def slot_of(subject: bytes) -> int:
@@ -115,7 +119,7 @@ class _Sums(Decoder):
     def __init__(self, side: Side) -> None:
         self.schema = pa.schema([("value", pa.binary())])
         self.living = 0
-        self.sums: dict[int, int] = {}
+        self.sums = _no_sums()
         self._land = Mapping(side.rules).land
         self._revisions = side.revisions
 
@@ -123,7 +127,7 @@ class _Sums(Decoder):
         """Add entries; return no rows."""
         revisions = self._revisions
         return self._add(
-            (subject, mark(header, payload, revision_digits(reply) if revisions else b""))
+            (subject, revision_digits(reply) if revisions else b"", header, payload)
             for subject, reply, header, payload in frames
         )
 
@@ -133,18 +137,29 @@ class _Sums(Decoder):
         return self._add(
             (
                 message.subject.encode(errors="surrogateescape"),
-                mark(message.header, message.payload, b"%d" % message.sequence if revisions else b""),
+                b"%d" % message.sequence if revisions else b"",
+                message.header,
+                message.payload,
             )
             for message in messages
         )
 
-    def _add(self, entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        land, sums = self._land, self.sums
-        for subject, found in entries:
+    def _add(self, entries: Iterable[tuple[bytes, bytes, bytes, bytes]]) -> pa.RecordBatch:
+        """Add entries of subject, revision, header and payload."""
+        land, slots, digests = self._land, list[int](), list[bytes]()
+        for subject, revision, header, payload in entries:
             landed = land(subject)
             if landed is not None:
-                slot = slot_of(landed)
-                digest = blake2b(landed + b" " + found, digest_size=_DIGEST_BYTES).digest()
-                sums[slot] = sums.get(slot, 0) + int.from_bytes(digest)
-                self.living += 1
+                value = b"" if header and is_deletion(header) else b" " + payload
+                slots.append(slot_of(landed))
+                digests.append(blake2b(landed + b" " + revision + value, digest_size=_DIGEST_BYTES).digest())
+        lanes = np.frombuffer(b"".join(digests), _LANE).reshape(-1, _LANES).T
+        places = np.array(slots, np.intp)
+        for total, lane in zip(self.sums, lanes, strict=True):
+            np.add.at(total, places, lane)
+        self.living += len(slots)
         return pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})
+
+
+def _no_sums() -> np.ndarray[Any, np.dtype[np.uint64]]:
+    return np.zeros((_LANES, SLOTS), _LANE)

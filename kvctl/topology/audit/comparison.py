@@ -23,9 +23,14 @@ Marked = list[tuple[bytes, bytes]]
 
 def mark(header: bytes, payload: bytes, revision: bytes = b"") -> bytes:
     """Return a digest that agreeing entries share: operation and value, and the revision if given."""
-    if header and (b"\r\nKV-Operation:" in header or b"\r\nNats-Marker-Reason:" in header):
+    if header and is_deletion(header):
         return DELETED
     return blake2b(payload, digest_size=_DIGEST).digest() + revision
+
+
+def is_deletion(header: bytes) -> bool:
+    """Return whether a message with this header counts as a deleted key."""
+    return b"\r\nKV-Operation:" in header or b"\r\nNats-Marker-Reason:" in header
 
 
 class Comparison:
