@@ -32,7 +32,7 @@ async def check(session: Session, master: Master = None, remote: Remote = None, 
     """
     from kvctl.pipeline.jobs.check import check
 
-    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check))
+    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check, brief=True))
     columns = (Column("spark"), Column("java"), Column("master"), Column("workers", table=False))
     session.show(
         document(found, *columns, name="spark", sections=[("Workers", View(columns=WORKERS, rows=found["workers"]))])

@@ -154,7 +154,7 @@ async def export(
 
 
 async def _export(
-    session: Session, target: "Target", bucket: str, contents: "Callable[[Engine], Contents]", folder: "Path",
+    session: Session, target: "Target", bucket: str, contents: "Callable[[], Contents]", folder: "Path",
     format: str, by_prefix: bool, overwrite: bool,
 ) -> "Exported":  # fmt: skip
     def job(engine: "Engine") -> "Exported":
@@ -170,7 +170,7 @@ async def _export(
 
 def _contents_of(
     name: str, ref: str | None, reading: dict[str, str], connection: dict[str, str]
-) -> "Callable[[Engine], Contents]":
+) -> "Callable[[], Contents]":
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     from kvctl.pipeline.files.contents import of_bucket
     from kvctl.pipeline.options import parse
@@ -179,11 +179,9 @@ def _contents_of(
         from kvctl.pipeline.jobs.commit_rows import of_commit
 
         given = {"filter": reading["filter"]} if reading["filter"] else {}
-        of_ref = partial(of_commit, options=parse({"bucket": name, **given, **connection}), ref=ref)
-        return lambda engine: of_ref(engine.spark)
+        return partial(of_commit, parse({"bucket": name, **given, **connection}), ref)
     given = {option: text for option, text in reading.items() if text}
-    options = parse({"bucket": name, **given, **connection})
-    return lambda _: of_bucket(options)
+    return partial(of_bucket, parse({"bucket": name, **given, **connection}))
 
 
 async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import kvctl
 from kvctl.errors import KvctlError
+from kvctl.pipeline.spark import tasks
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kvctl.pipeline.spark.engine import Engine
 
-FIELDS = "host string, python string, kvctl string"
 TASKS = 4
 """Number of tasks run: on a small cluster, each worker gets one."""
 
@@ -41,8 +39,7 @@ class Checked:
 def check(engine: "Engine") -> Checked:
     """Run a task on the workers. Raises KvctlError if kvctl is missing or has another version."""
     engine.doing = "asking the workers"
-    rows = engine.spark.range(0, TASKS, 1, TASKS).mapInArrow(_answer, FIELDS).distinct().collect()
-    workers = tuple(sorted(Worker(row["host"], row["python"], row["kvctl"]) for row in rows))
+    workers = tuple(sorted(set(tasks.over_items(engine, range(TASKS), _answer))))
     for worker in workers:
         if worker.kvctl != kvctl.__version__:
             raise KvctlError(
@@ -50,18 +47,15 @@ def check(engine: "Engine") -> Checked:
                 hint="Install the same version on both",
             )
     java = engine.archive.java if engine.archive else None
-    master = None if engine.target.remote else str(engine.spark.conf.get("spark.master"))
-    return Checked(engine.spark.version, java.build if java else None, master, workers)
+    version, master = (
+        (engine.spark.version, None) if engine.target.remote else (engine.context.version, engine.context.master)
+    )
+    return Checked(version, java.build if java else None, master, workers)
 
 
-def _answer(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _answer(_: int) -> Iterator[Worker]:
     """Report this worker's versions (runs on a worker)."""
-    import pyarrow as pa
+    from kvctl.pipeline.read import arrow_decoder  # raises the errors that a read would raise
 
-    from kvctl.pipeline.data_source import KvDataSource  # raises the errors that a read would raise
-
-    assert KvDataSource.name()
-    names = ("host", "python", "kvctl")
-    here = (platform.node(), platform.python_version(), kvctl.__version__)
-    for _ in batches:
-        yield pa.RecordBatch.from_arrays([pa.array([text]) for text in here], names=list(names))
+    assert arrow_decoder
+    yield Worker(platform.node(), platform.python_version(), kvctl.__version__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import matches
-from kvctl.pipeline.files.contents import Contents
+from kvctl.pipeline.files.contents import Contents, TaskRows
 from kvctl.pipeline.files.file_rows import PROBLEM
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
@@ -24,7 +24,7 @@ from kvctl.versions.tree.tree import Made
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 HAND_OVER = 4 << 20
 """Bytes of objects that a task stores at a time."""
@@ -32,10 +32,6 @@ A_TASK = 2_000
 """Number of leaves per task: some 100,000 entries."""
 READ_AHEAD = 64
 """Number of leaves that a task reads at a time."""
-ROWS = (
-    "key string, value binary, revision bigint, created timestamp, operation string, ttl double, "
-    "headers map<string, string>"
-)
 LEAVES = "part int, place int, last binary, id binary, entries bigint"
 
 
@@ -51,15 +47,17 @@ class Leaf:
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def of_commit(spark: SparkSession, options: SourceOptions, ref: str) -> Contents:
+def of_commit(options: SourceOptions, ref: str) -> Contents:
     """Return the entries of a commit of the repository `options.bucket` that match the filters.
 
     Raises RepositoryNotFound, RefNotFound, UsageError.
     """
     commit, config, created, leaves = worker_connection.run(_commit(options, ref))
+    parts = runs(leaves, [1] * len(leaves), options.partitions or max(-(-len(leaves) // A_TASK), 1))
+    committed = datetime.fromtimestamp(commit.created_ns // 1000 / 10**6, UTC)
     return Contents(
-        rows=_rows(spark, options, commit, leaves), bucket=options.bucket, incarnation=created, config=config,
-        mode="latest", filters=options.filter, ref=commit.id,
+        rows=TaskRows(parts, partial(_rows, options, committed)), bucket=options.bucket, incarnation=created,
+        config=config, mode="latest", filters=options.filter, ref=commit.id,
     )  # fmt: skip
 
 
@@ -71,18 +69,8 @@ async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, A
         return commit, found.info["config"], found.info["created"], leaves
 
 
-def _rows(spark: SparkSession, options: SourceOptions, commit: Commit, leaves: Sequence[bytes]) -> DataFrame:
-    created = datetime.fromtimestamp(commit.created_ns // 1000 / 10**6, UTC)
-    tasks = options.partitions or max(-(-len(leaves) // A_TASK), 1)
-    groups = [(number, group) for number, group in enumerate(runs(leaves, [1] * len(leaves), tasks))]
-    asked = spark.createDataFrame(groups, "number int, ids array<binary>").repartitionByRange(tasks, "number")
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for ids in batch.column(1).to_pylist():
-                yield from worker_connection.iterate(partial(_leaf_rows, options, ids, created))
-
-    return asked.mapInArrow(read, ROWS)
+def _rows(options: SourceOptions, created: datetime, ids: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    return worker_connection.iterate(partial(_leaf_rows, options, ids, created))
 
 
 async def _leaf_rows(

@@ -56,7 +56,7 @@ def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
     state = check_places(capture, folder)
     source = CaptureFolder(capture)
     with folder_swap.beside(folder) as new:
-        exported = export(engine, lambda engine: _contents(engine.spark, source, state), new)
+        exported = export(engine, lambda: _contents(engine.spark, source, state), new)
         _mark(new, capture, state)
         replaced = _check_own(folder, state)
         folder_swap.take_place(folder, new)

@@ -36,7 +36,7 @@ class Exported:
 
 
 def export(
-    engine: Engine, contents: Callable[[Engine], Contents], folder: Path, *, format: str = "parquet",
+    engine: Engine, contents: Callable[[], Contents], folder: Path, *, format: str = "parquet",
     by_prefix: bool = False, overwrite: bool = False,
 ) -> Exported:  # fmt: skip
     """Write the rows that `contents` returns into the folder, and a manifest once all of them are there.
@@ -47,7 +47,7 @@ def export(
     target_folder.check_vacant(folder, overwrite=overwrite)
     removed = target_folder.occupants(folder)
     with target_folder.taken(folder) as staging, engine.explaining():
-        found = contents(engine)
+        found = contents()
         engine.doing = lambda: f"writing {format}, {format_size(target_folder.occupants(staging).bytes)}"
         written = _write(engine, found, staging, format, by_prefix)
         files = target_folder.staged(staging, format, [file for one in written for file in one.files])

@@ -161,7 +161,7 @@ async def test_export_of_a_commit_has_the_keys_its_filters_select(
     chosen = replace(options, filter=("eu.2", "k.>"))
 
     def out() -> Path:
-        contents = lambda engine: of_commit(engine.spark, chosen, "main")  # noqa: E731
+        contents = lambda: of_commit(chosen, "main")  # noqa: E731
         return Path(export(engine, contents, tmp_path / "out").path)
 
     folder = await asyncio.to_thread(out)
@@ -199,7 +199,7 @@ async def test_a_commit_is_exported_and_recorded_elsewhere(
     await repository.put("main", "staged", b"1")
 
     def out() -> Path:
-        contents = lambda engine: of_commit(engine.spark, options, "main")  # noqa: E731
+        contents = lambda: of_commit(options, "main")  # noqa: E731
         return Path(export(engine, contents, tmp_path / "out").path)
 
     source = open_export(await asyncio.to_thread(out))

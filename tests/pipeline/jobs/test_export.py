@@ -39,7 +39,7 @@ def exported(engine: Engine, server: Server, tmp_path: Path) -> Exporting:
     def run(bucket: str, to: Path = tmp_path / "out", *, mode: str = "latest", filters: tuple[str, ...] = (),
             on_evicted: str = "newer", **settings: object) -> Exported:  # fmt: skip
         options = SourceOptions(bucket=bucket, url=server.url, mode=mode, filter=filters, on_evicted=on_evicted)
-        return export(engine, lambda _: contents.of_bucket(options), to, **settings)  # type: ignore[arg-type]
+        return export(engine, lambda: contents.of_bucket(options), to, **settings)  # type: ignore[arg-type]
 
     return run
 
@@ -128,7 +128,7 @@ def test_export_excludes_writes_after_the_cut(
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "c", b"2")
-    made = export(engine, lambda _: found, tmp_path / "out", format="json")
+    made = export(engine, lambda: found, tmp_path / "out", format="json")
     assert (made.manifest.cut, made.manifest.exact) == (2, True)
     assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("a", "1"), ("b", "1")]
 
@@ -141,7 +141,7 @@ def test_export_takes_and_counts_newer_values_of_evicted_entries(
     found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
-    made = export(engine, lambda _: found, tmp_path / "out", format="json")
+    made = export(engine, lambda: found, tmp_path / "out", format="json")
     assert (made.manifest.cut, made.manifest.exact, made.manifest.newer) == (3, False, 2)
     assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("c", "1"), ("a", "2")]
 

@@ -40,7 +40,7 @@ class Files:
 
     def export(self, bucket: str, mode: str = "latest", format: str = "parquet") -> None:
         options = SourceOptions(bucket=bucket, url=self._url, mode=mode)
-        export(self.engine, lambda _: contents.of_bucket(options), self.folder, format=format)
+        export(self.engine, lambda: contents.of_bucket(options), self.folder, format=format)
 
     def load(self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object) -> Loaded:
         options = SourceOptions(bucket=into, url=self._url, if_different=if_different)

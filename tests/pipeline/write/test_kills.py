@@ -73,7 +73,7 @@ elif point == "moved":
 with Engine.start(Target(master="local[2]")) as engine:
     options = SourceOptions(bucket=bucket, url=url, partitions=2, on_evicted="fail")
     if job == "export":
-        exporting.export(engine, lambda _: contents.of_bucket(options), Path(folder), overwrite=True)
+        exporting.export(engine, lambda: contents.of_bucket(options), Path(folder), overwrite=True)
     else:
         from tests.support.raw import RawClient
         looking = RawClient(url)
@@ -123,7 +123,7 @@ def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(
     asked = SourceOptions(bucket=bucket, url=server.url)
     with pytest.raises(ConflictError, match="not a complete export"):
         target_folder.check_vacant(folder, overwrite=False)
-    made = export(engine, lambda _: contents.of_bucket(asked), folder, overwrite=True)
+    made = export(engine, lambda: contents.of_bucket(asked), folder, overwrite=True)
     assert made.removed.files > 0
     assert not made.removed.whole
     assert made.manifest.rows == 3000
@@ -139,7 +139,7 @@ def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_be
     bucket = fill({f"k.{n}": b"x" * 1000 for n in range(20_000)})
     asked = SourceOptions(bucket=bucket, url=server.url)
     folder = tmp_path / "out"
-    export(engine, lambda _: contents.of_bucket(asked), folder)
+    export(engine, lambda: contents.of_bucket(asked), folder)
     killed = run_killed("export", "writing", whom, server, bucket, folder)
     if whom == "worker":  # a task is tried again
         assert killed.exit_code == 0, killed.errors
@@ -163,7 +163,7 @@ async def test_a_load_that_is_killed_completes_when_it_is_run_again(
     bucket = fill({f"k.{n}": b"%d" % n for n in range(20_000)}, max_msgs_per_subject=5)
     folder = tmp_path / "out"
     asked = SourceOptions(bucket=bucket, url=server.url)
-    export(engine, lambda _: contents.of_bucket(asked), folder)
+    export(engine, lambda: contents.of_bucket(asked), folder)
     copy = unique()
     killed = run_killed("load", "writing", whom, server, copy, folder)
     assert killed.exit_code == {"driver": -signal.SIGKILL, "jvm": 1, "worker": 0}[whom], killed.errors
