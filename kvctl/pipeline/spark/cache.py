@@ -3,13 +3,19 @@
 import os
 from pathlib import Path
 
+from kvctl.errors import KvctlError
 
-def cache_directory(otherwise: Path) -> Path:
-    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` if that is not writable."""
+HINT = "Set XDG_CACHE_HOME to a writable folder"
+
+
+def cache_directory() -> Path:
+    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`. Raises KvctlError if it is not writable."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     directory = Path(base, "kvctl", "spark")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return otherwise
-    return directory if os.access(directory, os.W_OK | os.X_OK) else otherwise
+    except OSError as error:
+        raise KvctlError(f"Could not create the folder `{directory}`: {error.strerror}", hint=HINT) from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise KvctlError(f"The folder `{directory}` is not writable", hint=HINT)
+    return directory

@@ -141,16 +141,18 @@ class Engine:
     def end_jvm(self, patience: float) -> None:
         """End the JVM after `close`, which otherwise lives as long as this process; no session can start afterwards.
 
-        Raises KvctlError when it takes longer than `patience` seconds.
+        Raises KvctlError when it takes longer than `patience` seconds, or fails.
         """
         jvm = self._jvm
         if jvm is not None:
             jvm.stdin.close()
             try:
-                jvm.wait(patience)
+                code = jvm.wait(patience)
             except subprocess.TimeoutExpired:
                 jvm.kill()
                 raise KvctlError("Spark's JVM did not end") from None
+            if code:
+                raise KvctlError(f"Spark's JVM failed with exit code {code}")
 
     def close(self) -> None:
         """End the session and remove its files on this machine."""
@@ -179,8 +181,11 @@ class Engine:
 
 
 def archive_here() -> Archive:
-    """Return the class archive for the Java and the Spark of this machine. Raises KvctlError."""
-    cache = cache_directory(Path(tempfile.gettempdir()))
+    """Return the class archive for the Java and the Spark of this machine.
+
+    Raises KvctlError without a Java, or without a place for it.
+    """
+    cache = cache_directory()
     return find_archive(find_java(), spark_home(cache), cache)
 
 
@@ -273,7 +278,10 @@ class _Start:
     def _surroundings(self) -> dict[str, str | None]:
         """Return environment variables for the JVM, and so for the Python workers that it starts."""
         java = find_java()
-        cache = cache_directory(self.scratch)
+        try:
+            cache = cache_directory()
+        except KvctlError:
+            cache = self.scratch
         here = self._target.local or bool(self._target.remote)
         python = None if here else os.environ.get("PYSPARK_PYTHON")
         home = spark_home(cache, python)

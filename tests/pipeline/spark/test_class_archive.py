@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.errors import ConflictError
+from kvctl.errors import ConflictError, KvctlError
 from kvctl.pipeline.spark import class_trainer
 from kvctl.pipeline.spark import engine as engine_module
 from kvctl.pipeline.spark.class_archive import KEPT, Archive, find_archive
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.java import Java
 from kvctl.pipeline.spark.rehearsal import ROWS, rehearse
+from kvctl.pipeline.spark.session_config import Target
 from tests.support.readme import ROOT
 
 JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
@@ -83,9 +84,9 @@ class TestUsing:
 
 class TestMaking:
     def test_one_that_is_there_is_left(self, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engine_module, "archive_here", lambda: archive)
+        monkeypatch.setattr(class_trainer, "archive_here", lambda: archive)
         archive.take(written(tmp_path))
-        assert class_trainer.train().read_bytes() == b"123456"
+        assert class_trainer.Training().run().read_bytes() == b"123456"
 
     @pytest.mark.slow
     def test_what_it_rehearses_runs(self, engine: Engine, tmp_path: Path) -> None:
@@ -95,12 +96,25 @@ class TestMaking:
     def test_another_process_that_makes_it_is_a_conflict(
         self, archive: Archive, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(engine_module, "archive_here", lambda: archive)
+        monkeypatch.setattr(class_trainer, "archive_here", lambda: archive)
         with open(archive.path.parent / "training.lock", "w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             with pytest.raises(ConflictError, match="already preparing"):
-                class_trainer.train()
+                class_trainer.Training().run()
         assert not archive.usable()
+
+    def test_place_for_it_is_the_cache_directory_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        with pytest.raises(KvctlError, match="Could not create the folder"):
+            class_trainer.Training().run()
+
+    def test_jvm_that_was_killed_while_it_writes_fails(self) -> None:
+        engine = Engine(Target(), engine_module._Start(Target(), Path(), None, brief=False))
+        engine._start.jvm = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
+        engine._start.jvm.kill()
+        with pytest.raises(KvctlError, match="exit code -9"):
+            engine.end_jvm(60)
 
 
 STARTED = """
