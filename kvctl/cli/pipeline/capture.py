@@ -1,6 +1,6 @@
 """`kvctl pipeline capture` and `compact`: change files of a bucket, and the latest state from them."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -164,10 +164,11 @@ def _interrupted(folder: Path) -> str:
 
 
 def _captured(found: "Captured") -> dict[str, Any]:
-    row = asdict(found)
-    state = row.pop("state")
-    row |= {"revision": state["revision"], "captured": state["rows"], "seconds": round(row["seconds"], 3)}
-    return {"bucket": state["bucket"], **row}
+    state = found.state
+    return {
+        "bucket": state.bucket, "path": found.path, "checkpoint": found.checkpoint, "revision": state.revision,
+        "rows": found.rows, "files": found.files, "captured": state.rows, "seconds": round(found.seconds, 3),
+    }  # fmt: skip
 
 
 def _compacted(found: "Compacted") -> dict[str, Any]:
