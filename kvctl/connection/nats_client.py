@@ -158,7 +158,12 @@ class Link(NatsClient):
             wake()
 
         subscription = await self.subscribe(subject, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)
-        await self.flush()
+        try:
+            await asyncio.shield(self.flush())  # the library's reader ends when it answers a flush that was cancelled
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await subscription.unsubscribe()
+            raise
         return subscription._id
 
     async def drain_socket(self) -> None:

@@ -123,6 +123,23 @@ class TestOnBothParsers:
         assert all(b"stream not found" in answer.payload for answer in answers)
         assert status(last.header)[0] == 503
 
+    @pytest.mark.parametrize("turns", [1, 2, 3])
+    async def test_cancelled_subscription_leaves_a_connection_that_answers(
+        self, connection: Connection, turns: int
+    ) -> None:
+        async def subscribe() -> None:
+            async with connection.subscribe():
+                await asyncio.sleep(60)
+
+        subscribing = asyncio.create_task(subscribe())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        subscribing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await subscribing
+        await connection.flush()
+        assert not connection._subscriptions
+
     async def test_what_waits_to_be_sent_is_sent_before_the_end(
         self, server: Server, connection: Connection, bucket_name: str
     ) -> None:
