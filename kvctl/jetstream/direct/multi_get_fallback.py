@@ -24,6 +24,8 @@ from kvctl.jetstream.direct.page import NotReached, Page
 from kvctl.jetstream.direct.per_subject import last_of_each
 
 BAD_REQUEST = 10003
+BEYOND_ALL = 1 << 62
+"""A sequence that no stream reaches."""
 
 
 async def one(api: Api, stream: str, request: DirectRequest) -> StoredMessage | None:
@@ -37,8 +39,10 @@ async def by_sequence(api: Api, stream: str, request: DirectRequest, *, leader: 
     Raises as `first_since`.
     """
     if request.start_time_ns is not None:
-        first = await first_since(api, stream, request.start_time_ns, leader=leader)
-        return replace(request, start_time_ns=None, sequence=first, next_for=request.next_for or ">")
+        first, exists = await _first_since(api, stream, request.start_time_ns, leader=leader)
+        # After the last message of a lagging replica others may have messages that are older than the time.
+        sequence = first if exists or leader else BEYOND_ALL
+        return replace(request, start_time_ns=None, sequence=sequence, next_for=request.next_for or ">")
     if request.up_to_time_ns is not None:
         after = await first_since(api, stream, request.up_to_time_ns + 1, leader=leader)
         return replace(request, up_to_time_ns=None, up_to_sequence=after - 1)
@@ -52,9 +56,18 @@ async def first_since(api: Api, stream: str, time_ns: int, *, leader: bool = Tru
     (2.15). So the message before it is read, and any earlier ones by bisection. Raises StreamNotFound; without
     `leader`, for any replica, NoResponders.
     """
+    return (await _first_since(api, stream, time_ns, leader=leader))[0]
+
+
+async def _first_since(api: Api, stream: str, time_ns: int, *, leader: bool) -> tuple[int, bool]:
+    """Return the sequence of `first_since`, and whether a message was read there.
+
+    Each answer may come from another replica. So only messages lower the result, and not where a replica ends.
+    """
     low, first = await _bounds(api, stream, leader=leader)
     hint = await _server_first(api, stream, time_ns, leader=leader)
-    first = min(hint.sequence, first) if hint else first
+    exists = hint is not None
+    first = hint.sequence if hint else first
     start, high, step = low, first, 1
     while low < high:
         middle = max(low, high - step)
@@ -62,10 +75,11 @@ async def first_since(api: Api, stream: str, time_ns: int, *, leader: bool = Tru
         if message is not None and message.sequence < high and message.time_ns < time_ns:
             low = message.sequence + 1
         else:
-            first = min(first, message.sequence) if message else first
+            if message is not None and message.time_ns >= time_ns and (not exists or message.sequence < first):
+                first, exists = message.sequence, True
             high = middle
         step = step * 2 if low == start else max((high - low) // 2, 1)
-    return first
+    return first, exists
 
 
 async def _bounds(api: Api, stream: str, *, leader: bool) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import kvctl
 from kvctl import Client
 from kvctl.errors import NoResponders, ServerError, StreamNotFound
 from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback, per_subject
 from kvctl.jetstream.direct.direct_get import (
     DirectRequest,
@@ -275,6 +276,25 @@ class TestFirstSince:
         ):  # fmt: skip
             if hint != "late" or expected <= found[-1].sequence:
                 assert await multi_get_fallback.first_since(client.api, stream, moment, leader=leader) == expected
+
+    async def test_end_of_a_lagging_replica_is_no_beginning(
+        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each of several requests may reach another replica; here some reach one that ends at 15."""
+        times = {message.sequence: message.time_ns for message in messages_of(await pages_of(client, stream, "k.*"))}
+        get, lagging = multi_get_fallback.get, {"last_by_subj"}
+
+        async def lagged(api: Api, stream: str, request: DirectRequest, **how: bool) -> StoredMessage | None:
+            if lagging.isdisjoint(request.body()):
+                return await get(api, stream, request, **how)
+            return await get(api, stream, DirectRequest(sequence=15)) if request.last_for else None
+
+        monkeypatch.setattr(multi_get_fallback, "get", lagged)
+        for start, found in ((14, [*range(14, 21)]), (19, [19, 20])):
+            since = DirectRequest(start_time_ns=times[start], batch=100)
+            assert sequences([page async for page in multi_get.read(client.api, stream, since)]) == found
+        lagging.add("start_time")
+        assert sequences([page async for page in multi_get.read(client.api, stream, since)]) == []
 
     @pytest.mark.parametrize("leader", [False, True])
     async def test_no_message_is_passed_over_beside_an_emptied_file(
