@@ -221,5 +221,5 @@ def roles(race: Race, *, writers: int, committers: Sequence[float], extra: bool 
     found: list[Awaitable[None]] = [race.writer(number) for number in range(writers)]
     found += [race.committer(number, every) for number, every in enumerate(committers)]
     if extra:
-        found += [race.abandoner(1, 0.03), race.reader(2), race.collector(0, 0.1), race.loader(1), race.loader(2)]
+        found += [race.abandoner(1, 0.03), race.reader(2), race.collector(0, 1), race.loader(1), race.loader(2)]
     return found
