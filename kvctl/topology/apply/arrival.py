@@ -96,6 +96,7 @@ async def until_filled(
     deadline, pause = time.monotonic() + limit.total_seconds(), _FIRST_PAUSE
     remembered, quiet = time.monotonic(), _Quiet()
     while True:
+        quiet.ask()
         info = await streams.info(api, stream)
         messages = info["state"]["messages"]
         found = [await _progress(api, info, goal, quiet) for goal in wanted]
@@ -143,13 +144,17 @@ class _Quiet:
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, float]] = {}
+        self._asked = 0.0
+
+    def ask(self) -> None:
+        """Note that the states are requested now."""
+        self._asked = time.monotonic()
 
     def since(self, number: int, state: Any) -> float:
-        """Return the seconds for which the state has been this."""
-        now = time.monotonic()
+        """Return the seconds for which the state has been this at least: from its first answer to the last request."""
         if number not in self._last or self._last[number][0] != state:
-            self._last[number] = (state, now)
-        return now - self._last[number][1]
+            self._last[number] = (state, time.monotonic())
+        return self._asked - self._last[number][1]
 
 
 async def _goal(number: int, source: dict[str, Any], seen: Seen) -> Goal:
