@@ -71,12 +71,17 @@ async def read(
 
     `before` is called with each large entry, before it is taken.
 
-    A key overwritten before its turn comes later in the same reading: when nothing is left, every key is as of the last
-    revision read. Holds all keys. Raises BucketNotFound, ConflictError if writers are faster.
+    A key overwritten before its turn comes later in the same reading: when the server has no more to send, which its
+    count of pending entries does not tell, every key is as of the last revision read. Holds all keys. Raises
+    BucketNotFound, ConflictError if writers are faster.
     """
     live: Live[T] = Live()
-    await bucket.locate()
-    async with await bucket.watch(patient=False) as watcher, aclosing(_to_the_end(bucket.name, watcher)) as entries:
+    info = (await bucket.locate(fresh=True)).info
+    known = int(info["state"]["last_seq"]) if info else 0
+    async with (
+        await bucket.watch(follow=False) as watcher,
+        aclosing(_to_the_end(bucket.name, watcher, known)) as entries,
+    ):
         async for entry in entries:
             if before is not None and len(entry.value) > INLINE:
                 await before(entry)
@@ -130,27 +135,24 @@ async def record(
     return await record_stored(repository.store, repository.objects, branch, stored, info), live
 
 
-async def _to_the_end(bucket: str, watcher: Watcher) -> AsyncGenerator[Entry]:
-    """Yield entries up to one after which, when it was sent, there was none."""
-    deadline, left = None, 0
+async def _to_the_end(bucket: str, watcher: Watcher, known: int) -> AsyncGenerator[Entry]:
+    """Yield entries until the server has no more; `known` is the last revision at the start."""
+    deadline = None
     async with aclosing(watcher.batches()) as batches:
         while True:
             try:
                 async with asyncio.timeout(deadline and max(deadline - time.monotonic(), 0)):
-                    batch = await anext(batches)  # the watcher never ends by itself
+                    batch = await anext(batches, None)
             except TimeoutError:
                 raise ConflictError(
                     f"Bucket `{bucket}` has no consistent snapshot: it is written faster than it can be read",
                     hint="Run it closer to the server or when fewer writes happen",
                 ) from None
+            if batch is None:
+                return
             for entry in batch:
                 yield entry
-                left = entry.delta or 0
-                if not left and deadline:
-                    return
-            if not batch and not left:
-                return
-            if not batch:
+            if deadline is None and batch and batch[-1].revision > known:
                 deadline = time.monotonic() + CATCH_UP_DEADLINE_S
 
 
