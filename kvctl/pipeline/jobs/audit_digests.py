@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import is_tombstone
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
 from kvctl.pipeline.read.arrow_decoder import Decoder
@@ -25,7 +26,6 @@ from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.read.pushdown import Narrowing
 from kvctl.pipeline.spark import tasks
-from kvctl.topology.audit.comparison import is_deletion
 from kvctl.topology.audit.side import revision_digits
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import Transform
@@ -150,7 +150,7 @@ class _Sums(Decoder):
         for subject, revision, header, payload in entries:
             landed = land(subject)
             if landed is not None:
-                value = b"" if header and is_deletion(header) else b" " + payload
+                value = b"" if header and is_tombstone(header) else b" " + payload
                 slots.append(slot_of(landed))
                 digests.append(blake2b(landed + b" " + revision + value, digest_size=_DIGEST_BYTES).digest())
         lanes = np.frombuffer(b"".join(digests), _LANE).reshape(-1, _LANES).T

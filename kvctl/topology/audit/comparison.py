@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from kvctl.kv.entry import is_tombstone
+
 ORIGIN, REPLICA = 0, 1
 """The two sides."""
 
@@ -23,14 +25,9 @@ Marked = list[tuple[bytes, bytes]]
 
 def mark(header: bytes, payload: bytes, revision: bytes = b"") -> bytes:
     """Return a digest that agreeing entries share: operation and value, and the revision if given."""
-    if header and is_deletion(header):
+    if header and is_tombstone(header):
         return DELETED
     return blake2b(payload, digest_size=_DIGEST).digest() + revision
-
-
-def is_deletion(header: bytes) -> bool:
-    """Return whether a message with this header counts as a deleted key."""
-    return b"\r\nKV-Operation:" in header or b"\r\nNats-Marker-Reason:" in header
 
 
 class Comparison:
