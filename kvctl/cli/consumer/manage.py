@@ -323,11 +323,10 @@ async def _warn_if_late(session: Session, stream: str, made: "Config") -> None:
     from kvctl.jetstream.direct.multi_get_fallback import first_since
     from kvctl.units import parse_time
 
-    api, config = (await session.client()).api, made["config"]
+    api, config, begun = (await session.client()).api, made["config"], made["delivered"]["stream_seq"]
     first = await first_since(api, stream, parse_time(config["opt_start_time"]))
     for subject in config.get("filter_subjects") or [config.get("filter_subject") or ">"]:
         message = await from_leader(api, stream, seq=first, next_by_subj=subject)
-        begun = made["delivered"]["stream_seq"]
         if message is not None and message.sequence <= begun:
             session.warn(
                 f"The server begins consumer `{made['name']}` after message {begun}, but message {message.sequence} is "

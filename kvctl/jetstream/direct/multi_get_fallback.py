@@ -39,9 +39,9 @@ async def by_sequence(api: Api, stream: str, request: DirectRequest, *, leader: 
     Raises as `first_since`.
     """
     if request.start_time_ns is not None:
-        first, exists = await _first_since(api, stream, request.start_time_ns, leader=leader)
-        # After the last message of a lagging replica others may have messages that are older than the time.
-        sequence = first if exists or leader else BEYOND_ALL
+        first, end = await _first_since(api, stream, request.start_time_ns, leader=leader)
+        # After the end of a lagging replica others may have messages that are older than the time.
+        sequence = first or (end if leader else BEYOND_ALL)
         return replace(request, start_time_ns=None, sequence=sequence, next_for=request.next_for or ">")
     if request.up_to_time_ns is not None:
         after = await first_since(api, stream, request.up_to_time_ns + 1, leader=leader)
@@ -56,30 +56,30 @@ async def first_since(api: Api, stream: str, time_ns: int, *, leader: bool = Tru
     (2.15). So the message before it is read, and any earlier ones by bisection. Raises StreamNotFound; without
     `leader`, for any replica, NoResponders.
     """
-    return (await _first_since(api, stream, time_ns, leader=leader))[0]
+    first, end = await _first_since(api, stream, time_ns, leader=leader)
+    return first or end
 
 
-async def _first_since(api: Api, stream: str, time_ns: int, *, leader: bool) -> tuple[int, bool]:
-    """Return the sequence of `first_since`, and whether a message was read there.
+async def _first_since(api: Api, stream: str, time_ns: int, *, leader: bool) -> tuple[int | None, int]:
+    """Return the sequence of the first message of this time or later, None if there is none, and one after the last.
 
-    Each answer may come from another replica. So only messages lower the result, and not where a replica ends.
+    Each answer may come from another replica. So only messages lower the first sequence, and not where a replica ends.
     """
-    low, first = await _bounds(api, stream, leader=leader)
+    low, end = await _bounds(api, stream, leader=leader)
     hint = await _server_first(api, stream, time_ns, leader=leader)
-    exists = hint is not None
-    first = hint.sequence if hint else first
-    start, high, step = low, first, 1
+    first = hint.sequence if hint else None
+    start, high, step = low, first or end, 1
     while low < high:
         middle = max(low, high - step)
         message = await get(api, stream, DirectRequest(sequence=middle, next_for=">"), leader=leader)
         if message is not None and message.sequence < high and message.time_ns < time_ns:
             low = message.sequence + 1
         else:
-            if message is not None and message.time_ns >= time_ns and (not exists or message.sequence < first):
-                first, exists = message.sequence, True
+            if message is not None and message.time_ns >= time_ns:
+                first = min(first or message.sequence, message.sequence)
             high = middle
         step = step * 2 if low == start else max((high - low) // 2, 1)
-    return first, exists
+    return first, end
 
 
 async def _bounds(api: Api, stream: str, *, leader: bool) -> tuple[int, int]:
