@@ -26,6 +26,7 @@ from kvctl.errors import (
 from kvctl.server import Server, run_server
 from kvctl.wire import MAX_CONTROL_LINE, Inbox, decode_headers, encode_headers, status
 from tests.support.raw import RawClient
+from tests.support.socket_writes import recorded_writes
 from tests.support.waiting import until_async
 
 PATIENCE = timedelta(seconds=300)
@@ -164,10 +165,8 @@ class TestOnBothParsers:
     async def test_subscriptions_are_sent_with_the_requests_beside_them(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        writes: list[bytes] = []
         async with connected(server.url) as connection:
-            send = connection._client.send
-            monkeypatch.setattr(connection._client, "send", lambda data: [writes.append(data), send(data)])
+            writes = recorded_writes(connection, monkeypatch)
             for _ in range(3):
                 async with aclosing(connection.stream_replies("$JS.API.INFO", b"")) as replies:
                     assert await anext(replies)

@@ -6,6 +6,7 @@ from kvctl import Bucket, Client
 from kvctl.errors import ServerError, UsageError, WrongRevision
 from kvctl.jetstream.atomic_batch import LIMIT, BatchMessage, publish_batch
 from kvctl.tokens import header_lines
+from tests.support.socket_writes import recorded_writes
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
@@ -27,9 +28,7 @@ async def test_messages_are_stored_together_in_order(client: Client, bucket: Buc
 async def test_a_small_batch_is_one_write_to_the_socket(
     client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writes: list[bytes] = []
-    send = client.connection._client.send
-    monkeypatch.setattr(client.connection._client, "send", lambda data: [writes.append(data), send(data)])
+    writes = recorded_writes(client.connection, monkeypatch)
     await publish_batch(client.connection, [put(bucket, f"k.{number}") for number in range(16)])
     assert [data.count(b"HPUB") for data in writes] == [16]
 

@@ -24,6 +24,7 @@ from kvctl.versions.store.protocol import (
 )
 from kvctl.versions.store.store_subjects import subject_token
 from tests.support.raw import RawClient
+from tests.support.socket_writes import recorded_writes
 from tests.versions.conftest import stored
 
 P, Q = b"partition", b"other"
@@ -251,9 +252,7 @@ async def test_predicates_belong_to_one_stream(client: Client, store: BucketStor
 async def test_commit_and_diff_are_few_writes_to_the_socket(
     client: Client, store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writes: list[bytes] = []
-    send = client.connection._client.send
-    monkeypatch.setattr(client.connection._client, "send", lambda data: [writes.append(data), send(data)])
+    writes = recorded_writes(client.connection, monkeypatch)
     repository = Repository(store)
     await repository.init()
     await repository.put("main", "a", b"1")
