@@ -133,10 +133,12 @@ class Decider:
             return self._beside_others(asked, last, mine, since, whole)
         later = [(number, m) for number, m in mine if number > row.line and m.sequence not in self._matched]
         other = any(number <= row.line and not self._accounted(row, number, m) for number, m in mine)
-        if other or (later and (whole or (absent and self._history > 1))):
-            return Decision(Outcome.REFUSED, cause=_LATER if absent else ANOTHER)
+        # A row that was not written because it changed nothing leaves no trace either.
+        missing = later and not self._if_different
+        if other or (missing and (whole or _surrounded(row, mine) or (absent and self._history > 1))):
+            return Decision(Outcome.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
         follows = mine or any(m.sequence in self._matched for m in since[-1:])
-        if not whole and (later or not (follows or absent)):
+        if later or not (whole or follows or absent):
             self._owed |= {m.sequence: _digest(row, m) for number, m in later if not self._accounted(row, number, m)}
             return self._overtaken(since[-1].sequence)
         return self._on_condition(asked, last)
@@ -209,6 +211,12 @@ class Decider:
             error = mismatch(asked.row.key, asked.expected, WrongRevision("", found=revision))
             return Decision(Outcome.REFUSED, cause=error.message)
         return Decision(Outcome.WRITE, revision)
+
+
+def _surrounded(row: Row, mine: _Numbered) -> bool:
+    """Return whether an earlier row and then a later one are stored, between which this row would still be kept."""
+    before = min((m.sequence for number, m in mine if number < row.line), default=None)
+    return before is not None and any(number > row.line and m.sequence > before for number, m in mine)
 
 
 def _digest(row: Row, message: StoredMessage | None = None) -> int:

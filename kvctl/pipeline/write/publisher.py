@@ -20,11 +20,11 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.publish import PublishWindow
+from kvctl.jetstream.publish import PublishWindow, Unmatched
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.resume import all_arrived
-from kvctl.kv.load.row_frames import encode_plain, encode_rows, runs
+from kvctl.kv.load.row_frames import RUN_ROWS, encode_plain, encode_rows, runs
 from kvctl.kv.load.rows import UNCHECKED_KEY, Row
 from kvctl.kv.load.target import Target
 from kvctl.kv.write.conditional_write import explained
@@ -86,6 +86,7 @@ class Publisher(BulkWriter):
         self._resolver.began = plan.floor
         self._looking = plan.begun or plan.if_different
         self._revision = plan.since or 0
+        self._run_rows = RUN_ROWS
         self._chunks: deque[Chunk] = deque()
         """Chunks with rows without an outcome."""
         self._lost: set[int] = set()
@@ -163,12 +164,12 @@ class Publisher(BulkWriter):
         """Yield row numbers of runs, with the functions that encode them."""
         prefix, ids = self._target.binding.write_prefix, self._plan.ids
         if self._plain(chunk):
-            for part in runs(range(len(chunk.keys)), chunk.largest):
+            for part in runs(range(len(chunk.keys)), chunk.largest, self._run_rows):
                 columns = chunk.keys[part.start : part.stop], chunk.values[part.start : part.stop]
                 encode = partial(encode_plain, prefix, ids.opening, DIGITS, chunk.first + part.start, *columns)
                 yield range(chunk.first + part.start, chunk.first + part.stop), encode
             return
-        for places in runs(list(chunk.places()), chunk.largest):
+        for places in runs(list(chunk.places()), chunk.largest, self._run_rows):
             rows = [chunk.asked(at).row for at in places]
             yield [row.line for row in rows], partial(encode_rows, prefix, ids.block, rows)
 
@@ -199,6 +200,8 @@ class Publisher(BulkWriter):
         self._revision = max(self._revision, revisions[-1])
 
     def _failed(self, number: int, error: KvctlError) -> None:
+        if isinstance(error, Unmatched):
+            self._run_rows = 1  # from the next chunk on each row has its own answer
         if isinstance(error, LOST):
             self._lost.add(number)
         elif isinstance(error, _REFUSED):

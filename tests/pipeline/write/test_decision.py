@@ -46,6 +46,8 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
         (1, 5, "v", [mine(9, 7, "w")], Outcome.STORED),  # a later row of the key pushed it out
         (5, 5, "v", [mine(9, 7, "w")], Outcome.REFUSED),  # it would stand there, too
         (1, 5, "v", [mine(9, 2, "w")], Outcome.WRITE),
+        (2, 5, "w", [mine(8, 3, "v"), mine(9, 7, "x")], Outcome.REFUSED),  # it would stand between them
+        (2, 5, "w", [mine(8, 7, "x"), mine(9, 3, "v")], Outcome.STORED),
         (5, 5, "v", [mine(9, 2)], Outcome.WRITE),  # an earlier row with the same value
         (5, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),  # row 2 is another now, and so may this one be
         (1, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),
@@ -180,6 +182,14 @@ def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too(
     decider.note([row(0)])
     assert decider.decide(Asked(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
     assert decider.decide(Asked(row(0)), mine(10, 0, "x"), [mine(10, 0, "x")]).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize("history", [1, 2, 5])
+def test_a_row_that_changed_nothing_is_not_missing(history: int) -> None:
+    decider = Decider(IDS, WriteMode.PUT, history, if_different=True)
+    decider.note([row(0, "old"), row(1, "new")])
+    decision = decider.decide(Asked(row(0, "old")), mine(9, 1, "new"), [mine(9, 1, "new")])
+    assert decision.outcome is Outcome.STORED, decision
 
 
 def test_ids_are_read_back() -> None:

@@ -307,6 +307,47 @@ async def test_full_bucket_ends_the_write(client: kvctl.Client, bucket_name: str
     assert "--max-bytes" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("history", [1, 3])
+@pytest.mark.parametrize("keys", [2, 1000])
+async def test_refused_rows_of_a_run_are_known(
+    client: kvctl.Client, bucket_name: str, raw: RawClient, history: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is lowered after the look at it. Of the rows in flight then, those since replaced count as written."""
+    monkeypatch.setattr("kvctl.pipeline.write.publisher.WINDOW_ROWS", 300)
+    await client.create_bucket(bucket_name, history=history)
+    target = await target_of(client.bucket(bucket_name))
+    raw.api(f"STREAM.UPDATE.KV_{bucket_name}", {**target.info["config"], "max_msg_size": 100})
+    rows = [{"key": f"k.{n % keys}", "value": b"%d" % n + b"x" * (200 if n % 7 == 3 else 0)} for n in range(1000)]
+    rejected: dict[int, str] = {}
+
+    def reject(chunk: Chunk, causes: dict[int, str]) -> None:
+        rejected.update({chunk.first + at: cause for at, cause in causes.items()})
+
+    publisher = Publisher(target, Plan(ids=ids_of("JOB", 0, target), since=0), reject)
+    counts = await publisher.run(chunks(rows, 100, WriteMode.PUT))
+    assert (counts.written, counts.rejected) == (1000 - len(rejected), len(rejected))
+    too_large = {n for n in range(1000) if n % 7 == 3}
+    assert rejected.keys() <= too_large
+    assert rejected.keys() >= {n for n in too_large if n >= 500 or keys == 1000}
+    wanted: dict[str, list[bytes]] = {}
+    for n, row in enumerate(rows):
+        if n not in rejected:
+            wanted.setdefault(row["key"], []).append(row["value"])
+    stored: dict[str, list[bytes]] = {}
+    for key, value, _ in await contents(client, bucket_name):
+        stored.setdefault(key, []).append(value)
+    assert differences(stored, {key: values[-history:] for key, values in wanted.items()}) == []
+
+
+@pytest.mark.parametrize("bucket", [1, 5], indirect=True)
+async def test_a_retry_accepts_rows_that_changed_nothing(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+    rows = [{"key": "k", "value": value} for value in (b"1", b"1", b"2")]
+    task = Task(client, bucket, if_different=True)
+    assert await task(rows) == (2, 1, 0)
+    assert await task(rows, begun=True, since=0) == (3, 0, 0)
+    assert (last_seq(raw, bucket), task.rejected) == (2, {})
+
+
 async def test_bucket_deleted_concurrently_ends_the_write(own_server: Server, bucket_name: str) -> None:
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
