@@ -7,6 +7,7 @@ changes are already committed.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from kvctl.versions.branch import (
 )
 from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.staging import STAGING, StagingRecord
+from kvctl.versions.branch.staging_writer import WrittenEpoch
 from kvctl.versions.model import DROPPED, Commit, Head, check_text, decode_staged, leaf_value, staged_leaf_value
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
 from kvctl.versions.tree.objects import OBJECTS, Objects
@@ -84,9 +86,9 @@ class _Prepared:
 
 
 async def commit(
-    store: Store, objects: Objects, branch: str, info: CommitInfo, *, written: bytes | None = None
+    store: Store, objects: Objects, branch: str, info: CommitInfo, *, written: WrittenEpoch | None = None
 ) -> Commit:  # fmt: skip
-    """Commit the staged changes; `written` is the partition of an epoch that is not empty, as far as known.
+    """Commit the staged changes; `written` is an epoch that is not empty, as far as known.
 
     Raises NothingToCommit, BranchNotFound, Broken, ConflictError after too many retries.
     """
@@ -98,7 +100,7 @@ async def commit(
         if not info.allow_empty:
             _check_left(own, state)
         if prepared is None or not _still_good(prepared, state):
-            prepared = await _prepare(store, objects, state, info)
+            prepared = await _prepare(store, objects, state, info, sorted({*written.keys}) if written else [])
         if prepared.commit.root == state.head.root and not info.allow_empty:
             if await forget(store, state, prepared.epochs):
                 raise NothingToCommit(f"The changes staged on `{branch}` do not change its content")
@@ -201,35 +203,48 @@ async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> boo
 
 
 async def _seal(
-    store: Store, branch: str, info: CommitInfo, written: bytes | None = None
+    store: Store, branch: str, info: CommitInfo, written: WrittenEpoch | None = None
 ) -> tuple[str | None, BranchState]:
     """Close the current epoch, unless nothing is staged there or another commit does it.
 
     An epoch that was written to needs no look: if its changes were dropped since, it is forgotten like changes without
-    effect. Returns the last one sealed, and the branch's state after that. Raises NothingToCommit.
+    effect, and sealed while the state is read. Returns the last one sealed, and the branch's state after that. Raises
+    NothingToCommit.
     """
+    early = None if written is None or sealed_epochs.due(written.record.staging) else written.record
     first: str | None = None
     for _ in range(staging.MAX_ATTEMPTS):
-        state = await branch_state.read(store, branch)
+        state, record = await asyncio.gather(branch_state.read(store, branch), _sealed(store, branch, early))
+        if early is not None and record is not None:
+            return early.staging.epoch, replace(state, held=record)
+        early = None
         held = state.held.staging
         first = first or held.epoch
         if held.epoch != first:
             return first, state
-        if staging.partition_of(held.epoch) != written and await nothing(store, [held.epoch]):
+        known = written is not None and held.epoch == written.record.staging.epoch
+        if not known and await nothing(store, [held.epoch]):
             if info.allow_empty or not await nothing(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None, state
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="Pass `--allow-empty` to commit anyway")
         if sealed_epochs.due(held):
             await sealed_epochs.fold(store, state)
             continue
-        after = held.sealing(staging.new_epoch(), time.time())
-        try:
-            predicate = await store.set_if(STAGING, branch.encode(), after.encode(), state.held.predicate)
-        except PredicateFailed:
-            await staging.pause()
-        else:
-            return held.epoch, replace(state, held=StagingRecord(after, predicate))
+        if (record := await _sealed(store, branch, state.held)) is not None:
+            return held.epoch, replace(state, held=record)
+        await staging.pause()
     raise staging.busy(branch)
+
+
+async def _sealed(store: Store, branch: str, held: StagingRecord | None) -> StagingRecord | None:
+    """Close the current epoch of a staging record, and return the new record; None if it was replaced, or for none."""
+    if held is None:
+        return None
+    after = held.staging.sealing(staging.new_epoch(), time.time())
+    try:
+        return StagingRecord(after, await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate))
+    except PredicateFailed:
+        return None
 
 
 def _check_left(own: str | None, state: BranchState) -> None:
@@ -263,24 +278,30 @@ def _still_good(prepared: _Prepared, state: BranchState) -> bool:
     )
 
 
-async def _prepare(store: Store, objects: Objects, state: BranchState, info: CommitInfo) -> _Prepared:
+async def _prepare(
+    store: Store, objects: Objects, state: BranchState, info: CommitInfo, likely: Sequence[bytes]
+) -> _Prepared:  # fmt: skip
     epochs = state.held.staging.sealed
-    tree = await _with_changes(store, objects, bytes.fromhex(state.head.root), epochs)
+    tree = await _with_changes(store, objects, bytes.fromhex(state.head.root), epochs, likely)
     made = await _commit_of(store, state.head, tree.root, info, None)
     together = {} if tree.root.hex() == state.head.root else await _go_first(objects, tree.objects)
     return _Prepared(made, epochs, together, state.collections.collection.begun)
 
 
-async def _with_changes(store: Store, objects: Objects, root: bytes, epochs: Sequence[str]) -> Tree:
+async def _with_changes(
+    store: Store, objects: Objects, root: bytes, epochs: Sequence[str], likely: Sequence[bytes]
+) -> Tree:  # fmt: skip
     """Return the tree with the changes of epochs, and its objects that are not stored yet.
 
     Values are read when they are stored. The changes go into the tree part by part, as many as fit into PART_BYTES.
+    What is needed for `likely` keys is read while the changes are listed.
     """
     edits: list[Edit] = []
     large: Made = {}
     size = 0
-    async with aclosing(staging.batches(store, epochs)) as changes:
+    async with objects.ahead(root, likely) as prepared, aclosing(staging.batches(store, epochs)) as changes:
         async for some in changes:
+            await prepared
             more, apart = edits_of((key, decode_staged(value)) for key, value in some)
             edits += more
             large |= apart

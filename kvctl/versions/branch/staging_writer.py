@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kvctl.errors import UsageError
 from kvctl.versions.branch import staging
-from kvctl.versions.branch.staging import STAGING
+from kvctl.versions.branch.staging import STAGING, StagingRecord
 from kvctl.versions.model import encode_staged
 from kvctl.versions.store.protocol import (
     Change,
@@ -20,15 +20,21 @@ from kvctl.versions.store.protocol import (
     Store,
 )
 
+RECENT_KEYS = 16
+"""Number of keys that a session remembers of what it staged."""
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Epoch:
-    """Epoch that a branch's writes go to, and the condition that they still do."""
+class WrittenEpoch:
+    """Epoch that this session staged changes into last, and the condition that a branch's writes still go there."""
 
+    record: StagingRecord
     partition: bytes
     fence: Condition
+    keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_KEYS))
+    """Keys that were staged last."""
 
 
 class Writer:
@@ -36,7 +42,7 @@ class Writer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._epochs: dict[str, _Epoch] = {}
+        self._epochs: dict[str, WrittenEpoch] = {}
         self._reading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
@@ -58,7 +64,7 @@ class Writer:
         self.check(value)
         staged = encode_staged(value)
         return await self._staged(
-            branch, lambda epoch: self._store.put_while(epoch.fence, epoch.partition, key, staged)
+            branch, (key,), lambda epoch: self._store.put_while(epoch.fence, epoch.partition, key, staged)
         )
 
     async def put_many(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> list[Predicate]:
@@ -69,22 +75,24 @@ class Writer:
         """
         self.check_all(value for _, value in changes)
 
-        async def write(epoch: _Epoch) -> list[Predicate]:
+        async def write(epoch: WrittenEpoch) -> list[Predicate]:
             written = [Change(epoch.partition, key, encode_staged(value)) for key, value in changes]
             return await self._store.write([epoch.fence], written)
 
-        return await self._staged(branch, write)
+        return await self._staged(branch, [key for key, _ in changes[-RECENT_KEYS:]], write)
 
-    def epoch(self, branch: str) -> bytes | None:
-        """Return the partition of the epoch that this session staged changes into last; None if unknown."""
-        known = self._epochs.get(branch)
-        return None if known is None else known.partition
+    def epoch(self, branch: str) -> WrittenEpoch | None:
+        """Return the epoch that this session staged changes into last; None if unknown."""
+        return self._epochs.get(branch)
 
-    async def _staged(self, branch: str, write: Callable[[_Epoch], Awaitable[T]]) -> T:
+    async def _staged(
+        self, branch: str, keys: Iterable[bytes], write: Callable[[WrittenEpoch], Awaitable[T]]
+    ) -> T:  # fmt: skip
         epoch = self._epochs.get(branch)
         for attempt in range(staging.MAX_ATTEMPTS):
             if epoch is None:
                 epoch = await self._epoch_after(branch, None)
+            epoch.keys.extend(keys)
             try:
                 return await write(epoch)
             except PredicateFailed:
@@ -93,7 +101,7 @@ class Writer:
                 epoch = await self._epoch_after(branch, epoch)
         raise staging.busy(branch)
 
-    async def _epoch_after(self, branch: str, refused: _Epoch | None) -> _Epoch:
+    async def _epoch_after(self, branch: str, refused: WrittenEpoch | None) -> WrittenEpoch:
         """Return an epoch other than the one refused; of many refused tasks, one asks. Raises BranchNotFound."""
         async with self._reading[branch]:
             known = self._epochs.get(branch)
@@ -101,5 +109,6 @@ class Writer:
                 self._epochs.pop(branch, None)
                 held = await staging.read(self._store, branch)
                 fence = Condition(STAGING, branch.encode(), held.predicate)
-                known = self._epochs[branch] = _Epoch(staging.partition_of(held.staging.epoch), fence)
+                known = WrittenEpoch(held, staging.partition_of(held.staging.epoch), fence)
+                self._epochs[branch] = known
             return known

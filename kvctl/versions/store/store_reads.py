@@ -95,7 +95,11 @@ async def partition(bucket: Bucket, head: str) -> list[StoredMessage] | None:
 async def newest(bucket: Bucket, head: str) -> StoredMessage | None:
     """Return the newest message, deletions included, of all keys with a prefix, from the leader."""
     binding = bucket.binding
-    return await direct_get.from_leader(binding.api, binding.stream, last_by_subj=binding.subject(f"{head}*"))
+    subject = binding.subject(f"{head}*")
+    answers = await last_of_each(binding.api, binding.stream, [subject], leader=True)
+    if subject in answers:
+        return answers[subject]
+    return await direct_get.from_leader(binding.api, binding.stream, last_by_subj=subject)  # no answer: with retries
 
 
 async def _at_once(binding: Binding, subjects: Sequence[str], reached: int) -> list[StoredMessage] | None:
@@ -123,9 +127,6 @@ async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> d
     binding = bucket.binding
     if not keys:
         return {}
-    if len(keys) == 1 and not leader:
-        message = await direct_get.last(binding.api, binding.stream, binding.subject(keys[0]))
-        return _living(binding, [message] if message else [])
     subjects = [binding.subject(key) for key in keys]
     answers = await last_of_each(binding.api, binding.stream, subjects, leader=leader)
     found = _living(binding, [message for message in answers.values() if message is not None])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 from kvctl.errors import KvctlError
 from kvctl.versions.model import apart_id, inline_value
@@ -19,7 +19,7 @@ from kvctl.versions.tree.tree import (
     Tree,
     child_of,
 )
-from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, Edit, update
+from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, Edit, read_for, update
 
 OBJECTS = b"objects"
 AHEAD = 64
@@ -53,6 +53,20 @@ class Objects:
         except StopIteration as end:
             result: T = end.value
             return result
+
+    @asynccontextmanager
+    async def ahead(self, root: bytes, keys: Sequence[bytes]) -> AsyncIterator[asyncio.Task[None]]:
+        """During the block, read and cache what `updated` needs to change these sorted keys; yields the task."""
+
+        async def read() -> None:
+            with suppress(KvctlError):  # `updated` reads what is missing
+                await self.run(read_for(root, keys))
+
+        task = asyncio.create_task(read())
+        try:
+            yield task
+        finally:
+            await _stopped(task)
 
     async def updated(self, root: bytes, edits: Sequence[Edit]) -> Tree:
         """Return the tree with these changes; most of its new objects are stored, the rest are in it. Raises Broken."""
@@ -153,7 +167,7 @@ class Objects:
         return found
 
 
-async def _stopped(task: asyncio.Task[dict[bytes, bytes]] | None) -> None:
+async def _stopped(task: asyncio.Task[Any] | None) -> None:
     """Cancel a read whose result is not needed."""
     if task is not None:
         task.cancel()

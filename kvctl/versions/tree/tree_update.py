@@ -64,6 +64,11 @@ def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Read
     return Tree(root, {}) if tree.root == root else tree
 
 
+def read_for(root: bytes, keys: Sequence[bytes]) -> Reading[None]:
+    """Read the chunks that sorted keys belong to."""
+    yield from _Old(root).prefetch(0, keys)
+
+
 class _Old:
     """The tree before the update, as far as it has been read."""
 

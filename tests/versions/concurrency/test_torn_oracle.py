@@ -101,7 +101,7 @@ async def test_torn_reads_lose_no_acknowledged_write(
 
     def others(own: Repository, number: int) -> list[Callable[[], Awaitable[object]]]:
         return [
-            lambda: own.commit("main", "m"), lambda: own.commit("main", "m"), lambda: own.commit("main", "m"),
+            lambda: own.commit("main", "m"), lambda: own.commit("main", "m"), lambda: staged_commit(own),
             lambda: staging.seal(store, "main"),
             lambda: own.merge("side", "main", strategy=Strategy.DEST_WINS, squash=dice.random() < 0.5),
             lambda: own.reset_prefix("main", "scratch"), lambda: own.put("main", "scratch.x", b"x"),
@@ -195,3 +195,10 @@ def paced(store: Store, dice: random.Random) -> SteppedStore:
 async def abandoned(store: Store, dice: random.Random) -> None:
     with suppress(Killed):
         await Repository(SteppedStore(store, Fuse(dice.randrange(1, 6), kill=True))).commit("main", "m")
+
+
+async def staged_commit(own: Repository) -> None:
+    """Commit an epoch that this session has written to, and so seals before it has read the branch."""
+    await own.put("main", "scratch.y", b"y")
+    await asyncio.sleep(0)
+    await own.commit("main", "m")
