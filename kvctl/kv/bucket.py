@@ -307,7 +307,7 @@ class Bucket(Handle):
 
         Names and sizes are checked as items arrive: UsageError ends the run with everything before it written. After a
         lost connection, unacknowledged writes are found by their identity, or sent again on condition that nobody else
-        has written the key since.
+        has written the key since. One that a later item of its key replaced, without a trace, counts as written.
         """
         from kvctl.kv.write import bulk_put
 

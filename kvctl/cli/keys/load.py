@@ -135,6 +135,9 @@ def _show(session: Session, loaded: "RowCounts", *, dry_run: bool) -> None:
     if session.options.output is None and not session.terminal.is_terminal:
         counts = ", ".join(f"{count:,} {what}" for what, count in row.items())
         session.note(f"Dry run: {counts}" if dry_run else counts, always=True)
+    if loaded.presumed:
+        rows = f"{counted(loaded.presumed, 'written row')} {'was' if loaded.presumed == 1 else 'were'}"
+        session.note(f"{rows} replaced by later rows; the bucket does not show if they were stored before", always=True)
 
 
 async def _load(session: Session, target: Target, source: "LoadInput", options: "LoadOptions") -> "RowCounts":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 FLOOR_ROWS = 500
@@ -30,7 +31,7 @@ class Floors:
 
 
 class Acknowledged:
-    """Highest acknowledged line and revision, and the last acknowledged row of each recent key."""
+    """Highest acknowledged line and revision, and the recent acknowledged rows of each key."""
 
     def __init__(self, revision: int) -> None:
         self.line = 0
@@ -39,8 +40,8 @@ class Acknowledged:
         self._recent: deque[tuple[int, Sequence[str], Sequence[int]]] = deque()
         """First line, keys and revisions of the last runs of consecutive rows."""
         self._rows = 0
-        self._last: dict[str, tuple[int, int]] | None = None
-        """Line and revision of each recent key, once they were asked for."""
+        self._found: dict[str, list[tuple[int, int]]] | None = None
+        """Lines and revisions of each key's recent rows, ascending, once they were asked for."""
 
     def note(self, line: int, key: str, revision: int) -> None:
         """Note that a row is stored at a revision."""
@@ -54,25 +55,33 @@ class Acknowledged:
         self._rows += len(keys)
         while self._rows > RECENT_ROWS:
             self._rows -= len(self._recent.popleft()[1])
-        if self._last is not None:
-            self._add(self._last, line, keys, revisions)
+        if self._found is not None:
+            self._add(self._found, line, keys, revisions)
 
     def sent_up_to(self, line: int) -> None:
         """Note that all rows up to this line were sent."""
         self._floors.sample(line, self.revision)
-        self._last = None
+        self._found = None
 
     def floor(self, line: int, key: str) -> int:
-        """Return a revision that the row is above, if stored."""
-        if self._last is None:
-            self._last = {}
+        """Return a revision that the row is above, if stored: at best that of the key's row before it."""
+        rows = self._rows_of(key)
+        at = bisect_left(rows, (line, 0))
+        return max(self._floors.of(line), rows[at - 1][1] if at else 0)
+
+    def followed(self, line: int, key: str) -> bool:
+        """Return True if a later row of the key is stored."""
+        rows = self._rows_of(key)
+        return bool(rows) and rows[-1][0] > line
+
+    def _rows_of(self, key: str) -> Sequence[tuple[int, int]]:
+        if self._found is None:
+            self._found = defaultdict(list)
             for run in self._recent:
-                self._add(self._last, *run)
-        last, revision = self._last.get(key, (0, 0))
-        return max(self._floors.of(line), revision if last < line else 0)
+                self._add(self._found, *run)
+        return self._found.get(key, ())
 
     @staticmethod
-    def _add(last: dict[str, tuple[int, int]], line: int, keys: Sequence[str], revisions: Sequence[int]) -> None:
+    def _add(found: dict[str, list[tuple[int, int]]], line: int, keys: Sequence[str], revisions: Sequence[int]) -> None:
         for number, (key, revision) in enumerate(zip(keys, revisions, strict=True), line):
-            if number > last.get(key, (0, 0))[0]:  # rows that were looked up are noted after later ones
-                last[key] = number, revision
+            insort(found[key], (number, revision))  # rows that were looked up are noted after later ones

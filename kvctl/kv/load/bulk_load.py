@@ -20,6 +20,7 @@ from kvctl.kv.load.resume import Stored, stored_rows
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow
 from kvctl.kv.load.target import Target, target_of
+from kvctl.kv.write.identity import Series, most_bytes
 
 SHORTER_HISTORY = "shorter-history"
 
@@ -63,12 +64,14 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
     with ExitStack() as stack:
         progress = await _progress_file(source, target, options)
         start = _start(stack.enter_context(progress), options) if progress is not None else None
-        stored = Stored()
+        most = most_bytes(target.binding.api.connection.max_payload, target.info["config"])
+        ids, stored = Series(most), Stored()
         if start is not None:
+            ids = Series(min(most, start.most), start.series.encode())
             coming = (batch._replace(rows=target.acceptable(batch.rows)) for batch in source.batches(start.line))
-            stored = await stored_rows(target.binding, start, coming, target.history)
+            stored = await stored_rows(target.binding, target.info, ids, start, coming)
         loader = Loader(
-            bucket, target, options.mode,
+            bucket, target, ids, options.mode,
             dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
             advance_rows=options.advance_rows,
         )  # fmt: skip

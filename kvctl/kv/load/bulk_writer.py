@@ -48,6 +48,8 @@ class RowCounts:
     written: int = 0
     unchanged: int = 0
     rejected: int = 0
+    presumed: int = 0
+    """Number of written rows that later rows of their keys replaced before the answer was known."""
 
 
 class BulkWriter(ABC):

@@ -23,7 +23,7 @@ from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream.stream_info import StreamInfo
 
 SUFFIX = ".kvctl-progress"
-VERSION = 2
+VERSION = 3
 _GENERATED_NAME = re.compile(r"N[A-Z2-7]{55}\Z")
 """Generated name of an unnamed server, which changes at each start."""
 
@@ -59,6 +59,11 @@ class Position:
     written: int = 0
     unchanged: int = 0
     rejected: int = 0
+    presumed: int = 0
+    series: str = ""
+    """Prefix of the rows' identities."""
+    most: int = 0
+    """Size of the largest message: larger rows have no identity."""
 
 
 def path_for(file: str) -> Path:
@@ -204,11 +209,11 @@ def _lock(descriptor: int) -> None:
 
 
 def _read(path: Path) -> tuple[Task, Position] | None:
-    """Parse the file; None if it cannot be read. Raises ConflictError for a newer version."""
+    """Parse the file; None if it cannot be read. Raises ConflictError for another version."""
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
-        if document["version"] > VERSION:
-            raise ConflictError(f"`{path}` has version {document['version']}; this kvctl supports version {VERSION}")
+        if document["version"] != VERSION:
+            raise _refusal(f"`{path}` has version {document['version']}; this kvctl supports version {VERSION}")
         return Task(**document["task"]), Position(**document["position"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 
 from kvctl.errors import (
@@ -31,7 +32,7 @@ from kvctl.kv.load.rows import BadRow, PlainRows, Row
 from kvctl.kv.load.save_points import SavePoints
 from kvctl.kv.load.target import Target
 from kvctl.kv.write.conditional_write import NO_STORAGE
-from kvctl.kv.write.identity import Series, most_bytes
+from kvctl.kv.write.identity import Series
 
 _FULL = (10077,)
 """Server errors of a full bucket."""
@@ -49,7 +50,7 @@ class Loader(BulkWriter):
     """A load. `rejected` is called with every row that is not written."""
 
     def __init__(
-        self, bucket: Bucket, target: Target, mode: Mode = Mode.PUT, *, dry_run: bool = False,
+        self, bucket: Bucket, target: Target, ids: Series, mode: Mode = Mode.PUT, *, dry_run: bool = False,
         rejected: Callable[[BadRow], None] = lambda _: None, progress: ProgressFile | None = None,
         advance: Callable[[int], None] = lambda _: None, advance_rows: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
@@ -65,9 +66,9 @@ class Loader(BulkWriter):
         self._advance = advance
         self._advance_rows = advance_rows
         self._current = Current(target.binding, target.info)
-        self._ids = Series(most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
-        self._reconciler = WriteReconciler(self._current, self._settled, self._ids, target.history)
+        self._ids = ids
         self._acknowledged = Acknowledged(int(target.info["state"]["last_seq"]))
+        self._reconciler = WriteReconciler(self._current, self._settled, self._ids, target.history, self._acknowledged)
         self._run_rows = row_frames.RUN_ROWS
         self._line = 0
         """Last line of which all rows have been sent."""
@@ -86,18 +87,18 @@ class Loader(BulkWriter):
         on cancellation.
         """
         start = start or Position(revision=self._acknowledged.revision)
-        self.counts = RowCounts(start.written, start.unchanged, start.rejected)
+        start = replace(start, series=self._ids.prefix.decode(), most=self._ids.most)
+        self.counts = RowCounts(start.written, start.unchanged, start.rejected, start.presumed)
         self._line = start.line
         self._save_points = SavePoints(self._progress, start)
         self._stored = stored or Stored()
-        skip = dict(self._stored.counts)
         connection = self._binding.api.connection
         self._window = PublishWindow(connection, self._done, self._failed, all_done=self._all_done, window=WINDOW_ROWS)
         try:
             async with self._window:
                 self._save()
                 async for batch in batches:
-                    await self._take(batch, skip)
+                    await self._take(batch)
                 await self._settle()
         except BaseException as error:
             self._save()
@@ -110,16 +111,14 @@ class Loader(BulkWriter):
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    async def _take(self, batch: Batch, skip: dict[str, int]) -> None:
+    async def _take(self, batch: Batch) -> None:
         if self._save_points.must_precede(batch.line):
             self._save()
         for bad in batch.bad:
             self._reject(bad.line, bad.reason)
         rows = self._target.acceptable(batch.rows, self._reject)
-        if skip:
-            rows = self._not_skipped(rows, skip)
-        if self._stored.doubtful and self._line < self._stored.until:
-            rows = [row for row in rows if self._certain(row)]
+        if self._line < self._stored.until:
+            rows = [row for row in rows if self._is_due(row)]
         if self._mode is Mode.PUT and not self._dry_run:
             await self._send_runs(self._runs(rows))
         else:
@@ -138,25 +137,14 @@ class Loader(BulkWriter):
             for part in row_frames.separated(run, self._ids):
                 yield part, row_frames.encoder(self._binding.write_prefix, self._ids, part)
 
-    def _not_skipped(self, rows: Sequence[Row], skip: dict[str, int]) -> list[Row]:
-        kept = []
-        for row in rows:
-            left = skip.get(row.key, 0)
-            if not left:
-                kept.append(row)
-                continue
-            self.counts.written += 1
-            skip[row.key] = left - 1
-            if left == 1:
-                del skip[row.key]
-        return kept
-
-    def _certain(self, row: Row) -> bool:
-        """Return True if the row cannot be stored and overwritten by somebody else already."""
-        if row.key not in self._stored.doubtful or row.line > self._stored.until:
+    def _is_due(self, row: Row) -> bool:
+        """Return True if the row has to be written; count it if the interrupted load sent it."""
+        outcome = self._stored.outcomes.get(row.line)
+        if outcome is None:
             return True
-        text = f"`{row.key}` was written by another client since the interruption; the row may already be stored"
-        self._reject(row.line, text)
+        if outcome is Outcome.MISSED and self._mode is not Mode.PUT:
+            outcome = Outcome.EXISTS  # it changed nothing when the load came to it
+        self._count(row, outcome)
         return False
 
     def _creations(self, rows: list[Row]) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
@@ -234,13 +222,15 @@ class Loader(BulkWriter):
                 await all_arrived(self._binding)
         if self._conflicts:
             await self._resolve_conflicts()
+        # Only a resumed load recognizes these, and they hide what they replaced.
+        nameless = {row.key for row, _ in self._lost.values() if not self._ids.fits(row.header, row.value)}
         while self._lost:
             lost = [self._lost[line] for line in sorted(self._lost)]
-            chunk = next(self._current.chunks([row for row, _ in lost]))
+            rows = [row for row, _ in lost if row.key not in nameless]
             try:
-                await self._reconciler.settle(
-                    [(row, self._acknowledged.floor(row.line, row.key)) for row in chunk], create=create
-                )
+                if not rows:
+                    raise OutcomeUnknown("The rows have no room for an identity")
+                await self._reconciler.settle(next(self._current.chunks(rows)), create=create)
             except KvctlError as error:
                 if self._fatal is None and isinstance(error, (OutcomeUnknown, PermissionDenied)):
                     raise self._unknown(lost[0][1]) from None
@@ -252,16 +242,24 @@ class Loader(BulkWriter):
     def _settled(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
         del self._lost[row.line]
         if outcome is Outcome.WRITTEN:
-            self._done(row, revision)
+            self._acknowledged.note(row.line, row.key, revision)
+        self._count(row, outcome)
+
+    def _count(self, row: Row, outcome: Outcome | KvctlError) -> None:
+        if outcome is Outcome.WRITTEN:
+            self.counts.written += 1
         elif outcome is Outcome.EXISTS:
             self.counts.unchanged += 1
         elif outcome is Outcome.MISSED:
             self._reject(row.line, f"A later write of `{row.key}` was stored before it")
         elif outcome is Outcome.SUPERSEDED:
             self.counts.written += 1  # a row that later ones replaced leaves no trace
+            self.counts.presumed += 1
         elif outcome is Outcome.OVERTAKEN:
-            text = f"`{row.key}` was written by another client after the connection was lost"
+            text = f"`{row.key}` was written by another client after the interruption"
             self._reject(row.line, f"{text}; the row may already be stored")
+        elif outcome is Outcome.UNKNOWN:
+            self._reject(row.line, f"Equal rows of `{row.key}` cannot be told apart; the row may already be stored")
         elif of_the_row(outcome):
             self._reject(row.line, outcome.message)
         else:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from kvctl.errors import KvctlError, OutcomeUnknown
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.load.acknowledged import Acknowledged
 from kvctl.kv.load.bulk_writer import Reconciler, Retry, with_expected
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
@@ -26,6 +27,8 @@ class Outcome(Enum):
     """Another client's write of the key was stored; if this one was stored before it, later writes replaced it."""
     MISSED = auto()
     """A later write of the key was stored, and this one was not stored before it."""
+    UNKNOWN = auto()
+    """The row has no room for an identity, and entries equal to it do not show if one of them is this row."""
 
 
 OnOutcome = Callable[[Row, Outcome | KvctlError, int], object]
@@ -33,26 +36,30 @@ OnOutcome = Callable[[Row, Outcome | KvctlError, int], object]
 
 
 class WriteReconciler(Reconciler[tuple[Row, int]]):
-    """Resolver of writes of distinct keys, each with a revision that it is above, if stored.
+    """Resolver of writes of distinct keys.
 
-    The stream keeps `history` messages of a key; 0 or less for all.
+    The stream keeps `history` messages of a key; 0 or less for all. The acknowledged writes show above which revision
+    another one is, if stored.
     """
 
-    def __init__(self, current: Current, on_outcome: OnOutcome, ids: Series, history: int) -> None:
+    def __init__(
+        self, current: Current, on_outcome: OnOutcome, ids: Series, history: int, acknowledged: Acknowledged
+    ) -> None:
         super().__init__(current)
         self._ids = ids
         self._history = history
+        self._acknowledged = acknowledged
         self._on_outcome = on_outcome
         self._create = False
 
-    async def settle(self, rows: Sequence[tuple[Row, int]], *, create: bool) -> None:
-        """Find each row above its revision, or write it; with `create` only if the key does not live.
+    async def settle(self, rows: Sequence[Row], *, create: bool) -> None:
+        """Find each row, or write it; with `create` only if the key does not live.
 
         Each ends in one call of `on_outcome`. Raises OutcomeUnknown when the server stays unavailable, or earlier when
         it answers reads but acknowledges no repeated write.
         """
         self._create = create
-        await self._reconcile({row.key: (row, after) for row, after in rows})
+        await self._reconcile({row.key: (row, self._acknowledged.floor(row.line, row.key)) for row in rows})
 
     async def _look(self) -> list[Retry]:
         last = await self._current.last([row for row, _ in self._left.values()])
@@ -98,8 +105,9 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
                     return Outcome.WRITTEN, below[-1].sequence
                 if not self._replaced([*below, last]):
                     return Outcome.MISSED, after
-                later = (self._ids.number(last.header) or 0) > row.line
-                return Outcome.SUPERSEDED if later else Outcome.OVERTAKEN, after
+                later = any((self._ids.number(message.header) or 0) > row.line for message in (*below, last))
+                superseded = later or self._acknowledged.followed(row.line, row.key)
+                return Outcome.SUPERSEDED if superseded else Outcome.OVERTAKEN, after
         lives = operation_of(last.header)[0] is Operation.PUT
         return (Outcome.EXISTS, last.sequence) if self._create and lives else None
 

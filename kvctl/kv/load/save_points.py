@@ -48,12 +48,14 @@ class SavePoints:
         """Move the position to this line, below which all rows are done; later ones are above the revision."""
         later = sum(1 for rejected in self._rejected if rejected > line)
         self._rejected = deque(rejected for rejected in self._rejected if rejected > line)
-        self._position = Position(
+        self._position = replace(
+            self._position,
             line=line,
             revision=revision,
             written=counts.written,
             unchanged=counts.unchanged,
             rejected=counts.rejected - later,
+            presumed=counts.presumed,
         )
 
     def save(self) -> None:

@@ -69,7 +69,8 @@ class _Puts:
         self._ids = Series(most_bytes(self._connection.max_payload, info["config"]))
         self._current = Current(target, info)
         history = info["config"].get("max_msgs_per_subject", 0)
-        self._reconciler = WriteReconciler(self._current, self._settled, self._ids, history)
+        self._acknowledged = Acknowledged(info["state"]["last_seq"])
+        self._reconciler = WriteReconciler(self._current, self._settled, self._ids, history, self._acknowledged)
         self._window = PublishWindow(self._connection, self._done, self._failed, all_done=self._all_done, window=window)
         # A run of which some rows are refused is read again, which needs the stream.
         self._run_rows = 1 if info is UNREADABLE else max(1, min(RUN_ROWS, window // 4))
@@ -82,7 +83,6 @@ class _Puts:
         """Bytes of the values that are sent next."""
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
         """Items that a lost connection left open, by their numbers."""
-        self._acknowledged = Acknowledged(info["state"]["last_seq"])
 
     async def run(self, items: Items) -> PutSummary:
         """Write all items."""
@@ -162,9 +162,7 @@ class _Puts:
                 await all_arrived(self._target)
             while self._lost:
                 rows = [self._lost[number][0] for number in sorted(self._lost)]
-                chunk = next(self._current.chunks(rows))
-                floors = [(row, self._acknowledged.floor(row.line, row.key)) for row in chunk]
-                await self._reconciler.settle(floors, create=False)
+                await self._reconciler.settle(next(self._current.chunks(rows)), create=False)
         except KvctlError:
             lost, self._lost = self._lost, {}
             self._summary.failed += [

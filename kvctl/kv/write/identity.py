@@ -64,11 +64,14 @@ def stamped(header: bytes, identity: bytes) -> bytes:
 
 
 class Series:
-    """Identities of a bulk write with numbered rows. A message has room for `most` bytes."""
+    """Identities of a bulk write with numbered rows. A message has room for `most` bytes.
 
-    def __init__(self, most: int) -> None:
-        self._prefix = series()
-        self.opening = _OPENING + self._prefix
+    The prefix of an interrupted write names its rows again.
+    """
+
+    def __init__(self, most: int, prefix: bytes = b"") -> None:
+        self.prefix = prefix or series()
+        self.opening = _OPENING + self.prefix
         """Common beginning of the header blocks of rows with an identity, up to the row's number in hexadecimal."""
         self.most = most
 
@@ -89,7 +92,7 @@ class Series:
     def number(self, header: bytes) -> int | None:
         """Return the row of this bulk write that a message's header names; None for any other message."""
         identity = identity_of(header) or b""
-        return int(identity[len(self._prefix) :], 16) if identity.startswith(self._prefix) else None
+        return int(identity[len(self.prefix) :], 16) if identity.startswith(self.prefix) else None
 
 
 def most_bytes(max_payload: int, config: Mapping[str, Any]) -> int:

@@ -268,6 +268,20 @@ def test_an_ended_load_goes_on_and_writes_nothing_twice(
     assert os.listdir(many.parent) == ["many.ndjson"]
 
 
+def test_a_resumed_load_tells_how_many_rows_later_ones_replaced(
+    keyed: Keyed, tmp_path: Path, unique: Callable[..., str]
+) -> None:
+    bucket, file = unique(), tmp_path / "rows.ndjson"
+    keyed.raw.create_bucket(bucket, max_bytes=2000, discard="new")
+    rows = [("k", "first"), ("k", "last"), ("big", "x" * 3000)]
+    file.write_text("".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in rows))
+    assert keyed("load", bucket, str(file)).exit_code == 7
+    assert keyed("bucket", "edit", bucket, "--max-bytes", "100000").exit_code == 0
+    resumed = keyed("load", bucket, str(file), "--resume")
+    assert (resumed.exit_code, resumed.out) == (0, "3\t0\t0\n")
+    assert "1 written row was replaced by later rows; the bucket does not show" in resumed.err
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(keyed: Keyed, tmp_path: Path, start: Callable[..., Any]) -> None:
     """Peak memory at a million rows within 30 MB of that at ten thousand, for both."""

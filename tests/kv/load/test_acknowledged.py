@@ -1,4 +1,4 @@
-"""Rows noted in any order: the last one of a key shows above which revision a later one is."""
+"""Rows noted in any order: the ones of a key show above which revision another is, and if a later one is stored."""
 
 from kvctl.kv.load.acknowledged import Acknowledged
 
@@ -10,3 +10,11 @@ def test_a_row_looked_up_after_later_ones_does_not_lower_the_floor() -> None:
     assert acknowledged.floor(9, "k") == 7
     acknowledged.note(2, "k", 6)
     assert acknowledged.floor(9, "k") == 7
+
+
+def test_the_floor_of_a_row_between_acknowledged_ones_is_the_one_before_it() -> None:
+    acknowledged = Acknowledged(0)
+    acknowledged.note_all(1, ("k", "other", "other", "k"), (3, 4, 5, 6))
+    assert [acknowledged.floor(line, "k") for line in (1, 2, 4, 5)] == [0, 3, 3, 6]
+    assert [acknowledged.followed(line, "k") for line in (1, 3, 4)] == [True, True, False]
+    assert not acknowledged.followed(1, "none")

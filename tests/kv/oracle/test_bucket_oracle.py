@@ -34,8 +34,9 @@ from kvctl.kv.dump import dumper
 from kvctl.kv.entry import Entry
 from kvctl.kv.load import bulk_load, checkpoint
 from kvctl.kv.load.bulk_load import LoadOptions
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.input_file import open_input
-from kvctl.kv.load.loader import Loader
+from kvctl.kv.load.loader import Loader, Mode
 from kvctl.kv.load.rows import BadRow
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import Moment
@@ -378,11 +379,15 @@ class Loads:
     history: int
     rows: list[dict[str, Any]]
     chance: random.Random
+    mode: Mode = Mode.PUT
+    before: dict[str, str] = field(default_factory=dict)
+    """Values that keys had before the load."""
     cuts: bool = False
     """True if the connection is lost now and then."""
     foreign: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """What somebody else wrote last over a key, and the last row that the key had until then (-1 for none)."""
     rejected: list[BadRow] = field(default_factory=list)
+    counts: RowCounts = field(default_factory=RowCounts)
 
     @property
     def bucket(self) -> Bucket:
@@ -391,6 +396,7 @@ class Loads:
     async def run(self) -> None:
         """Load until it is through; each interruption is followed by other writers."""
         kills, resume = self.chance.randint(0, 3), False
+        await self.bucket.put_many((key, value.encode()) for key, value in self.before.items())
         while not await self._through(self.chance.randint(1, 40) if kills > 0 else None, resume=resume):
             print(f"interrupted at revision {(await self.bucket.status()).last_revision}")
             await self._others_write()
@@ -417,11 +423,11 @@ class Loads:
             patch.setattr(RequestWindow, "_collect", cut)
             source = open_input(str(self.file), opened)
             options = LoadOptions(
-                progress=checkpoint.path_for(str(self.file)), resume=resume, advance=kill,
+                mode=self.mode, progress=checkpoint.path_for(str(self.file)), resume=resume, advance=kill,
                 rejected=self.rejected.append,
             )  # fmt: skip
             try:
-                await bulk_load.load(self.bucket, source, options)
+                self.counts = await bulk_load.load(self.bucket, source, options)
             except Killed:
                 return False
             except OutcomeUnknown as unknown:
@@ -432,7 +438,7 @@ class Loads:
                 print(f"full: {full.message}")
                 if not resume:
                     written = int(full.message.split()[0]) if isinstance(full, PartlyDone) else 0
-                    stored = (await self.bucket.status()).last_revision
+                    stored = (await self.bucket.status()).last_revision - len(self.before)
                     traces = self.history == 64 and not any("operation" in row for row in self.rows)
                     assert written == stored if traces else written >= stored
                 await catalog.update(self.client.api, replace(self.config, max_bytes=10_000_000))
@@ -457,37 +463,77 @@ class Loads:
             held[entry.key].append(entry)
         limit = self.config.max_value_size or 10_000
         large = {number for number, row in enumerate(self.rows) if len(row["value"]) > limit}
+        # Of rows that differ in size some fit into a full bucket after one that did not.
+        passed = {bad.line - 1 for bad in self.rejected if "A later write" in bad.reason}
+        assert self.config.max_bytes or not passed
+        lacking = large | passed
         for key in sorted({row["key"] for row in self.rows}):
-            mine = [number for number, row in enumerate(self.rows) if row["key"] == key and number not in large]
-            purged = [at for at, number in enumerate(mine) if self.rows[number].get("operation") == "PURGE"]
+            mine = self._written(key, lacking)
+            purged = [at for at, number in enumerate(mine) if self._purges(number)]
             mine = mine[purged[-1] if purged else 0 :]
             found = [self._row(entry) for entry in held[key]]
             own = [number for number in found if number >= 0]
+            assert not passed.intersection(own)
             assert own == sorted(set(own)), f"{key}: rows are doubled or out of order: {found}"
             if key not in self.foreign:
                 assert found == mine[-self.history :], key
                 continue
             value, seen = self.foreign[key]
             assert held[key][-1].value == value or found[-1] > seen, f"{key}: row {found[-1]} lies over a newer value"
-            if self.history == 64 and not purged:  # a purge leaves no trace of the rows before it
+            if (
+                self.history == 64 and not purged and self.mode is Mode.PUT
+            ):  # a purge leaves no trace of the rows before it
                 assert own == mine, f"{key}: {set(mine) - set(own)} are missing"
-        named = {self.rows[bad.line - 1]["key"] for bad in self.rejected if bad.line - 1 not in large}
+        named = {self.rows[bad.line - 1]["key"] for bad in self.rejected if bad.line - 1 not in lacking}
         assert named <= self.foreign.keys()
         assert large <= {bad.line - 1 for bad in self.rejected}
+        self._check_counts(lacking)
+
+    def _check_counts(self, lacking: set[int]) -> None:
+        counts = self.counts
+        assert counts.written + counts.unchanged + counts.rejected == len(self.rows)
+        if self.history == 64 and not any("operation" in row for row in self.rows):
+            assert counts.presumed == 0
+        if self.foreign:
+            return
+        assert len(lacking) - counts.presumed <= counts.rejected <= len(lacking)
+        changing = sum(len(self._written(key, lacking)) - (key in self.before) for key in {r["key"] for r in self.rows})
+        assert changing <= counts.written <= changing + counts.presumed
+
+    def _written(self, key: str, lacking: set[int]) -> list[int]:
+        """The rows that the key receives if nobody else writes it, after -1 for a value from before."""
+        value = self.before.get(key)
+        written = [] if value is None else [-1]
+        for number, row in enumerate(self.rows):
+            if row["key"] == key and number not in lacking:
+                new = None if "operation" in row else row["value"]
+                changes = value is None if self.mode is Mode.CREATE_ONLY else new != value
+                if changes or self.mode is Mode.PUT:
+                    written.append(number)
+                    value = new
+        return written
+
+    def _purges(self, number: int) -> bool:
+        return number >= 0 and self.rows[number].get("operation") == "PURGE"
 
     def _row(self, entry: Entry) -> int:
         number = entry.headers.get("Row", entry.value.decode().strip())
         return int(number) if number.isdigit() else -1
 
 
-def _rows(chance: random.Random, keys: int, limit: int | None) -> list[dict[str, Any]]:
-    """Rows of varying sizes, some over the limit; in some files also deletions, purges and headers."""
-    sizes = [0] * 20 + ([limit - less for less in (-1, 0, 30, 50, 90, 110)] if limit else [])
-    more = 0.1 if chance.random() < 0.5 else 0.0
+def _rows(chance: random.Random, keys: int, limit: int | None, mode: Mode) -> list[dict[str, Any]]:
+    """Rows of varying sizes, some over the limit; in some files also deletions, purges and headers.
+
+    Under a condition the values repeat.
+    """
+    sizes = [0] * 20 + ([limit - less for less in (-1, 0, 30, 50, 90, 110)] if limit else [300, 600])
+    more = 0.1 if chance.random() < 0.5 and mode is not Mode.CREATE_ONLY else 0.0
     rows: list[dict[str, Any]] = []
     for number in range(chance.choice([300, 1500])):
         key, value = f"k.{chance.randrange(keys)}", str(number).ljust(chance.choice(sizes))
         rows.append({"key": key, "value": value})
+        if mode is not Mode.PUT:
+            rows[-1] |= {"value": chance.choice("ab"), "headers": {"Row": str(number)}}
         if chance.random() < more:
             rows[-1] |= {"value": "", "operation": chance.choice(["DEL", "PURGE"]), "headers": {"Row": str(number)}}
     return rows
@@ -513,15 +559,16 @@ async def test_an_interrupted_load_stores_each_row_once_and_hides_nothing_newer(
     for number in range(steps(240) // 8):
         chance = random.Random(seed * 1000 + number)
         history, keys = chance.choice([1, 2, 64]), chance.choice([60, 200, 2000])
-        limit = chance.choice([None, None, 200])
-        rows = _rows(chance, keys, limit)
-        print(f"load {number} of seed {seed}: history {history}, {keys} keys, {len(rows)} rows, limit {limit}")
+        mode = chance.choice([Mode.PUT, Mode.PUT, Mode.PUT, Mode.IF_DIFFERENT, Mode.CREATE_ONLY])
+        limit = chance.choice([None, None, 200]) if mode is Mode.PUT else None
+        rows = _rows(chance, keys, limit, mode)
+        print(f"load {number} of seed {seed}: {mode}, history {history}, {keys} keys, {len(rows)} rows, limit {limit}")
+        before = {f"k.{at}": chance.choice("ab") for at in range(0, min(keys, 200), 2)} if mode is not Mode.PUT else {}
         file = tmp_path / f"{number}.ndjson"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        # Of rows that differ in size some fit after one that did not: a shallow history does not show which.
-        most = chance.choice([None, None, 30_000]) if limit is None or history == 64 else None
+        most = chance.choice([None, None, 30_000])
         config = BucketConfig(unique(), history=history, storage="memory", max_bytes=most, max_value_size=limit)
         await client.create_bucket(config)
-        await Loads(client, config, file, history, rows, chance, cuts=chance.random() < 0.3).run()
+        await Loads(client, config, file, history, rows, chance, mode, before, chance.random() < 0.3).run()
         assert not checkpoint.noted(checkpoint.path_for(str(file)))
         await client.delete_bucket(config.name)
