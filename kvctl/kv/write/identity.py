@@ -109,3 +109,11 @@ def identity_of(header: bytes) -> bytes | None:
 def is_bare(header: bytes) -> bool:
     """Return True if a header block is empty, or has an identity and nothing else."""
     return not header or (len(header) <= _LONGEST and header.startswith(_OPENING) and header.count(b"\r\n") == 3)
+
+
+def all_bare(headers: bytes, name: bytes = HEADER) -> bool:
+    """Return True if joined header blocks have one header of this name each, and nothing else; or if there are none."""
+    opening = b"NATS/1.0\r\n%b: " % name
+    if not headers.startswith(opening) or not headers.endswith(b"\r\n\r\n"):
+        return not headers
+    return b"\r\n" not in headers[len(opening) : -4].replace(b"\r\n\r\n" + opening, b"")

@@ -1,6 +1,7 @@
 """Convert messages of a bucket to Arrow columns: the most expensive part of a read.
 
-Arrow builds a batch's columns together from the wire data; only messages with headers are parsed one by one.
+Arrow builds a batch's columns together from the wire data. Messages are parsed one by one only if one of them has a
+header that the column depends on.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from pyspark.sql.types import StructType
 
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.kv.entry import Entry, Operation, any_tombstone, operation_of
+from kvctl.kv.entry import TTL_HEADER, Entry, Operation, is_tombstone, operation_of
 from kvctl.kv.write.copied_headers import own_headers
-from kvctl.kv.write.identity import is_bare
+from kvctl.kv.write.identity import HEADER, all_bare, is_bare
+from kvctl.pipeline.write.row_ids import ROW_HEADER
 from kvctl.wire import header_value
 
 SOURCE_HEADER = b"Nats-Stream-Source"
@@ -70,9 +72,14 @@ class Decoder:
             return pa.array([key.decode(errors="backslashreplace") for key in keys.to_pylist()], pa.string())
 
     def _headers(self, columns: _Columns) -> Any:
-        return pa.array(list(map(_headers, columns.headers)), self.schema.field("headers").type)
+        kind = self.schema.field("headers").type
+        if columns.bare:
+            return pa.nulls(len(columns), kind)
+        return pa.array(list(map(_headers, columns.headers)), kind)
 
     def _origins(self, columns: _Columns) -> Any:
+        if not columns.mention(SOURCE_HEADER):
+            return pa.repeat(pa.scalar(self._origin, pa.string()), len(columns))
         return pa.array([_source(header) or self._origin for header in columns.headers], pa.string())
 
 
@@ -87,8 +94,18 @@ class _Columns:
         self.times = times
         self.headers = headers
         self.payloads = payloads
-        self.plain = not any_tombstone(headers)
+        self._joined = b"".join(headers)
+        self.plain = not is_tombstone(self._joined)
         """True if all are values."""
+
+    @cached_property
+    def bare(self) -> bool:
+        """True if none has a header of its writer; false for some that only differ in the kind of their identity."""
+        return all_bare(self._joined, HEADER) or all_bare(self._joined, ROW_HEADER)
+
+    def mention(self, name: bytes) -> bool:
+        """Return whether one has a header of this name."""
+        return b"\r\n%b:" % name in self._joined
 
     @cached_property
     def operations(self) -> list[Operation]:
@@ -134,6 +151,8 @@ def _operations(columns: _Columns) -> Any:
 
 
 def _ttls(columns: _Columns) -> Any:
+    if not columns.mention(TTL_HEADER):
+        return pa.nulls(len(columns), pa.float64())
     ttls = [_entry(header).ttl if header else None for header in columns.headers]
     return pa.array([None if ttl is None else ttl.total_seconds() for ttl in ttls], pa.float64())
 
