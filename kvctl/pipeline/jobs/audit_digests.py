@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.entry import is_tombstone
+from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
 from kvctl.pipeline.read.arrow_decoder import Decoder
@@ -125,39 +126,32 @@ class _Sums(Decoder):
 
     def of_frames(self, frames: Sequence[RawFrame]) -> pa.RecordBatch:
         """Add entries; return no rows."""
-        revisions = self._revisions
-        return self._add(
-            (subject, revision_digits(reply) if revisions else b"", header, payload)
-            for subject, reply, header, payload in frames
-        )
+        subjects, replies, headers, payloads = zip(*frames, strict=True)
+        return self._add(subjects, map(revision_digits, replies), headers, payloads)
 
     def of_messages(self, messages: Sequence[StoredMessage]) -> pa.RecordBatch:
         """Add entries; return no rows."""
-        revisions = self._revisions
         return self._add(
-            (
-                message.subject.encode(errors="surrogateescape"),
-                b"%d" % message.sequence if revisions else b"",
-                message.header,
-                message.payload,
-            )
-            for message in messages
+            [message.subject.encode(errors="surrogateescape") for message in messages],
+            (b"%d" % message.sequence for message in messages),
+            [message.header for message in messages],
+            [message.payload for message in messages],
         )
 
-    def _add(self, entries: Iterable[tuple[bytes, bytes, bytes, bytes]]) -> pa.RecordBatch:
-        """Add entries of subject, revision, header and payload."""
-        land, slots, digests = self._land, list[int](), list[bytes]()
-        for subject, revision, header, payload in entries:
-            landed = land(subject)
-            if landed is not None:
-                value = b"" if header and is_tombstone(header) else b" " + payload
-                slots.append(slot_of(landed))
-                digests.append(blake2b(landed + b" " + revision + value, digest_size=_DIGEST_BYTES).digest())
-        lanes = np.frombuffer(b"".join(digests), _LANE).reshape(-1, _LANES).T
-        places = np.array(slots, np.intp)
+    def _add(
+        self, subjects: Sequence[bytes], revisions: Iterable[bytes], headers: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> pa.RecordBatch:
+        values = [b" " + payload for payload in payloads]
+        if any_tombstone(headers):
+            values = [b"" if is_tombstone(header) else value for header, value in zip(headers, values, strict=True)]
+        rows = zip(map(self._land, subjects), revisions if self._revisions else repeat(b""), values, strict=False)
+        landed = [(subject, revision, value) for subject, revision, value in rows if subject is not None]
+        digests = b"".join([blake2b(b"%b %b%b" % row, digest_size=_DIGEST_BYTES).digest() for row in landed])
+        places = np.array([slot_of(subject) for subject, _, _ in landed], np.intp)
+        lanes = np.frombuffer(digests, _LANE).reshape(-1, _LANES).T
         for total, lane in zip(self.sums, lanes, strict=True):
             np.add.at(total, places, lane)
-        self.living += len(slots)
+        self.living += len(landed)
         return pa.RecordBatch.from_pydict({"value": pa.array([], pa.binary())})
 
 
