@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.consumers.delivery import RawFrame, all_short, delivery
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct.direct_get import StoredMessage, fields_of_answers, messages_from_answers
 from kvctl.kv.write.identity import is_bare
 from kvctl.units import parse_duration
 from kvctl.wire import decode_headers, header_value
@@ -175,3 +175,20 @@ def from_messages(bucket: str, cut: int, messages: Sequence[StoredMessage]) -> l
         new(Entry, (bucket, subject[cut:], payload, sequence, time_ns, put, None, stream, None, header))
         for stream, subject, sequence, time_ns, header, payload, _, _ in messages
     ]
+
+
+def from_answers(bucket: str, prefix: str, answers: Sequence[RawFrame]) -> list[Entry]:
+    """Build the entries of the answers to a request for many messages. Raises as `fields_of_answers`."""
+    told, times, own = fields_of_answers(answers)
+    if any_tombstone(own):
+        return from_messages(bucket, len(prefix), messages_from_answers(answers))
+    new, put, cut = tuple.__new__, Operation.PUT, len(prefix.encode())
+    streams = {fields[0]: fields[0].decode() for fields in told}
+    return [
+        new(Entry, (
+            bucket, subject[cut:].decode("utf-8", "surrogateescape"), payload, int(sequence), time_ns, put, None,
+            streams[stream], None, header,
+        ))
+        for (stream, subject, sequence, _, _, _), time_ns, header, (_, _, _, payload)
+        in zip(told, times, own, answers, strict=True)
+    ]  # fmt: skip

@@ -110,7 +110,8 @@ class Handle:
             message = await self._direct(key)
             if message is None and await self.moved():
                 return await self.last_entry(key)
-            if self.binding.direct and not self.behind(key, message):
+            sequence, stream = (message.sequence, message.stream) if message else (0, None)
+            if self.binding.direct and not self.behind(key, sequence, stream):
                 return self.entry(key, message)
         return self.entry(key, await self._from_leader(key))
 
@@ -129,15 +130,11 @@ class Handle:
             return None
         return from_message(self.name, len(self.binding.prefix), message)
 
-    def behind(self, key: str, message: StoredMessage | None) -> bool:
-        """Return True if a replica's answer may be older than this handle's writes."""
+    def behind(self, key: str, revision: int, stream: str | None) -> bool:
+        """Return True if a replica's answer (0, None: no message) may be older than this handle's writes."""
         info = self.binding.info
         sole = info is not None and info["config"].get("num_replicas", 1) == 1
-        return self.own.stale(
-            key,
-            message.sequence if message else 0,
-            sole=sole and message is not None and message.stream == self.binding.stream,
-        )
+        return self.own.stale(key, revision, sole=sole and stream == self.binding.stream)
 
     def check_writes_go_somewhere(self) -> None:
         """Raise ReadOnly for an aggregate without own subjects, and for a mirror of something other than a bucket.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from kvctl.errors import (
@@ -24,7 +25,7 @@ from kvctl.tables.catalog import Found
 from kvctl.tables.changes import Version
 from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.entry import Entry
-from kvctl.tables.keys import check_key, partition_of, read_tail, tail
+from kvctl.tables.keys import MAX_PARTITIONS, check_key, partition_of, read_tail, tail
 from kvctl.tables.ranges import Families, Range
 from kvctl.tables.update.batch import KeySpace
 from kvctl.tables.update.conflicts import unknown
@@ -97,27 +98,22 @@ class Layout:
 
         Raises ValueError for a message that no table stores.
         """
-        if stored is None or stored.operation is not Operation.PUT:
-            return None
         return self.entries([place], [stored])[0]
 
     def entries(
-        self, places: Sequence[str], stored: Sequence[StoredEntry | None], names: Sequence[Name] = ()
+        self, places: Sequence[str], stored: Iterable[StoredEntry | None], names: Sequence[Name] = ()
     ) -> list[Entry | None]:
-        """Return living messages as entries; `names` are their families and keys, if known.
+        """Return stored messages as entries, None for none and for removals; `names` are families and keys, if known.
 
         Raises ValueError for a message that no table stores.
         """
-        life, make = self.life, tuple.__new__
+        life, make, put = self.life, tuple.__new__, Operation.PUT
         known = names or [read_tail(place)[1:] for place in places]
-        found: list[Entry | None] = []
-        for place, one, (family, key) in zip(places, stored, known, strict=True):
-            if one is None:
-                found.append(None)
-            else:
-                version = make(Version, (life, int(place[:4], 16), one.revision - life))
-                found.append(make(Entry, (key, one.value, version, family)))
-        return found
+        return [
+            make(Entry, (key, one.value, make(Version, (life, _partition(place), one.revision - life)), family))
+            if one is not None and one.operation is put else None
+            for place, one, (family, key) in zip(places, stored, known, strict=True)
+        ]  # fmt: skip
 
     @property
     def written(self) -> int:
@@ -179,4 +175,9 @@ class Layout:
 
 
 def _partition(place: str) -> int:
-    return int(place[:4], 16)
+    return _number(place[:4])
+
+
+@lru_cache(MAX_PARTITIONS)
+def _number(digits: str) -> int:
+    return int(digits, 16)

@@ -16,6 +16,7 @@ from kvctl.errors import (
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
+from kvctl.kv.read.bulk_get import get_many
 from kvctl.tables import catalog, scan
 from kvctl.tables.catalog import Found
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
@@ -97,22 +98,19 @@ class Table:
 
         `names` are their families and keys, if known; `at_least` are sequences than which they are not older.
         """
-        asked: dict[Bucket, list[str]] = {}
+        asked: dict[Bucket, dict[str, None]] = {}
         if self.config.apart:
             for place in places:
-                asked.setdefault(self.layout.bucket(place), []).append(place)
+                asked.setdefault(self.layout.bucket(place), {})[place] = None
         elif places:
-            asked[self.layout.bucket(places[0])] = list(places)
-
-        async def read(bucket: Bucket, some: list[str]) -> list[StoredEntry | None]:
-            return await self.layout.mapped(bucket.get_many(some, leader=leader, at_least=at_least))
-
-        answers = await asyncio.gather(*(read(*item) for item in asked.items()))
-        if len(answers) > 1:
-            pairs = (zip(*item, strict=True) for item in zip(asked.values(), answers, strict=True))
-            found = {place: stored for some in pairs for place, stored in some}
-            answers = [[found[place] for place in places]]
-        return self.layout.entries(places, answers[0], names) if answers else []
+            asked[self.layout.bucket(places[0])] = dict.fromkeys(places)
+        found: dict[str, StoredEntry | None] = {}
+        for some in await asyncio.gather(*(
+            self.layout.mapped(get_many(bucket, list(keys), leader=leader, at_least=at_least))
+            for bucket, keys in asked.items()
+        )):  # fmt: skip
+            found.update(some)
+        return self.layout.entries(places, map(found.__getitem__, places), names)
 
     def pages(
         self, of: Range = EVERYTHING, *, values: bool = True, size: int = scan.PAGE_ENTRIES, after: str | None = None,

@@ -159,7 +159,7 @@ def test_status_404_means_no_message() -> None:
 def test_answers_of_a_page_are_read_in_order_as_each_alone() -> None:
     tail = b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n"
     stamps = ["2026-11-23T02:36:52Z", "2026-11-23T02:36:52.5Z", "2026-11-23T02:36:52.000000001Z", STAMP]
-    own = [b"", b"\r\nA: b", b"\r\nNats-Stream: OLD\r\nNats-Sequence: 1", b""]
+    own = [b"", b"\r\nA: b", b"\r\nNats-Stream: OLD\r\nNats-Sequence: 1", answer(tail=tail)[8:-2]]
     headers = [answer(more, tail).replace(STAMP.encode(), at.encode()) for more, at in zip(own, stamps, strict=True)]
     answers = [(b"", b"", header, b"%d" % number) for number, header in enumerate(headers)]
     assert messages_from_answers(answers) == [message_from_answer(header, payload) for *_, header, payload in answers]
@@ -192,9 +192,9 @@ BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
     ],
 )  # fmt: skip
 def test_page_ends_with_what_is_left(
-    messages: list[StoredMessage], header: bytes, request_: DirectRequest, page: Page
+    messages: list[StoredMessage], header: bytes, request_: DirectRequest, page: Page[StoredMessage]
 ) -> None:
-    assert multi_get._closed(messages, header, request_) == page
+    assert multi_get._closed(messages, messages[-1] if messages else None, header, request_) == page
 
 
 @pytest.mark.parametrize(
@@ -213,5 +213,5 @@ def test_page_that_ends_otherwise_is_an_error(
     messages: list[StoredMessage], header: bytes, request_: DirectRequest, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
-        multi_get._closed(messages, header, request_)
+        multi_get._closed(messages, messages[-1] if messages else None, header, request_)
     assert type(caught.value) is error

@@ -6,10 +6,11 @@ import base64
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kvctl.dataclass import dataclass
+from kvctl.deferred import pattern
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame
@@ -23,10 +24,10 @@ MANY_LIMIT = 1024
 _PLAIN = b"NATS/1.0"
 _SERVERS = b"\r\nNats-Stream: "
 # The server's headers come last: a republished message that was stored again has older ones.
-_TOLD = re.compile(
-    rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
-    rb"(?:Nats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n)?"
-)
+_ONE = rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+_OF_MANY = rb"Nats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n"
+_TOLD = re.compile(_ONE + b"(?:" + _OF_MANY + b")?")
+_COUNTED = pattern(_ONE + _OF_MANY)
 
 
 class TooManySubjects(ServerError):
@@ -201,31 +202,58 @@ def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
     )  # fmt: skip
 
 
-def messages_from_answers(answers: Iterable[RawFrame]) -> list[StoredMessage]:
-    """Parse the answers to a request for many messages.
+class AnswerFields(NamedTuple):
+    """Fields of the answers to a request for many messages, each in the order of the answers."""
+
+    told: list[tuple[bytes, ...]]
+    """Stream, subject, sequence, time, number of later messages, and sequence of the previous one."""
+    times_ns: list[int]
+    own: list[bytes]
+    """The writers' headers."""
+
+
+def fields_of_answers(answers: Sequence[RawFrame]) -> AnswerFields:
+    """Parse the headers of the answers to a request for many messages, in one search.
 
     Raises NotUnderstood for one that does not count the others, TooManySubjects (413), ServerError.
     """
-    new, messages = tuple.__new__, []
-    second, begin, written, name = b"", 0, b"", ""
-    for _, _, header, payload in answers:
-        start = header.rfind(_SERVERS)
-        found = _TOLD.match(header, start) if start >= 0 else None
-        if found is None or found[5] is None:
-            if found is None:
+    headers = [answer[2] for answer in answers]
+    starts = [header.rfind(_SERVERS) for header in headers]
+    # Each piece begins with the only place in it at which a match can begin.
+    told = _COUNTED.findall(b"".join([header[start:] for header, start in zip(headers, starts, strict=True)]))
+    if len(told) != len(headers):
+        for header, start in zip(headers, starts, strict=True):
+            if start < 0:
                 _check(*status(header))
-            raise NotUnderstood("The server does not know requests for many messages")
-        stream, subject, sequence, stamp, pending, last_sequence = found.groups()
-        if stream != written:
-            written, name = stream, stream.decode()
+        raise NotUnderstood("The server does not know requests for many messages")
+    plain = len(_PLAIN)
+    own = [
+        b"" if start == plain else header[:start] + b"\r\n\r\n" for header, start in zip(headers, starts, strict=True)
+    ]
+    return AnswerFields(told, _times([fields[3] for fields in told]), own)
+
+
+def messages_from_answers(answers: Sequence[RawFrame]) -> list[StoredMessage]:
+    """Build the messages of the answers to a request for many. Raises as `fields_of_answers`."""
+    new, fields = tuple.__new__, fields_of_answers(answers)
+    return [
+        new(StoredMessage, (
+            stream.decode(), subject.decode("utf-8", "surrogateescape"), int(sequence), time_ns, own, payload,
+            int(pending), int(last_sequence),
+        ))
+        for (stream, subject, sequence, _, pending, last_sequence), time_ns, own, (_, _, _, payload)
+        in zip(*fields, answers, strict=True)
+    ]  # fmt: skip
+
+
+def _times(stamps: Iterable[bytes]) -> list[int]:
+    """Parse times in UTC; many have the same second."""
+    second, begin, times = b"", 0, []
+    for stamp in stamps:
         if stamp[:19] != second:
             second, begin = stamp[:19], parse_utc(stamp[:19] + b"Z")
-        time_ns = begin + int(stamp[20:-1].ljust(9, b"0"))
-        own = b"" if start == len(_PLAIN) else header[:start] + b"\r\n\r\n"
-        text = subject.decode("utf-8", "surrogateescape")
-        fields = (name, text, int(sequence), time_ns, own, payload, int(pending), int(last_sequence))
-        messages.append(new(StoredMessage, fields))
-    return messages
+        times.append(begin + int(stamp[20:-1].ljust(9, b"0")))
+    return times
 
 
 def _check(code: int, text: str) -> None:

@@ -104,7 +104,7 @@ async def _server_first(api: Api, stream: str, time_ns: int, *, leader: bool) ->
         return None
 
 
-async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page, None]:
+async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page[StoredMessage], None]:
     """Yield the pages of `multi_get.read`, from the leader, for a request without times.
 
     Raises StreamNotFound, NotReached, PermissionDenied.
@@ -129,7 +129,7 @@ async def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator
         following = replace(following, sequence=message.sequence + 1)
 
 
-async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page:
+async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page[StoredMessage]:
     """Return the last message of each subject, as of the requested moment; without one, they may differ in moment."""
     reached = int((await streams.info(api, stream))["state"]["last_seq"])
     up_to = request.up_to_sequence
@@ -148,7 +148,7 @@ async def _last_messages(api: Api, stream: str, request: DirectRequest) -> Page:
     return _page(found, request, reached if up_to is None else up_to)
 
 
-def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -> Page:
+def _page(found: dict[str, StoredMessage], request: DirectRequest, up_to: int) -> Page[StoredMessage]:
     """Build a page of as many messages as the request allows, in stream order."""
     first = request.sequence or 0
     messages = sorted((message for message in found.values() if message.sequence >= first), key=lambda m: m.sequence)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from kvctl.errors import NotFoundError, ServerError
-from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
+from kvctl.jetstream.direct.direct_get import DirectRequest
+
+Read = TypeVar("Read")
 
 
 class MomentLost(ServerError):
@@ -22,10 +25,10 @@ class NotReached(NotFoundError):
 
 
 @dataclass(slots=True)
-class Page:
-    """Answer to one request for many messages: messages, and the number left."""
+class Page(Generic[Read]):
+    """Answer to one request for many messages: messages, or what was built of them, and the number left."""
 
-    messages: list[StoredMessage]
+    messages: list[Read]
     pending: int | None
     """Number of matching messages left, 0 at the end; None if unknown."""
     last_sequence: int

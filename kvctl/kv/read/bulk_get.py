@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
@@ -14,10 +15,10 @@ from kvctl.jetstream.direct.direct_get import (
     StoredMessage,
     TooManySubjects,
 )
-from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
+from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages_of
 from kvctl.jetstream.direct.page import MomentLost
 from kvctl.jetstream.direct.per_subject import last_of_each
-from kvctl.kv.entry import Entry, from_frames, from_messages, newer
+from kvctl.kv.entry import Entry, from_answers, from_frames, from_messages, newer
 from kvctl.kv.handle import RESOLVE_TIMEOUT
 from kvctl.kv.resolve import Binding
 
@@ -68,10 +69,10 @@ async def get_many(
     near, source = bucket.binding, bucket.binding.source
     if not leader and near.direct:
         answers = await last_of_each(near.api, near.stream, [near.subject(key) for key in left()])
-        _take(bucket, near, answers, found, known)
+        _take(bucket, _entries(bucket, near, answers), found, known)
     subjects = [source.subject(key) for key in left()]
     answers = await last_of_each(source.api, source.stream, subjects, leader=True)
-    _take(bucket, source, answers, found)
+    found |= _entries(bucket, source, answers)
     for key in left():  # unanswered: the slow way, which waits
         found[key] = await bucket.last_entry(key, leader=leader or key in known)
     return found
@@ -117,42 +118,42 @@ def _answered_by(stream: str, entry: Entry) -> Entry:
 
 
 def _take(
-    bucket: Bucket,
-    binding: Binding,
-    answers: Answers,
-    found: dict[str, Entry | None],
-    known: Mapping[str, int] | None = None,
+    bucket: Bucket, entries: Mapping[str, Entry | None], found: dict[str, Entry | None], known: Mapping[str, int]
 ) -> None:
-    """Add the answers to the results; a replica's only if they are no older than the `known` revisions."""
-    cut, doubted = len(binding.prefix), known is not None and bucket.own.any()
-    messages = []
-    for subject, message in answers.items():
-        if known or doubted or message is None:
-            key = subject[cut:]
-            if known and (message.sequence if message else 0) < known.get(key, 0):
-                continue
-            if doubted and bucket.behind(key, message):
-                continue
-            found[key] = None
-        if message is not None:
-            messages.append(message)
+    """Add a replica's answers to the results, if they are no older than the `known` revisions."""
+    if known or bucket.own.any():
+        for key, entry in entries.items():
+            revision, stream = (entry.revision, entry.stream) if entry else (0, None)
+            if revision >= known.get(key, 0) and not bucket.behind(key, revision, stream):
+                found[key] = entry
+    else:
+        found.update(entries)
+
+
+def _entries(bucket: Bucket, binding: Binding, answers: Answers) -> dict[str, Entry | None]:
+    """Return single answers as entries by key."""
+    cut = len(binding.prefix)
+    found: dict[str, Entry | None] = {subject[cut:]: None for subject in answers}
+    messages = [message for message in answers.values() if message is not None]
     found.update({entry.key: entry for entry in from_messages(bucket.name, cut, messages)})
+    return found
 
 
 async def _in_few_requests(
     bucket: Bucket, binding: Binding, keys: Sequence[str], found: dict[str, Entry | None], known: Mapping[str, int]
 ) -> None:
     """Find as many of the keys as possible by multi-key requests."""
-    chunks = _chunks([binding.prefix + key for key in keys])
+    chunks = _chunks(keys, len(binding.prefix))
+    build = partial(from_answers, bucket.name, binding.prefix)
 
     async def work() -> None:
-        for subjects in chunks:
-            answers: Answers = dict.fromkeys(subjects)
-            request = DirectRequest(last_of=tuple(subjects))
-            async with aclosing(pages(binding.api, binding.stream, request)) as reading:
+        for some in chunks:
+            entries: dict[str, Entry | None] = dict.fromkeys(some)
+            request = DirectRequest(last_of=tuple([binding.prefix + key for key in some]))
+            async with aclosing(pages_of(build, binding.api, binding.stream, request)) as reading:
                 async for page in reading:
-                    answers.update({message.subject: message for message in page.messages})
-            _take(bucket, binding, answers, found, known)
+                    entries.update({entry.key: entry for entry in page.messages})
+            _take(bucket, entries, found, known)
 
     tasks = [asyncio.create_task(work()) for _ in range(REQUESTS_IN_FLIGHT)]
     try:
@@ -164,12 +165,12 @@ async def _in_few_requests(
             task.cancel()
 
 
-def _chunks(subjects: list[str]) -> Iterator[list[str]]:
-    """Split subjects into requests, by number and by bytes."""
+def _chunks(keys: Sequence[str], prefix: int) -> Iterator[Sequence[str]]:
+    """Split keys into requests, by number and by bytes of their subjects."""
     start, count = 0, MANY_KEYS
-    while start < len(subjects):
-        chunk = subjects[start : start + count]
-        if len(chunk) > 1 and sum(map(len, chunk)) + 4 * len(chunk) > REQUEST_BYTES:
+    while start < len(keys):
+        chunk = keys[start : start + count]
+        if len(chunk) > 1 and sum(map(len, chunk)) + (prefix + 4) * len(chunk) > REQUEST_BYTES:
             count = max(len(chunk) // 2, 1)
             continue
         yield chunk

@@ -110,7 +110,7 @@ async def _at_once(binding: Binding, subjects: Sequence[str], reached: int) -> l
     return page.messages
 
 
-async def _first_page(binding: Binding, subjects: Sequence[str]) -> Page | None:
+async def _first_page(binding: Binding, subjects: Sequence[str]) -> Page[StoredMessage] | None:
     if not binding.direct:
         return None
     try:

@@ -234,7 +234,7 @@ class TestLimits:
     @pytest.mark.parametrize("code", [b"500 disk full", b"409 what"])
     async def test_other_answers_are_errors(self, code: bytes) -> None:
         with pytest.raises(ServerError):
-            multi_get._closed([], b"NATS/1.0 %b\r\n\r\n" % code, DirectRequest(batch=1))
+            multi_get._closed([], None, b"NATS/1.0 %b\r\n\r\n" % code, DirectRequest(batch=1))
 
 
 class TestLastOfEach:

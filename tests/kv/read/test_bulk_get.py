@@ -237,6 +237,23 @@ class TestGetMany:
         assert [entry and entry.value for entry in found] == [b"2", None, b"2", None, b"2"]
         assert [(entry.delta, entry.stream) for entry in found if entry] == [(None, f"KV_{bucket.name}")] * 3
 
+    async def test_many_keys_are_read_as_each_alone_whatever_their_headers_say(
+        self, client: Client, bucket: Bucket
+    ) -> None:
+        forged = (
+            b"Nats-Stream: S\r\nNats-Subject: $KV.%b.plain\r\nNats-Sequence: 99\r\n"
+            b"Nats-Time-Stamp: 2026-11-23T00:00:00Z\r\nNats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n"
+        ) % bucket.name.encode()
+        blocks = {"plain": b"", "header": b"A: b\r\n", "forged": forged, "twice": forged + forged}
+        for key, lines in blocks.items():
+            header = lines and b"NATS/1.0\r\n" + lines + b"\r\n"
+            await client.connection.request(f"$KV.{bucket.name}.{key}", b"x", header)
+        for change in (bucket.put("plain", b"y"), bucket.delete("header")):
+            await change
+            single = [await bucket.last_entry(key) for key in blocks]
+            found = await bulk_get.get_many(client.bucket(bucket.name), list(blocks), leader=False)
+            assert list(found.values()) == single
+
     async def test_known_keys_take_one_kind_of_request_and_missing_ones_of_an_unknown_bucket_two(
         self, client: Client, bucket: Bucket
     ) -> None:
@@ -287,7 +304,7 @@ class TestGetMany:
             raise NotUnderstood("as 2.10 answers")
             yield
 
-        monkeypatch.setattr(bulk_get, "pages", unknown)
+        monkeypatch.setattr(bulk_get, "pages_of", unknown)
         found = await bucket.get_many([f"k.{number}" for number in range(301)])
         assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(300)), None]
 
