@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.delivery import sequence_token
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.entry import is_tombstone
@@ -31,8 +31,8 @@ FETCHED = 8 << 20
 FIRST = 16
 """Number of values fetched first, before their size is known."""
 
-Listed = dict[bytes, tuple[int, bytes | None]]
-"""Revisions by the tokens of keys, with the values if they were read, too."""
+Listed = dict[bytes, Stored]
+"""By the tokens of keys; values are empty if they were not read."""
 
 
 class BucketEntries:
@@ -51,6 +51,8 @@ class BucketEntries:
         self._share = max(1 + beside, FULL) / FULL
         """Number of times by which it holds less, for the sake of others."""
         self._listed: Listed | None = None
+        self._left_out = False
+        """True if values are missing in it."""
         self._keys: list[bytes] = []
         """Tokens of the keys, sorted, which is the order of the keys."""
         self._next = 0
@@ -105,7 +107,7 @@ class BucketEntries:
             return await self._list_many()
         cut = len(self._store.bucket.binding.prefix) + len(self._head)
         return {
-            message.subject[cut:].encode(): (message.sequence, message.payload)
+            message.subject[cut:].encode(): (message.sequence, message.payload if self._values else b"")
             for message in messages
             if not is_tombstone(message.header)
         }
@@ -113,7 +115,8 @@ class BucketEntries:
     async def _list_many(self) -> Listed:
         """List the keys, with the values if they are few."""
         listed: Listed = {}
-        if not self._values or not await self._take(listed, values=True):
+        if not await self._take(listed, values=self._values):
+            self._left_out = True
             listed.clear()
             await self._take(listed, values=False)
         return listed
@@ -127,11 +130,12 @@ class BucketEntries:
         size = 0
         async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
             async for batch in consumer.batches():
+                place = sequence_token(batch[0][1]) if batch else 0
                 for name, reply, header, payload in batch:
                     if header and is_tombstone(header):
                         listed.pop(name[cut:], None)
                     else:
-                        listed[name[cut:]] = delivery(reply)[0], payload if values else None
+                        listed[name[cut:]] = int(reply.split(b".", place + 1)[place]), payload
                         size += len(payload)
                 if size * self._share > HELD:
                     return False
@@ -146,16 +150,12 @@ class BucketEntries:
         found: list[tuple[bytes, Stored]] = []
         while not found and self._next < len(self._keys):
             await asyncio.sleep(0)  # yield, even if nothing has to be fetched
-            left_out = self._values and self._listed[self._keys[self._next]][1] is None
-            some = self._keys[self._next : self._next + (min(self._batch, self._pace) if left_out else self._batch)]
+            size = min(self._batch, self._pace) if self._left_out else self._batch
+            some = self._keys[self._next : self._next + size]
             self._next += len(some)
-            found = await self._read(some) if left_out else [(key, self._known(key)) for key in some]
+            known = self._listed
+            found = await self._read(some) if self._left_out else [(key, known[key]) for key in some]
         return found
-
-    def _known(self, key: bytes) -> Stored:
-        assert self._listed is not None
-        revision, value = self._listed[key]
-        return revision, (value or b"") if self._values else b""
 
     async def _read(self, keys: Sequence[bytes]) -> list[tuple[bytes, Stored]]:
         """Read the values of keys that were listed without them."""
