@@ -232,8 +232,9 @@ class Loader(BulkWriter):
                     raise OutcomeUnknown("The rows have no room for an identity")
                 await self._reconciler.settle(next(self._current.chunks(rows)), create=create)
             except KvctlError as error:
-                if self._fatal is None and isinstance(error, (OutcomeUnknown, PermissionDenied)):
-                    raise self._unknown(lost[0][1]) from None
+                cause = self._fatal[1] if self._fatal else lost[0][1]
+                if isinstance(error, OutcomeUnknown) or (isinstance(error, PermissionDenied) and not self._fatal):
+                    raise self._unknown(cause) from None
                 self._stop_at(lost[0][0], error)
                 break
         if self._fatal is not None:
