@@ -1,6 +1,7 @@
 """Finite readings are complete: what the stream holds at the end, under limits of the server, through imports."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -140,6 +141,23 @@ class TestLimitedPulls:
                     else:
                         seen.append(item.key)
             assert seen == [*living, "k.7", *(f"new.{number}" for number in range(49))]
+
+    async def test_a_list_ends_where_the_server_looked_and_not_by_its_count(
+        self, limited: Server, unique: Callable[..., str]
+    ) -> None:
+        pulls: list[dict[str, object]] = []
+        name = unique()
+        async with asyncio.timeout(60), kvctl.connect(limited.url) as client:
+            bucket = await client.create_bucket(name)
+            await bucket.put_many((f"k.{number}", b"x") for number in range(100))
+            await client.connection._add(
+                f"$JS.API.CONSUMER.MSG.NEXT.KV_{name}.*", lambda frame: pulls.append(json.loads(frame[3])), None
+            )
+            assert len([key async for key in bucket.keys()]) == 100
+        assert pulls
+        # A pull that neither waits nor expires is answered by the count of pending messages. One of a single message
+        # has no other end.
+        assert all("expires" in pull for pull in pulls if pull["batch"] != 1)
 
     async def test_consuming_by_size_asks_for_no_more_messages_than_it_may(
         self, limited: Server, unique: Callable[..., str]

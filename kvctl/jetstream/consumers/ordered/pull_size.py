@@ -86,14 +86,15 @@ class PullSize:
         """Build the next pull, after `requested` messages that did not arrive yet.
 
         One limited to a single answer requests one message and expires before it is missed. A finite reading ends when
-        the server has filled a pull in part: the last pull must not be filled exactly.
+        the server has filled a pull in part: the last pull must not be filled exactly. Such pulls expire: others are
+        answered by the count of pending messages, which for a moment is too low while keys are overwritten.
         """
         waits = follow or stepping
         if self.single:
             expires = SINGLE_STEP_EXPIRES_S if stepping else HEARTBEAT_S * waits
             return Pull(batch=1, expires=expires, no_wait=not waits)
-        if self._most < BATCH_MESSAGES and not waits:  # one that arrives after the last message should end immediately
-            return Pull(batch=self._batch, max_bytes=self._max_bytes, no_wait=True)
+        if self._most == 1 and not waits:
+            return Pull(batch=1, no_wait=True)
         exact = self._batch == self.pending - requested and self._batch > 1
         return Pull(
             batch=self._batch - (exact and not waits),
