@@ -6,11 +6,13 @@ async with kvctl.connect("nats://127.0.0.1:4222") as client:
     entry = await orders.get("NEW.7")
 """
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # type checkers take it for true: importing `typing` costs more than everything else here
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from kvctl.contexts import Context as Context
     from kvctl.jetstream.consumers.consumer import Consumer as Consumer
     from kvctl.jetstream.consumers.message import Message as Message
@@ -64,7 +66,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import public names on first use: every command starts by importing this module."""
     if name not in _HOMES:
         raise AttributeError(f"module 'kvctl' has no attribute '{name}'")

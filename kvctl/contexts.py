@@ -4,14 +4,15 @@ The files are `$XDG_CONFIG_HOME/nats/context/NAME.json`; the selected name is in
 Unknown fields of a file are kept when it is written.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field, fields
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvctl import atomic_file
 from kvctl.dataclass import dataclass
@@ -20,6 +21,9 @@ from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_prefix
 from kvctl.units import parse_duration
 from kvctl.urls import addresses, redact
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT = timedelta(seconds=5)
@@ -115,7 +119,7 @@ _GROUPS = (
 )
 
 
-def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: "ContextStore | None" = None) -> Context:
+def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: ContextStore | None = None) -> Context:
     """Resolve the connection from flags, `--context`, environment, selected context and defaults, in this order.
 
     A server named by a flag or NATS_URL overrides a context that `--context` did not name: the context's credentials
@@ -155,8 +159,15 @@ def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
 class ContextStore:
     """Directory of context files, by default `$XDG_CONFIG_HOME/nats` or `~/.config/nats`."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.directory = directory or _default_directory(os.environ)
+    def __init__(self, directory: str | Path | None = None) -> None:
+        self._folder = os.fspath(directory or _default_directory(os.environ))
+
+    @property
+    def directory(self) -> Path:
+        """Path of the directory."""
+        from pathlib import Path
+
+        return Path(self._folder)
 
     def names(self) -> list[str]:
         """Return the names of all contexts, sorted."""
@@ -178,9 +189,9 @@ class ContextStore:
 
         Raises ContextNotFound, and UsageError for an invalid name or file.
         """
-        path = self.path(name)
+        file = self._file(name)
         document = self._read(name)
-        return {**_parse(document, path), "name": name, "warnings": tuple(_complaints(path, document))}
+        return {**_parse(document, file), "name": name, "warnings": tuple(_complaints(file, document))}
 
     def save(self, context: Context) -> Path:
         """Write the context under its name, mode 0600; unknown and unchanged fields are kept.
@@ -190,7 +201,7 @@ class ContextStore:
         context.check()
         path = self.path(context.name or "")
         document = self._read(context.name or "") if path.exists() else {}
-        before = _parse(document, path)
+        before = _parse(document, str(path))
         for name, file_name in _FILE_FIELDS.items():
             value = getattr(context, name) or None
             if value != before.get(name):
@@ -220,19 +231,26 @@ class ContextStore:
     def selected(self) -> str | None:
         """Return the name in `context.txt`, if any."""
         try:
-            return (self.directory / "context.txt").read_text().strip() or None
+            with open(f"{self._folder}/context.txt") as file:
+                return file.read().strip() or None
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def path(self, name: str) -> Path:
         """Return the path of the context's file. Raises UsageError for a name that leaves the directory."""
+        from pathlib import Path
+
+        return Path(self._file(name))
+
+    def _file(self, name: str) -> str:
         if not name or ".." in name or any(c in "/\\" or not c.isprintable() for c in name):
             raise UsageError(f"`{name}` is not a context name", hint="Use letters, digits, `-` and `_`")
-        return self.directory / "context" / f"{name}.json"
+        return f"{self._folder}/context/{name}.json"
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            document = json.loads(self.path(name).read_bytes())
+            with open(self._file(name), "rb") as file:
+                document = json.load(file)
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
         except OSError as error:
@@ -248,9 +266,9 @@ class ContextStore:
         return ContextNotFound(f"Context `{name}` does not exist", hint=did_you_mean(name, self.names(), remedy))
 
 
-def _default_directory(environ: Mapping[str, str]) -> Path:
+def _default_directory(environ: Mapping[str, str]) -> str:
     home = environ.get("HOME") or os.path.expanduser("~")
-    return Path(environ.get("XDG_CONFIG_HOME") or f"{home}/.config") / "nats"
+    return os.path.join(environ.get("XDG_CONFIG_HOME") or f"{home}/.config", "nats")
 
 
 def _implied(environ: Mapping[str, str], store: ContextStore) -> Iterable[tuple[str, str]]:
@@ -262,7 +280,8 @@ def _implied(environ: Mapping[str, str], store: ContextStore) -> Iterable[tuple[
 
 def _read_secret(path: str, flag: str) -> str:
     try:
-        text = Path(path).read_text()
+        with open(path) as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise UsageError(f"`{flag} {path}` cannot be read: {reason}") from None
@@ -308,12 +327,12 @@ def _looked_up(settings: dict[str, Any], environ: Mapping[str, str]) -> dict[str
     return settings
 
 
-def _parse(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _parse(document: Mapping[str, Any], file: str) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, file_name in _FILE_FIELDS.items():
         if value := document.get(file_name):
             if not isinstance(value, bool if name in _SWITCHES else str):
-                raise UsageError(f"`{file_name}` in `{path}` has a value of the wrong type")
+                raise UsageError(f"`{file_name}` in `{file}` has a value of the wrong type")
             settings[name] = _expand(str(value)) if name in _PATHS else value
     if document.get("nsc") and not settings.get("creds"):
         settings["creds"] = f"nsc://{str(document['nsc']).removeprefix('nsc://')}"
@@ -324,11 +343,11 @@ def _expand(path: str) -> str:
     return os.path.expanduser(os.path.expandvars(path.removeprefix("file://")))
 
 
-def _complaints(path: Path, document: Mapping[str, Any]) -> Iterable[str]:
-    if path.stat().st_mode & 0o077:
-        yield f"Other users can read `{path}`; fix it with `chmod 600 {path}`"
+def _complaints(file: str, document: Mapping[str, Any]) -> Iterable[str]:
+    if os.stat(file).st_mode & 0o077:
+        yield f"Other users can read `{file}`; fix it with `chmod 600 {file}`"
     if document.get("socks_proxy"):
-        yield f"`socks_proxy` in `{path}` is not supported; kvctl connects directly"
+        yield f"`socks_proxy` in `{file}` is not supported; kvctl connects directly"
 
 
 def _write(path: Path, text: str) -> None:

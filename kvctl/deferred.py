@@ -8,8 +8,11 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, AnyStr, cast
 
-StandIns = Mapping[str, Any]
-"""Values for names that others take from the module by `from ... import`, until its code runs."""
+StandIns = Mapping[Any, Any]
+"""Values for names that others take from the module by `from ... import`, until its code runs.
+
+A pair of a module and a name is for that module alone, which gets what it stands for when the code runs.
+"""
 
 
 def defer(modules: Mapping[str, StandIns]) -> None:
@@ -30,6 +33,12 @@ def function(module: str, name: str) -> Any:
 def stand_in(name: str) -> type:
     """Return a stand-in for a class that has no instances before the module's code runs."""
     return type(name, (), {})
+
+
+def maker(module: str, name: str) -> type:
+    """Return a stand-in for a class, which imports it when called."""
+    make = function(module, name)
+    return type(name, (), {"__new__": lambda _, *arguments, **settings: make(*arguments, **settings)})
 
 
 def base(module: str, name: str) -> type:
@@ -94,13 +103,18 @@ class _Loader:
         spec = module.__spec__
         assert spec is not None
         spec.loader = module.__loader__ = self._loader
-        spec.loader_state = _State()
-        vars(module).update(self._values)
+        spec.loader_state = _State(self._values)
+        vars(module).update((name, value) for name, value in self._values.items() if not _is_pair(name))
         module.__class__ = _Deferred
 
 
+def _is_pair(key: object) -> bool:
+    return isinstance(key, tuple)
+
+
 class _State:
-    def __init__(self) -> None:
+    def __init__(self, values: StandIns) -> None:
+        self.values = values
         self.lock = RLock()
         self.waits = True
         self.actions: list[Callable[[], object]] = []
@@ -109,6 +123,9 @@ class _State:
 class _Deferred(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name != "__path__":  # which an import looks for
+            spec, pair = self.__spec__, (sys._getframe(1).f_globals.get("__name__"), name)
+            if spec is not None and pair in spec.loader_state.values:
+                return spec.loader_state.values[pair]
             _run(self)
         return ModuleType.__getattribute__(self, name)
 
@@ -128,5 +145,8 @@ def _run(module: ModuleType) -> None:
             spec.loader_state.waits = True
             raise
         module.__class__ = ModuleType  # type: ignore[assignment]
+        for importer, name in filter(_is_pair, spec.loader_state.values):
+            if importer in sys.modules:
+                setattr(sys.modules[importer], name, getattr(module, name))
         for action in spec.loader_state.actions:
             action()

@@ -21,8 +21,9 @@ _UNITS_NS = {
     "h": 3600 * SECOND_NS, "d": 86400 * SECOND_NS, "w": 604800 * SECOND_NS, "y": 31536000 * SECOND_NS,
 }  # fmt: skip
 _NUMBER = r"\d{1,18}(?:\.\d{1,18})?"
-_DURATION_PART = pattern(rf"({_NUMBER})({'|'.join(_UNITS_NS)})", re.ASCII)
-DURATION_PATTERN = rf"(?:{_DURATION_PART.pattern})+"
+_PART = rf"({_NUMBER})({'|'.join(_UNITS_NS)})"
+_DURATION_PART = pattern(_PART, re.ASCII)
+DURATION_PATTERN = rf"(?:{_PART})+"
 _DURATION = pattern(rf"{DURATION_PATTERN}\Z", re.ASCII)
 _ZERO = pattern(r"[0.a-zµμ]+\Z")
 _SIZES = {

@@ -43,7 +43,7 @@ def addresses(text: str) -> list[Address]:
 
 def redact(text: str) -> str:
     """Return the URLs without anything that may belong to a user, password or token."""
-    return ",".join(_bare(piece) for piece in _NEXT.split(text))
+    return ",".join(map(_bare, _listed(text)))
 
 
 def _bare(text: str) -> str:
@@ -65,10 +65,14 @@ def _shown_parts(parts: Iterable[str]) -> Iterator[str]:
         yield part
 
 
+def _listed(text: str) -> list[str]:
+    return _NEXT.split(text) if "," in text else [text]
+
+
 def _pieces(text: str) -> list[str]:
     """Split a list of URLs; a comma that can only belong to a password does not separate."""
     found: list[str] = []
-    for piece in _NEXT.split(text):
+    for piece in _listed(text):
         parts = [part.strip() for part in piece.split(",")]
         whole = [part for part in parts if part]
         if "@" in piece and not all(_read(part) and part[0] != "@" for part in whole):

@@ -19,15 +19,21 @@ PACKAGE = {
         "LIMIT = 7\n"
         "class Kind: pass\n"
         "def double(number): return 2 * number\n"
+        "class Maker:\n"
+        "    def __init__(self, number): self.number = number\n"
         "last = 'complete'\n"
     ),
+    "part/early.py": "from part.slow import Maker, last\n",
     "part/broken.py": "import part\npart.tries = getattr(part, 'tries', 0) + 1\nraise ValueError(part.tries)\n",
 }
 START = """
 import sys
-from kvctl.deferred import defer, function, is_deferred, stand_in, when_run
+from kvctl.deferred import defer, function, is_deferred, maker, stand_in, when_run
 defer({
-    "part.slow": {"LIMIT": 7, "Kind": stand_in("Kind"), "double": function("part.slow", "double")},
+    "part.slow": {
+        "LIMIT": 7, "Kind": stand_in("Kind"), "double": function("part.slow", "double"),
+        "Maker": maker("part.slow", "Maker"), ("part.early", "last"): "early",
+    },
     "part.broken": {}, "part.missing": {},
 })
 """
@@ -57,6 +63,29 @@ except AttributeError as error:
     print(error)
 """
     assert run(tmp_path, code) == "module 'part.slow' has no attribute 'nothing'\n"
+
+
+def test_stand_in_of_a_class_makes_instances_of_the_class(tmp_path: Path) -> None:
+    code = """
+from part import slow
+from part.slow import Maker
+class Other:
+    kind = Maker
+assert is_deferred(slow)
+made = Other().kind(number=3)
+print(made.number, type(made) is slow.Maker)
+"""
+    assert run(tmp_path, code) == "3 True\n"
+
+
+def test_value_for_one_module_lasts_until_the_code_runs(tmp_path: Path) -> None:
+    code = """
+from part import early, slow
+assert is_deferred(slow) and early.last == "early"
+from part.slow import last
+print(last, is_deferred(slow), early.last)
+"""
+    assert run(tmp_path, code) == "complete False complete\n"
 
 
 def test_action_waits_for_the_module(tmp_path: Path) -> None:
@@ -101,7 +130,8 @@ except ModuleNotFoundError as error:
 
 def test_values_are_those_of_the_modules() -> None:
     for module, values in deferrals.rare_modules().items():
-        for name, value in values.items():
+        for key, value in values.items():
+            name = key if isinstance(key, str) else key[1]
             real = getattr(import_module(module), name)
             assert real == value or callable(real), f"{module}.{name}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kvctl.contexts import DEFAULT_URL, Context
@@ -169,7 +168,8 @@ def _jwt_callbacks(read: Callable[[], tuple[str, str]]) -> dict[str, Any]:
 
 def _read(path: str, what: str) -> str:
     try:
-        return Path(path).read_text(errors="replace")
+        with open(path, errors="replace") as file:
+            return file.read()
     except OSError as error:
         raise UsageError(f"The {what} file `{path}` cannot be read: {error.strerror}") from None
 

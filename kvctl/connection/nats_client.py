@@ -12,7 +12,6 @@ import kvctl.connection.lazy_nats  # noqa: F401  # before the library
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -243,8 +242,8 @@ class Link(NatsClient):
 
 def require_supported(version: str = CLIENT_VERSION) -> None:
     """Raise KvctlError for a nats-py version with unknown internals."""
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) != SUPPORTED:
-        known = ".".join(map(str, SUPPORTED))
+    known = ".".join(map(str, SUPPORTED))
+    if not version.startswith(f"{known}."):
         raise KvctlError(
             f"nats-py {version} is not supported; kvctl needs {known}",
             hint=f"Install it with `pip install 'nats-py[nkeys]=={known}.*'`",

@@ -101,7 +101,7 @@ PRIVATE = {
     "pipeline/spark/job_progress.py": "pyspark",
 }  # fmt: skip
 """The modules that may touch private names of a library, and of which."""
-PUBLIC_DESPITE_ITS_NAME = {"_replace", "_exit", "_asdict", "_fields", "_get_running_loop"}
+PUBLIC_DESPITE_ITS_NAME = {"_replace", "_exit", "_asdict", "_fields", "_get_running_loop", "_getframe"}
 """Names of the standard library that are documented."""
 HOT = {"wire.py: parse"}
 """Runs for every message, where a call costs more than what it does."""

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from kvctl.deferred import base, defer, function, stand_in
+from kvctl.deferred import StandIns, base, defer, function, maker, stand_in
 
 COMPILER_FLAG_NAMES = {
     1: "OPTIMIZED", 2: "NEWLOCALS", 4: "VARARGS", 8: "VARKEYWORDS", 16: "NESTED", 32: "GENERATOR", 64: "NOFREE",
@@ -21,11 +21,15 @@ def defer_rare_modules() -> None:
     defer(rare_modules())
 
 
-def rare_modules() -> dict[str, dict[str, Any]]:
+def rare_modules() -> dict[str, StandIns]:
     """Return the modules, with values for names that others take from them at import."""
+    return {**_for_python(), **_for_typer(), **_for_nats(), **_for_kvctl()}
+
+
+def _for_python() -> dict[str, StandIns]:
     return {
-        # What asyncio imports for TLS, child processes and threads.
-        "asyncio.sslproto": {},
+        # What asyncio imports for TLS, several addresses of a host, child processes and threads.
+        **{name: {} for name in ("asyncio.sslproto", "asyncio.staggered")},
         "ssl": {"SSLSocket": stand_in("SSLSocket")},
         "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
         "concurrent.futures": {name: name for name in ("FIRST_COMPLETED", "FIRST_EXCEPTION", "ALL_COMPLETED")},
@@ -39,33 +43,52 @@ def rare_modules() -> dict[str, dict[str, Any]]:
         "ast": {"NodeVisitor": base("ast", "NodeVisitor")},
         "dis": {"COMPILER_FLAG_NAMES": COMPILER_FLAG_NAMES},
         **{name: {} for name in ("linecache", "string", "textwrap", "token", "tokenize")},
-        # What Typer imports for completion, suggestions, translations and types that no parameter has.
+    }
+
+
+def _for_typer() -> dict[str, StandIns]:
+    """Return what it imports for help, completion, prompts, suggestions, translations and types of parameters."""
+    return {
         "difflib": _functions("difflib", "get_close_matches"),
         "gettext": _functions("gettext", "gettext"),
-        "locale": {},
-        "platform": {},
+        "pathlib": {(module, "Path"): stand_in("Path") for module in ("typer.main", "nats.aio.client")},
         "shutil": _functions("shutil", "get_terminal_size"),
+        "typer._click.formatting": {"HelpFormatter": maker("typer._click.formatting", "HelpFormatter")},
+        "typer._click.shell_completion": {"CompletionItem": maker("typer._click.shell_completion", "CompletionItem")},
+        "typer._click.termui": _functions(
+            "typer._click.termui", "confirm", "getchar", "launch", "progressbar", "prompt", "secho", "style"
+        ),
         "typer.completion": _functions("typer.completion", "get_completion_inspect_parameters"),
         "uuid": {"UUID": stand_in("UUID"), **_functions("uuid", "uuid4")},
-        # What the client library imports for websockets, its own version, unused names and addresses of other servers.
+        **{name: {} for name in ("locale", "platform", "typer.colors")},
+    }
+
+
+def _for_nats() -> dict[str, StandIns]:
+    """Return what it imports for its own messages, errors and credentials, websockets, versions and unused names."""
+    return {
         "importlib.metadata": {"version": version},
-        "aiohttp": {},
-        "multidict": {},
+        "nats.aio.errors": _functions("nats.aio.errors", "ErrInvalidUserCredentials", "ErrStaleConnection"),
+        "nats.aio.msg": {"Msg": maker("nats.aio.msg", "Msg")},
         "pkgutil": {"extend_path": extend_path},
-        "ipaddress": {},
         "random": _functions("random", "shuffle"),
         "secrets": _functions("secrets", "token_hex"),
-        # What of kvctl itself a command needs for errors, warnings and buckets under other names.
-        **{name: {} for name in ("kvctl.jetstream.streams", "kvctl.kv.reserved_streams", "kvctl.topics")},
-        "kvctl.cli.app.error_report": _functions("kvctl.cli.app.error_report", "direct", "report"),
-        "kvctl.cli.keys.output.entry_stream": _functions("kvctl.cli.keys.output.entry_stream", "show_entries"),
-        "kvctl.cli.keys.output.ttl_notice": _functions(
-            "kvctl.cli.keys.output.ttl_notice", "warn_of_other_life", "warn_of_return"
-        ),
-    }  # fmt: skip
+        **{name: {} for name in ("aiohttp", "base64", "ipaddress", "multidict")},
+    }
 
 
-def _functions(module: str, *names: str) -> dict[str, object]:
+def _for_kvctl() -> dict[str, StandIns]:
+    """Return what a command needs for files, errors, warnings and buckets under other names."""
+    room, output = "kvctl.cli.app", "kvctl.cli.keys.output"
+    return {
+        **{f"kvctl.{name}": {} for name in ("atomic_file", "jetstream.streams", "kv.reserved_streams", "topics")},
+        f"{room}.error_report": _functions(f"{room}.error_report", "direct", "report"),
+        f"{output}.entry_stream": _functions(f"{output}.entry_stream", "show_entries"),
+        f"{output}.ttl_notice": _functions(f"{output}.ttl_notice", "warn_of_other_life", "warn_of_return"),
+    }
+
+
+def _functions(module: str, *names: str) -> StandIns:
     return {name: function(module, name) for name in names}
 
 

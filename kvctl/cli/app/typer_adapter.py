@@ -1,6 +1,5 @@
 """Adapter to Typer, the only module that touches its private names."""
 
-import re
 from typing import Any
 
 import typer
@@ -15,8 +14,8 @@ SUPPORTED = (0, 28)
 def require_supported(version: str | None = None) -> None:
     """Raise KvctlError for a version of Typer whose internals may differ."""
     found = version or typer.__version__
-    if tuple(map(int, re.findall(r"\d+", found)[:2])) != SUPPORTED:
-        known = ".".join(map(str, SUPPORTED))
+    known = ".".join(map(str, SUPPORTED))
+    if not found.startswith(f"{known}."):
         raise KvctlError(
             f"Typer {found} is not supported, kvctl needs {known}",
             hint=f"Install it with `pip install 'typer=={known}.*'`",
