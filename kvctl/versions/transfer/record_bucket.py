@@ -1,7 +1,9 @@
 """Record complete content as one commit: its tree is built, and objects that the branch lacks are written.
 
 Leaves and large values are written while the content is read, so that only keys, small values and references are held.
-They stay valid while no garbage collection begins; when one does, the content is read again, if it can be.
+They stay valid while no garbage collection begins and the branch keeps its history: objects that its head has are not
+written again, and a collection that began before may remove them after a reset. In both cases the content is read
+again, if it can be.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from contextlib import aclosing
 
 from kvctl.errors import ConflictError, UsageError
-from kvctl.versions import commits
-from kvctl.versions.branch import staging
+from kvctl.versions import commits, refs
+from kvctl.versions.branch import branch_state, staging
 from kvctl.versions.commits import CommitInfo
-from kvctl.versions.model import Commit, apart_id, leaf_value
+from kvctl.versions.model import Commit, Head, apart_id, leaf_value
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import Chunk, Chunker, Pair
-from kvctl.versions.tree.objects import Objects
+from kvctl.versions.tree.objects import Broken, Objects
 from kvctl.versions.tree.tree import Made, Reading, Tree, get
 from kvctl.versions.tree.tree_update import HAND_OVER
 
@@ -72,22 +74,38 @@ async def record_stored(
 
     Raises as `record`.
     """
-    tree, begun = None, -1
+    tree, begun, based = None, -1, None
     for _ in range(staging.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch)
-        if state.collections.collection.begun != begun:
+        collected = state.collections.collection.begun != begun
+        if based is None or collected or not await _has_grown(store, based, state.head):
             if not times:
-                raise ConflictError("A garbage collection interfered", hint="Try again")
-            times, begun = times - 1, state.collections.collection.begun
+                what = "garbage collection" if collected else f"reset of branch `{branch}`"
+                raise ConflictError(f"A {what} interfered", hint="Try again")
+            times, begun, based = times - 1, state.collections.collection.begun, state.head
             root = bytes.fromhex(state.head.root)
-            async with aclosing(stored(root)) as parts:
-                tree = await _built(objects, parts, await objects.run(_above_leaves(root)))
+            try:
+                async with aclosing(stored(root)) as parts:
+                    tree = await _built(objects, parts, await objects.run(_above_leaves(root)))
+            except Broken:
+                if await branch_state.is_unchanged(store, state):
+                    raise
+                based = None  # the branch was reset, and its old head collected
+                continue
         assert tree is not None
         made = await commits.move_to(store, objects, state, info(), tree.root, tree.objects)
         if made is not None:
             return made
         await staging.pause()
     raise staging.busy(branch)
+
+
+async def _has_grown(store: Store, before: Head, head: Head) -> bool:
+    """Return whether a head is an earlier one of its branch, or came from it by commits and merges."""
+    async for identity, found in refs.ancestors(store, head.commit, first_parent=True):
+        if found.generation <= before.generation:
+            return identity == before.commit
+    return False
 
 
 class LargeValues:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -436,6 +437,54 @@ async def test_collection_between_any_two_steps_of_a_reset_removes_nothing_it_ke
             assert set(await staged(repo, "third")) == {"u", "v"}
 
         assert await at_every_step(scenario, kill=False) > 5
+
+
+@pytest.mark.guarantee("versions-14", by="race")
+@pytest.mark.parametrize("again", [True, False])
+async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collection(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collection began before: its number does not tell that objects of the old head are removed."""
+    content = {f"k{number:03}": LARGE if number == 1 else b"1" for number in range(300)}
+    wanted = {**content, "new": b"1"}
+
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = Repository(store)
+        first = await repo.init()
+        await repo.record("main", content, "old")
+        reach, reached, go_on = garbage._reach, asyncio.Event(), asyncio.Event()
+
+        async def slow_reach(*arguments: Any) -> object:
+            found = await reach(*arguments)
+            reached.set()
+            await go_on.wait()
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(garbage, "_reach", slow_reach)
+            collecting = asyncio.create_task(gc(Repository(store)))
+            await reached.wait()
+
+            async def reset_and_collect() -> None:
+                await Repository(store).reset_hard("main", first.id)
+                go_on.set()
+                await collecting
+
+            fuse.then = reset_and_collect
+            given = wanted if again else iter(sorted(wanted.items()))
+            refused = ""
+            try:
+                await Repository(SteppedStore(store, fuse)).record("main", given, "recorded")
+            except ConflictError as error:
+                refused = error.message
+            go_on.set()
+            await collecting
+        await whole(repo)
+        assert (again, refused) in ((True, ""), (False, ""), (False, "A reset of branch `main` interfered"))
+        assert await held(repo) == ({} if refused else wanted)
+
+    assert await at_every_step(scenario, kill=False) > 5
 
 
 async def test_commit_succeeds_despite_many_concurrent_commits() -> None:
