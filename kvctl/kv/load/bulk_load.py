@@ -63,7 +63,7 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         await _check_rows(source, target, options)
     with ExitStack() as stack:
         progress = await _progress_file(source, target, options)
-        start = _start(stack.enter_context(progress), options) if progress is not None else None
+        start = _start(stack.enter_context(progress), target, options) if progress is not None else None
         most = most_bytes(target.binding.api.connection.max_payload, target.info["config"])
         ids, stored = Series(most), Stored()
         if start is not None:
@@ -137,10 +137,10 @@ async def _progress_file(source: LoadInput, target: Target, options: LoadOptions
     return ProgressFile(options.progress, task)
 
 
-def _start(progress: ProgressFile, options: LoadOptions) -> Position | None:
+def _start(progress: ProgressFile, target: Target, options: LoadOptions) -> Position | None:
     """Return the position to continue from; None for the beginning. Raises ConflictError."""
     if options.resume:
-        return progress.load()
+        return progress.load(int(target.info["state"]["last_seq"]))
     if progress.exists:
         options.anew()
     return None

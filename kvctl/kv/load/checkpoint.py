@@ -128,8 +128,12 @@ class ProgressFile:
         """Return True if a load into this target was interrupted."""
         return self._lock >= 0 and os.fstat(self._lock).st_size > 0
 
-    def load(self) -> Position:
-        """Return the position of the interrupted load. Raises ConflictError if none of the same task exists."""
+    def load(self, last_revision: int) -> Position:
+        """Return the position of the interrupted load. Raises ConflictError if none of the same task exists.
+
+        Also raises it if the stream ends, at its last revision, before the position. A stream in memory keeps its
+        creation time when its servers restart, and a restored one has that of its backup, but neither has all rows.
+        """
         if not self.exists:
             raise self._none()
         found = _read(self.path)
@@ -138,6 +142,9 @@ class ProgressFile:
         task, position = found
         if task != self._task:
             raise _refusal(f"The interrupted load of this file was {_differences(task, self._task)}")
+        if position.revision > last_revision:
+            bucket = f"bucket `{self._task.bucket}`, which has lost rows since"
+            raise _refusal(f"The interrupted load of this file had reached revision {position.revision} of {bucket}")
         return position
 
     def save(self, position: Position) -> None:

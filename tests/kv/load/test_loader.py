@@ -595,6 +595,23 @@ async def test_resume_goes_on_only_with_the_same_file_stream_and_options(
     assert (await _load_file(bucket, rows_file)).rejected
 
 
+@pytest.mark.guarantee("commands-13")
+async def test_resume_is_refused_after_the_stream_lost_rows(
+    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
+) -> None:
+    bucket = await client.create_bucket(unique())
+    await _interrupt(bucket, rows_file)
+    (path,) = noted(rows_file)
+    document = json.loads(path.read_text())
+    reached = document["position"]["revision"] = (await bucket.status()).last_revision + 1
+    path.write_text(json.dumps(document))
+    with pytest.raises(
+        ConflictError, match=f"had reached revision {reached} of bucket `{bucket.name}`, which has lost"
+    ):
+        await _load_file(bucket, rows_file, resume=True)
+    assert path.exists()
+
+
 async def test_resume_without_a_recorded_position_is_refused(
     client: kvctl.Client, unique: Callable[..., str], rows_file: Path
 ) -> None:
@@ -709,13 +726,13 @@ def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
             with pytest.raises(ConflictError, match="Another process"), other:
                 pass
     with other:
-        assert other.load() == Position(line=2)
+        assert other.load(0) == Position(line=2)
         other.remove()
         other.save(Position(line=3))
         with pytest.raises(ConflictError, match="Another process"), one:
             pass
     with one, checkpoint.ProgressFile(tmp_path / "p", _task(server="elsewhere")):
-        assert one.load() == Position(line=3)
+        assert one.load(3) == Position(line=3)
 
 
 async def test_load_works_without_a_writable_checkpoint(
@@ -730,9 +747,9 @@ def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path:
     progress = checkpoint.ProgressFile(tmp_path / "p", _task())
     with progress:
         with pytest.raises(ConflictError):
-            progress.load()
+            progress.load(9)
         progress.save(Position(line=7, revision=9, written=5, unchanged=1, rejected=1))
     (tmp_path / f".{progress.path.name}.0badcafe.part").touch()  # of a save that was killed
     with progress:
-        assert progress.load() == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
+        assert progress.load(9) == Position(line=7, revision=9, written=5, unchanged=1, rejected=1)
         assert os.listdir(tmp_path) == [progress.path.name]
