@@ -75,6 +75,8 @@ class Loader(BulkWriter):
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
         """Rows with an unknown outcome and the cause, by line."""
         self._conflicts: list[Row] = []
+        self._in_chunk = False
+        """Whether rows of a chunk are being compared with the stored state or written."""
         self._fatal: tuple[Row, KvctlError] | None = None
         self._stored = Stored()
 
@@ -160,6 +162,7 @@ class Loader(BulkWriter):
 
     async def _conditionally(self, rows: list[Row]) -> None:
         """Write rows of distinct keys that differ from the stored state."""
+        self._in_chunk = True
         if self._mode is Mode.IF_DIFFERENT:
             await self._settle()
             same = await self._current.unchanged(rows)
@@ -177,6 +180,7 @@ class Loader(BulkWriter):
             else:
                 await self._send_runs(self._runs(rows))
             await self._settle()
+        self._in_chunk = False
 
     def _done(self, row: Row, revision: int) -> None:
         self.counts.written += 1
@@ -315,12 +319,13 @@ class Loader(BulkWriter):
 
     def _save(self) -> None:
         """Save the position up to which everything is done."""
-        undone = [*self._lost, *(row.line for row in self._conflicts)]
+        undone = list(self._lost)
         undone += [self._fatal[0].line] if self._fatal else []
         undone += [self._window.oldest.line] if self._window.oldest else []
         line = min(undone, default=max(self._line, self._acknowledged.line) + 1) - 1
         # Rows after a lost, rejected or unanswered one, or of an earlier run, are stored below the last revision.
-        in_order = not (self._lost or self._conflicts or self._fatal)
+        # Within a chunk, rows without an outcome may stand before written ones, and counted ones after them.
+        in_order = not (self._lost or self._fatal or self._in_chunk)
         if in_order and line >= max(self._stored.until, self._acknowledged.line):
             self._save_points.advance(line, self._acknowledged.revision, self.counts)
         self._save_points.save()

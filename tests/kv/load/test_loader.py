@@ -37,6 +37,7 @@ from kvctl.kv.load.bulk_load import LoadOptions
 from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.checkpoint import Position
 from kvctl.kv.load.input_file import open_input
+from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.loader import Loader, Mode
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Row
@@ -564,6 +565,41 @@ async def _interrupt(bucket: kvctl.Bucket, file: Path, **options: Any) -> None:
 
     with pytest.raises(UsageError, match="stop"):
         await _load_file(bucket, file, advance=stop, **options)
+
+
+async def test_a_conditional_load_that_is_stopped_within_a_chunk_loses_no_row_and_counts_none_twice(
+    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = {"a", "c"}
+    for mode, keys, method, calls, expected in (
+        (Mode.CREATE_ONLY, "abcd", "living", 1, RowCounts(written=4)),
+        (Mode.IF_DIFFERENT, "aaaa", "unchanged", 4, RowCounts(written=1, unchanged=3)),
+    ):
+        bucket = await client.create_bucket(unique())
+        for key in deleted:
+            await bucket.put(key, b"v")
+            await bucket.delete(key)
+        file = tmp_path / f"{mode}.ndjson"
+        file.write_text("".join(f'{{"key": "{key}", "value": "w"}}\n' for key in keys))
+        with monkeypatch.context() as patched:
+            _stop_at_call(patched, method, calls)
+            with pytest.raises(UsageError, match="stop"):
+                await _load_file(bucket, file, mode=mode)
+        assert await _load_file(bucket, file, mode=mode, resume=True) == expected
+        assert {key async for key in bucket.keys()} == set(keys)
+
+
+def _stop_at_call(patched: pytest.MonkeyPatch, method: str, number: int) -> None:
+    """End a load when it looks at the stored state for this time."""
+    calls, original = itertools.count(1), getattr(Current, method)
+
+    async def stopping(self: Current, rows: list[Row]) -> set[int]:
+        if next(calls) == number:
+            raise UsageError("stop")
+        found: set[int] = await original(self, rows)
+        return found
+
+    patched.setattr(Current, method, stopping)
 
 
 @pytest.mark.guarantee("commands-13")
