@@ -124,6 +124,16 @@ def test_message_that_was_republished_is_read_by_what_stands_last() -> None:
     assert (found.stream, found.sequence, found.header) == ("S", 7, b"NATS/1.0" + older + b"\r\n\r\n")
 
 
+@pytest.mark.parametrize("own", [b"\r\nA: b", b"\r\nNats-S", answer()[8:-2].replace(b" 7", b" 9") + b"A", b""])
+def test_message_whose_writer_did_not_end_its_header_is_read_by_what_the_server_adds(own: bytes) -> None:
+    tail = b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"
+    header = b"NATS/1.0" + own + answer(tail=tail)[10:]  # the server put its lines in place of the last two bytes
+    found = message_from_answer(header, b"v")
+    assert found is not None
+    assert (found.subject, found.sequence, found.header) == ("s.\udcff", 7, b"NATS/1.0" + own + b"\r\n")
+    assert messages_from_answers([(b"", b"", header, b"v")] * 2) == [found] * 2
+
+
 def test_message_in_the_leaders_reply_is_read() -> None:
     message = {"subject": "s", "seq": 7, "time": STAMP}
     assert message_from_leader("S", {"message": message}) == StoredMessage("S", "s", 7, T, b"", b"")

@@ -21,10 +21,11 @@ from kvctl.wire import status
 MANY_LIMIT = 1024
 """Maximum number of subjects that one `multi_last` may match."""
 
-_PLAIN = b"NATS/1.0"
-_SERVERS = b"\r\nNats-Stream: "
-# The server's headers come last: a republished message that was stored again has older ones.
-_ONE = rb"\r\nNats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+_PLAIN = b"NATS/1.0\r\n"
+_SERVERS = b"Nats-Stream: "
+# The server's headers come last: a republished message that was stored again has older ones. They replace the two last
+# bytes of the writer's, so that they begin within a line if those were not the end of one.
+_ONE = rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
 _OF_MANY = rb"Nats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n"
 _TOLD = re.compile(_ONE + b"(?:" + _OF_MANY + b")?")
 _COUNTED = pattern(_ONE + _OF_MANY)
@@ -197,7 +198,7 @@ def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
     stream, subject, sequence, stamp, pending, last_sequence = found.groups()
     return StoredMessage(
         stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp),
-        b"" if start == len(_PLAIN) else header[:start] + b"\r\n\r\n", payload,
+        b"" if start == len(_PLAIN) else header[:start] + b"\r\n", payload,
         None if pending is None else int(pending), None if pending is None else int(last_sequence),
     )  # fmt: skip
 
@@ -227,9 +228,7 @@ def fields_of_answers(answers: Sequence[RawFrame]) -> AnswerFields:
                 _check(*status(header))
         raise NotUnderstood("The server does not know requests for many messages")
     plain = len(_PLAIN)
-    own = [
-        b"" if start == plain else header[:start] + b"\r\n\r\n" for header, start in zip(headers, starts, strict=True)
-    ]
+    own = [b"" if start == plain else header[:start] + b"\r\n" for header, start in zip(headers, starts, strict=True)]
     return AnswerFields(told, _times([fields[3] for fields in told]), own)
 
 

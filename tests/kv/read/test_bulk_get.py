@@ -26,6 +26,7 @@ from kvctl.jetstream.direct.direct_get import NotUnderstood
 from kvctl.kv.read import bulk_get
 from kvctl.kv.write import bulk_put
 from kvctl.server import Server
+from kvctl.wire import publish_frame
 from tests.support.differences import differences
 from tests.support.raw import RawClient
 
@@ -244,15 +245,25 @@ class TestGetMany:
             b"Nats-Stream: S\r\nNats-Subject: $KV.%b.plain\r\nNats-Sequence: 99\r\n"
             b"Nats-Time-Stamp: 2026-11-23T00:00:00Z\r\nNats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n"
         ) % bucket.name.encode()
-        blocks = {"plain": b"", "header": b"A: b\r\n", "forged": forged}
-        for key, lines in blocks.items():
-            header = lines and b"NATS/1.0\r\n" + lines + b"\r\n"
-            await client.connection.request(f"$KV.{bucket.name}.{key}", b"x", header)
+        blocks = {
+            "plain": b"",
+            "header": b"NATS/1.0\r\nA: b\r\n\r\n",
+            "forged": b"NATS/1.0\r\n" + forged + b"\r\n",
+            "cut": b"NATS/1.0\r\nA: b",
+            "forged-and-cut": b"NATS/1.0\r\n" + forged + b"A: b",
+        }
+        for key, header in blocks.items():
+            subject = f"$KV.{bucket.name}.{key}".encode()
+            client.connection.write(publish_frame(subject, b"", header, key.encode()))
         for change in (bucket.put("plain", b"y"), bucket.delete("header")):
             await change
             single = [await bucket.last_entry(key) for key in blocks]
             found = await bulk_get.get_many(client.bucket(bucket.name), list(blocks), leader=False)
             assert list(found.values()) == single
+            stored = await bulk_get.get_many(bucket, list(blocks), leader=True)
+            assert [one and (one.key, one.value, one.revision, one.operation) for one in single] == [
+                one and (one.key, one.value, one.revision, one.operation) for one in stored.values()
+            ]
 
     async def test_known_keys_take_one_kind_of_request_and_missing_ones_of_an_unknown_bucket_two(
         self, client: Client, bucket: Bucket
