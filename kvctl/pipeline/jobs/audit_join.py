@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_SLOTS = 2_000
 """Maximum number of slots in a condition; with more, all keys are joined."""
 COLUMNS = ("key", "value", "revision", "operation", "origin")
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,15 @@ def put_side_by_side(
 
 
 def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[str, int, str | None]]:
-    """Yield those that are not the replica's own; count both."""
+    """Yield those that are not the replica's own; count both.
+
+    An escape in a subject may stand for a byte or be its text: both subjects are yielded.
+    """
     for row in rows:
         counted[row.own] += 1
         if not row.own:
-            yield _raw(row.subject), row.number, None if row.name is None else _raw(row.name)
+            names = {form(row.subject): row.name and form(row.name) for form in (str, _raw)}
+            yield from ((subject, row.number, name) for subject, name in names.items())
 
 
 def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:
@@ -135,4 +139,7 @@ def _entries(spark: SparkSession, held: Readable, revisions: bool) -> DataFrame:
 
 def _raw(name: str) -> str:
     """Return a subject as on the server: the data source escapes bytes that are not UTF-8 as Python does."""
-    return _ESCAPED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), name) if "\\" in name else name
+    if "\\" not in name:
+        return name
+    raw = _ESCAPED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), name)
+    return raw if raw.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") == name else name

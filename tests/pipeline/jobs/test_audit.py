@@ -127,6 +127,23 @@ async def test_keys_that_differ_are_decided_about_in_blocks(
     await same(client, found[:1], mirror)
 
 
+async def test_a_key_that_looks_like_an_escaped_byte_is_compared(raw: RawClient, unique: Names, on_spark: Any) -> None:
+    """The data source shows a byte that is not UTF-8 as text, which other clients may write into a key as well."""
+    one, two = unique("ONE"), unique("TWO")
+    keys = [r"k.\x41", r"k.\xff", "k.\udcff", r"k.\xfe", "k.\udcfe", r"k.\xc3\xa9", "k.\u00e9", "k.\\"]
+    for bucket in (one, two):
+        raw.create_bucket(bucket)
+        for key in keys:
+            raw.put(bucket, key, b"1")
+    differing = [r"k.\x41", r"k.\xff", "k.\udcfe", r"k.\xc3\xa9", "k.\\"]
+    for key in differing:
+        raw.put(two, key, b"2")
+    assert sorted(said(await on_spark(one, two))) == sorted(("differing", key, None) for key in differing)
+    gone = raw.api(f"STREAM.PURGE.KV_{two}", {"filter": rf"$KV.{two}.k.\xc3\xa9"})
+    assert gone["purged"] == 1
+    assert ("missing", r"k.\xc3\xa9", None) in said(await on_spark(one, two))
+
+
 async def test_audit_reports_missing_buckets(unique: Names, raw: RawClient, on_spark: Any) -> None:
     bucket = unique("ORIGIN")
     raw.create_bucket(bucket)
