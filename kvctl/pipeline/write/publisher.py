@@ -15,7 +15,6 @@ from kvctl.errors import (
     BucketNotFound,
     KvctlError,
     NoResponders,
-    ServerError,
     StreamNotFound,
     UsageError,
     WrongRevision,
@@ -27,7 +26,6 @@ from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.load.row_frames import RUN_ROWS, encode_plain, encode_rows, runs
 from kvctl.kv.load.rows import UNCHECKED_KEY, Row
 from kvctl.kv.load.target import Target
-from kvctl.kv.write.conditional_write import explained
 from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import Chunk
 from kvctl.pipeline.write.decision import (
@@ -37,7 +35,7 @@ from kvctl.pipeline.write.decision import (
     Outcome,
     WriteMode,
 )
-from kvctl.pipeline.write.resolver import Resolver
+from kvctl.pipeline.write.resolver import Resolver, named
 from kvctl.pipeline.write.row_ids import DIGITS, RowIds
 
 ARRIVAL_LOOKS = 50
@@ -209,7 +207,9 @@ class Publisher(BulkWriter):
         elif of_the_row(error):
             self._reject(number, error.message)
         else:
-            self._fatal = self._fatal or self._named(number, error)
+            chunk = self._chunk_of(number)
+            key = chunk.keys[number - chunk.first]
+            self._fatal = self._fatal or named(error, key, self._target.binding)
 
     async def _settle(self) -> None:
         """Wait for every outcome; resolve missing ones, and the reasons why rows were refused."""
@@ -256,12 +256,3 @@ class Publisher(BulkWriter):
             chunk = self._chunks.popleft()
             if chunk.bad:
                 self._rejected(chunk, chunk.bad)
-
-    def _named(self, number: int, error: KvctlError) -> KvctlError:
-        """Return the error that prevents writing, with the key that caused it."""
-        if isinstance(error, ServerError):
-            error = explained(error, self._target.binding)
-        chunk = self._chunk_of(number)
-        error.message = f"`{chunk.keys[number - chunk.first]}`: {error.message}"
-        error.args = (error.message,)
-        return error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvctl.errors import KvctlError, OutcomeUnknown
+from kvctl.errors import KvctlError, OutcomeUnknown, ServerError
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.load.bulk_writer import Reconciler, Retry, of_the_row, with_expected
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
+from kvctl.kv.resolve import Binding
+from kvctl.kv.write.conditional_write import explained
 from kvctl.pipeline.write.decision import (
     Asked,
     Decider,
@@ -100,7 +102,7 @@ class Resolver(Reconciler[Asked]):
         if of_the_row(error):
             self._report(row, Decision(Outcome.REFUSED, cause=error.message))
         else:
-            self._fatal = self._fatal or error
+            self._fatal = self._fatal or named(error, row.key, self._target)
 
     def _report(self, row: Row, decision: Decision) -> None:
         del self._left[row.key]
@@ -112,3 +114,12 @@ class Resolver(Reconciler[Asked]):
             f"Could not confirm whether {len(self._left)} rows from `{row.key}` on were stored: {cause}",
             hint="Run the same write again (with the same `writeId`, if any) to continue it",
         )
+
+
+def named(error: KvctlError, key: str, binding: Binding) -> KvctlError:
+    """Return the error that prevents writing, with the key that caused it and the remedy."""
+    if isinstance(error, ServerError):
+        error = explained(error, binding)
+    error.message = f"`{key}`: {error.message}"
+    error.args = (error.message,)
+    return error

@@ -300,10 +300,12 @@ async def test_a_server_that_restarts_is_waited_for(own_server: Server, bucket_n
         assert (await client.bucket(bucket_name).status()).last_revision == 60_000
 
 
-async def test_full_bucket_ends_the_write(client: kvctl.Client, bucket_name: str) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+async def test_full_bucket_ends_the_write(client: kvctl.Client, bucket_name: str, begun: bool) -> None:
+    """Each attempt of the task says why; Spark shows the last one."""
     await client.create_bucket(bucket_name, max_bytes=20_000)
     with pytest.raises(ServerError, match=r"`k\.\d+`: .*maximum bytes exceeded") as caught:
-        await Task(client, bucket_name)(puts(2000))
+        await Task(client, bucket_name)(puts(2000), begun=begun, since=0)
     assert "--max-bytes" in str(caught.value.hint)
 
 
