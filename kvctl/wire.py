@@ -213,7 +213,8 @@ _SUBSCRIPTION = itemgetter(1)
 class FrameParser:
     """Stands in for the client library's parser on a live connection; `deliver` takes what has no sink of ours."""
 
-    def __init__(self, deliver: Deliver, stock: Any, on_error: Callable[[str], bool]) -> None:
+    def __init__(self, deliver: Deliver, stock: Any, on_error: Callable[[str], bool], begun: bytes = b"") -> None:
+        """`begun` is what the stock parser has received of a line; no subscription was made until then."""
         self.sinks: dict[bytes, Sink] = {}
         self.inboxes: dict[bytes, Inbox] = {}
         self._deliver = deliver
@@ -226,6 +227,8 @@ class FrameParser:
         self._pause = self._singly = 1
         """Frames to parse singly after a run, and how many of them are left."""
         self.reset()
+        if begun:
+            self._hold(begun, 0)
 
     def reset(self) -> None:
         """Discard a partial frame, as after a reconnect."""

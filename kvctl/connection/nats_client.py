@@ -256,7 +256,6 @@ def install_parser(client: Any, on_error: Callable[[str], bool]) -> FrameParser 
     expected = ("_process_msg", "_subs", "_sid", "_transport")
     if not (hasattr(stock, "parse") and hasattr(stock, "reset")) or not all(hasattr(client, name) for name in expected):
         return None
-    if getattr(stock, "buf", None):
-        return None  # in the middle of a frame
-    client._ps = parser = FrameParser(client._process_msg, stock, on_error)
+    begun = bytes(getattr(stock, "buf", b""))  # of the INFO that servers send after the handshake
+    client._ps = parser = FrameParser(client._process_msg, stock, on_error, begun)
     return parser

@@ -489,3 +489,33 @@ class TestSubscriptions:
             assert isinstance(subscription.denied("secret.plan"), PermissionDenied)
             assert isinstance(subscription.denied(f"secret.{2 * DENIALS - 1}"), PermissionDenied)
             assert subscription.denied("secret.0") is None
+
+
+async def test_line_that_arrives_in_pieces_after_the_handshake_is_read_by_the_own_parser(server: Server) -> None:
+    ended = asyncio.Event()
+
+    async def serve(client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+        async def up() -> None:
+            while data := await client_reader.read(65536):
+                writer.write(data)
+            writer.close()
+
+        upward = asyncio.create_task(up())
+        client.write(await reader.readline())
+        client.write(await reader.readuntil(b"PONG\r\n") + b"+O")
+        await asyncio.sleep(0.2)
+        client.write(b"K\r\n")
+        while data := await reader.read(65536):
+            client.write(data)
+        await upward
+        client.close()
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        async with connected(Context(url=f"nats://127.0.0.1:{port}")) as connection:
+            assert connection._parser is not None
+            assert (await connection.request("$JS.API.INFO")).payload
+        await ended.wait()

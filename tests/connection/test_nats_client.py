@@ -52,9 +52,11 @@ class TestGuard:
         client._ps = object()
         assert install_parser(client, lambda _: False) is None
 
-    async def test_leaves_a_parser_in_the_middle_of_a_frame_alone(self) -> None:
-        client = NatsClient()
-        stock = client._ps
-        await stock.parse(b"MSG a 1 5\r")
-        assert install_parser(client, lambda _: False) is None
-        assert client._ps is stock
+    async def test_takes_over_in_the_middle_of_a_line(self) -> None:
+        client, errors = NatsClient(), list[str]()
+        await client._ps.parse(b"-ERR 'so")
+        parser = install_parser(client, lambda text: errors.append(text) is None)
+        assert parser is client._ps
+        await parser.parse(b"me'\r\n-ERR 'o")
+        await parser.parse(b"ther'\r\n")
+        assert errors == ["some", "other"]
