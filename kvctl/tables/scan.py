@@ -8,6 +8,7 @@ not, and values may be newer than the beginning of the scan.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ _END = b"\0"
 A record is the family and key tokens, this, the partition token, the sequence, whether the entry lives, and its value:
 it sorts as the key, and the newest of a key last.
 """
+_ABOVE_END = b"\1"
 _GONE, _LIVE = b"\0", b"\1"
 
 Found = tuple[bytes, Entry | Key]
@@ -153,11 +155,13 @@ class _Listing:
             self._runs.add(self._first)
 
     def _prune(self, most: int) -> None:
+        """Keep the newest record of each key and partition (others may put some into wrong ones), for `most` keys."""
         self._first.sort()
-        newest = {record.partition(_END)[0]: record for record in self._first}
-        self._first = list(newest.values())[:most]
-        if len(self._first) == most:
-            self._last = self._first[-1].partition(_END)[0]
+        self._first = list({record[: record.index(_END) + 5]: record for record in self._first}.values())
+        names = list(dict.fromkeys(record.partition(_END)[0] for record in self._first))
+        if len(names) >= most:
+            self._last = names[most - 1]
+            del self._first[bisect_left(self._first, self._last + _ABOVE_END) :]
 
 
 def _decoded(table: Table, blocks: Iterable[list[bytes]], *, values: bool, most: int) -> Iterator[list[Found]]:

@@ -306,13 +306,18 @@ async def test_compaction_removes_only_markers(table: Table) -> None:
 
 
 async def test_messages_in_the_wrong_partition_are_no_entries(table: Table, raw: RawClient) -> None:
-    await table.put(b"k", b"right")
+    keys = [b"j", b"k", b"l"]
+    for key in keys:
+        await table.put(key, b"right")
     number, _, rest = table.layout.place(None, b"k").partition(".")
-    other = f"{(int(number, 16) + 1) % table.config.partitions:04x}.{rest}"
-    assert "seq" in raw.request(f"{table.layout.prefix}{other}", b"wrong").json()
+    for other in range(table.config.partitions):
+        if other != int(number, 16):
+            assert "seq" in raw.request(f"{table.layout.prefix}{other:04x}.{rest}", b"wrong").json()
     for values in (True, False):
-        found = [one async for page in table.pages(values=values) for one in page.entries]
-        assert [(one.key, getattr(one, "value", b"right")) for one in found] == [(b"k", b"right")]
+        for limit in (None, 1, 2, 3, 4):
+            pages = table.pages(values=values, limit=limit)
+            found = [(one.key, getattr(one, "value", b"right")) async for page in pages for one in page.entries]
+            assert found == [(key, b"right") for key in keys[:limit]]
 
 
 async def test_refusals_name_the_commands_of_tables(client: kvctl.Client, unique: Callable[..., str]) -> None:
