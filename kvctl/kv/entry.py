@@ -90,9 +90,14 @@ class Entry(NamedTuple):
         """Length of the value in bytes, also when only headers were read."""
         if self.value:
             return len(self.value)
-        # The server adds it after the writer's own headers.
-        announced = self.header.rpartition(b"\r\nNats-Msg-Size:")[2].partition(b"\r\n")[0].strip()
-        return int(announced) if announced.isdigit() else 0
+        return announced_size(self.header)
+
+
+def announced_size(header: bytes) -> int:
+    """Return the size of a message that was read without its payload; 0 if the server did not add it."""
+    # It comes after the writer's own headers, within a line if those do not end in a line's end.
+    size = header.rpartition(b"Nats-Msg-Size:")[2].partition(b"\r\n")[0].strip()
+    return int(size) if size.isdigit() else 0
 
 
 def operation_of(header: bytes) -> tuple[Operation, str | None]:

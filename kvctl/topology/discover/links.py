@@ -15,6 +15,7 @@ from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import SourceState, StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import Source, source_states, sources_of
 from kvctl.jetstream.streams import Listing
+from kvctl.kv.entry import announced_size
 from kvctl.kv.names import STREAM_PREFIX, matches
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.discover.offline import Clue
@@ -28,7 +29,6 @@ from kvctl.topology.hazards.hazards import (
     looks_at,
     of_silent,
 )
-from kvctl.wire import header_value
 
 SILENCE = 10.0
 """Seconds without a message from an origin, which sends a heartbeat every second, after which it counts as silent."""
@@ -171,7 +171,7 @@ async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamCo
 async def _count_larger(api: Api, stream: str, size: int) -> int:
     count = 0
     async for batch in read(api, stream, Selection(subjects=(">",), deliver="all", headers_only=True)):
-        count += sum(1 for _, _, header, _ in batch if int(header_value(header, b"Nats-Msg-Size") or 0) > size)
+        count += sum(1 for _, _, header, _ in batch if announced_size(header) > size)
     return count
 
 

@@ -70,6 +70,17 @@ async def test_lossy_edit(client: kvctl.Client, raw: RawClient, unique: Names) -
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 1
 
 
+@pytest.mark.parametrize("size", ["1", "abc"])
+async def test_large_value_counts_as_one_whatever_its_writer_says(
+    client: kvctl.Client, raw: RawClient, unique: Names, size: str
+) -> None:
+    bucket = unique()
+    raw.create_bucket(bucket)
+    assert "seq" in raw.request(f"$KV.{bucket}.k", b"v" * 5000, {"Nats-Msg-Size": size}).json()
+    text = await refused(edit(client, bucket, max_value_size=1000))
+    assert "max_value_size 1000 is below 1 revision" in text
+
+
 async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(
     client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
 ) -> None:
