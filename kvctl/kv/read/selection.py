@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from kvctl.errors import NoResponders, PermissionDenied
+from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
 from kvctl.jetstream.direct import multi_get
 from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, TooManySubjects
 from kvctl.jetstream.direct.page import MomentLost
@@ -50,7 +50,7 @@ async def matching_batches(
         except PermissionDenied as error:
             denied = error
             break
-        except (TooManySubjects, NotUnderstood, MomentLost, NoResponders):
+        except (TooManySubjects, NotUnderstood, MomentLost, NoResponders, ConnectionLost):
             break
     try:
         async with aclosing(_listed(bucket, filters, leader=leader)) as batches:

@@ -19,6 +19,7 @@ from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
 from kvctl.kv.read import bulk_get
 from kvctl.server import Server
 from tests.support.differences import differences
+from tests.support.proxy import DOWN, Cut, Proxy
 from tests.support.raw import RawClient
 
 
@@ -395,3 +396,17 @@ def _peak_of_listing(url: str, name: str, keys: int) -> int:
     count, peak = map(int, finished.stdout.split())
     assert count == keys
     return peak * 1024
+
+
+@pytest.mark.parametrize("at", [0, 20])
+async def test_selected_keys_are_read_again_after_a_lost_connection(
+    server: Server, client: Client, bucket_name: str, at: int
+) -> None:
+    bucket = await client.create_bucket(bucket_name)
+    for key in ("a", "b", "c"):
+        await bucket.put(key, b"v")
+    with Proxy(server.url) as proxy:
+        proxy.on(b"Nats-Num-Pending: 1", Cut(at=at), way=DOWN)
+        async with kvctl.connect(proxy.url) as other:
+            found = [entry.key async for batch in other.bucket(bucket_name).get_matching(">") for entry in batch]
+    assert sorted(found) == ["a", "b", "c"]
