@@ -27,7 +27,7 @@ from kvctl.versions.branch.staging import STAGING, StagingRecord
 from kvctl.versions.branch.staging_writer import WrittenEpoch
 from kvctl.versions.model import DROPPED, Commit, Head, check_text, decode_staged, leaf_value, staged_leaf_value
 from kvctl.versions.store.protocol import Change, PredicateFailed, Store
-from kvctl.versions.tree.objects import OBJECTS, Objects
+from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
 from kvctl.versions.tree.tree import Objects as Made
 from kvctl.versions.tree.tree import Tree, get
 from kvctl.versions.tree.tree_update import Edit
@@ -100,7 +100,12 @@ async def commit(
         if not info.allow_empty:
             _check_left(own, state)
         if prepared is None or not _still_good(prepared, state):
-            prepared = await _prepare(store, objects, state, info, sorted({*written.keys}) if written else [])
+            try:
+                prepared = await _prepare(store, objects, state, info, sorted({*written.keys}) if written else [])
+            except Broken:
+                if await branch_state.is_unchanged(store, state):
+                    raise
+                continue  # the branch was deleted or reset, and its old head collected
         if prepared.commit.root == state.head.root and not info.allow_empty:
             if await forget(store, state, prepared.epochs):
                 raise NothingToCommit(f"The changes staged on `{branch}` do not change its content")

@@ -1,8 +1,8 @@
 """Kills and concurrent operations at every step: no partial state is seen, nothing acknowledged is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -439,6 +439,32 @@ async def test_collection_between_any_two_steps_of_a_reset_removes_nothing_it_ke
         assert await at_every_step(scenario, kill=False) > 5
 
 
+@asynccontextmanager
+async def begun_collection(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:  # fmt: skip
+    """Hold a collection that has found the reachable objects; yields the function that lets it end."""
+    reach, reached, go_on = garbage._reach, asyncio.Event(), asyncio.Event()
+
+    async def slow_reach(*arguments: Any) -> object:
+        found = await reach(*arguments)
+        reached.set()
+        await go_on.wait()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(garbage, "_reach", slow_reach)
+        collecting = asyncio.create_task(gc(Repository(store)))
+        await reached.wait()
+
+        async def end_it() -> object:
+            go_on.set()
+            return await collecting
+
+        yield end_it
+        await end_it()
+
+
 @pytest.mark.guarantee("versions-14", by="race")
 @pytest.mark.parametrize("again", [True, False])
 async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collection(
@@ -453,23 +479,11 @@ async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collec
         repo = Repository(store)
         first = await repo.init()
         await repo.record("main", content, "old")
-        reach, reached, go_on = garbage._reach, asyncio.Event(), asyncio.Event()
-
-        async def slow_reach(*arguments: Any) -> object:
-            found = await reach(*arguments)
-            reached.set()
-            await go_on.wait()
-            return found
-
-        with monkeypatch.context() as patched:
-            patched.setattr(garbage, "_reach", slow_reach)
-            collecting = asyncio.create_task(gc(Repository(store)))
-            await reached.wait()
+        async with begun_collection(store, monkeypatch) as end_it:
 
             async def reset_and_collect() -> None:
                 await Repository(store).reset_hard("main", first.id)
-                go_on.set()
-                await collecting
+                await end_it()
 
             fuse.then = reset_and_collect
             given = wanted if again else iter(sorted(wanted.items()))
@@ -478,11 +492,35 @@ async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collec
                 await Repository(SteppedStore(store, fuse)).record("main", given, "recorded")
             except ConflictError as error:
                 refused = error.message
-            go_on.set()
-            await collecting
         await whole(repo)
         assert (again, refused) in ((True, ""), (False, ""), (False, "A reset of branch `main` interfered"))
         assert await held(repo) == ({} if refused else wanted)
+
+    assert await at_every_step(scenario, kill=False) > 5
+
+
+async def test_commit_reports_no_missing_object_after_its_branch_was_recreated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(fuse: Fuse) -> None:
+        store = MemoryStore()
+        repo = Repository(store)
+        await repo.init()
+        await repo.create_branch("side")
+        await repo.put_many("side", {f"k{number:03}": b"1" for number in range(300)})
+        await repo.commit("side", "old")
+        await repo.put("side", "k100", b"2")
+        async with begun_collection(store, monkeypatch) as end_it:
+
+            async def recreate_and_collect() -> None:
+                await Repository(store).delete_branch("side")
+                await Repository(store).create_branch("side")
+                await end_it()
+
+            fuse.then = recreate_and_collect
+            with suppress(BranchNotFound, NothingToCommit):
+                await Repository(SteppedStore(store, fuse)).commit("side", "mine")
+        await whole(repo)
 
     assert await at_every_step(scenario, kill=False) > 5
 
