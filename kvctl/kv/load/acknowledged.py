@@ -17,6 +17,7 @@ class Floors:
     """Samples of line and revision: later rows, if stored, are above this revision."""
 
     def __init__(self, revision: int) -> None:
+        self._first = revision
         self._samples: deque[tuple[int, int]] = deque([(0, revision)], maxlen=FLOORS)
 
     def sample(self, line: int, revision: int) -> None:
@@ -27,7 +28,7 @@ class Floors:
 
     def of(self, line: int) -> int:
         """Return a revision that the row of this line is above, if stored."""
-        return next((revision for sampled, revision in reversed(self._samples) if sampled < line), 0)
+        return next((revision for sampled, revision in reversed(self._samples) if sampled < line), self._first)
 
 
 class Acknowledged:

@@ -1,6 +1,6 @@
 """Rows noted in any order: the ones of a key show above which revision another is, and if a later one is stored."""
 
-from kvctl.kv.load.acknowledged import Acknowledged
+from kvctl.kv.load.acknowledged import FLOOR_ROWS, FLOORS, Acknowledged
 
 
 def test_a_row_looked_up_after_later_ones_does_not_lower_the_floor() -> None:
@@ -18,3 +18,10 @@ def test_the_floor_of_a_row_between_acknowledged_ones_is_the_one_before_it() -> 
     assert [acknowledged.floor(line, "k") for line in (1, 2, 4, 5)] == [0, 3, 3, 6]
     assert [acknowledged.followed(line, "k") for line in (1, 3, 4)] == [True, True, False]
     assert not acknowledged.followed(1, "none")
+
+
+def test_a_row_before_all_samples_is_above_the_revision_at_the_start() -> None:
+    acknowledged = Acknowledged(7)
+    for number in range(2 * FLOORS):
+        acknowledged.sent_up_to(number * FLOOR_ROWS)
+    assert acknowledged.floor(1, "k") == 7
