@@ -44,6 +44,11 @@ class Acknowledged:
         self._found: dict[str, list[tuple[int, int]]] | None = None
         """Lines and revisions of each key's recent rows, ascending, once they were asked for."""
 
+    def start_at(self, revision: int) -> None:
+        """Note that nothing has been sent when the stream was at this revision, or above it."""
+        self.revision = max(self.revision, revision)
+        self._floors = Floors(self.revision)
+
     def note(self, line: int, key: str, revision: int) -> None:
         """Note that a row is stored at a revision."""
         self.note_all(line, (key,), (revision,))

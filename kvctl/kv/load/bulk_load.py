@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kvctl.errors import HazardRefused, UsageError
@@ -15,14 +16,20 @@ from kvctl.kv.load import checkpoint
 from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.checkpoint import Position, ProgressFile
 from kvctl.kv.load.input_file import LoadInput
+from kvctl.kv.load.leader_state import changes_nothing, lives
 from kvctl.kv.load.loader import Loader, Mode
-from kvctl.kv.load.resume import Stored, stored_rows
+from kvctl.kv.load.resume import Needed, Stored, stored_rows
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow
 from kvctl.kv.load.target import Target, target_of
 from kvctl.kv.write.identity import Series, most_bytes
 
 SHORTER_HISTORY = "shorter-history"
+NEEDED: dict[Mode, Needed] = {
+    Mode.PUT: lambda row, last: True,
+    Mode.CREATE_ONLY: lambda row, last: not lives(last),
+    Mode.IF_DIFFERENT: lambda row, last: not changes_nothing(row, last),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +75,8 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         ids, stored = Series(most), Stored()
         if start is not None:
             ids = Series(min(most, start.most), start.series.encode())
-            coming = (batch._replace(rows=target.acceptable(batch.rows)) for batch in source.batches(start.line))
-            stored = await stored_rows(target.binding, target.info, ids, start, coming)
+            coming = partial(_acceptable, source, target, start.line)
+            stored = await stored_rows(target.binding, target.info, ids, start, coming, NEEDED[options.mode])
         loader = Loader(
             bucket, target, ids, options.mode,
             dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
@@ -82,6 +89,10 @@ def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
     """Return the rows of an input after a line; waiting for a pipe does not block the connection."""
     batches = source.batches(after)
     return _at_hand(batches) if source.repeatable else _arriving(batches)
+
+
+def _acceptable(source: LoadInput, target: Target, after: int) -> Iterator[Batch]:
+    return (batch._replace(rows=target.acceptable(batch.rows)) for batch in source.batches(after))
 
 
 def _check_history(source: LoadInput, mode: Mode) -> None:

@@ -64,7 +64,7 @@ class Current:
     async def living(self, rows: Sequence[Row]) -> set[int]:
         """Return the lines of rows whose keys live."""
         found = await self.last(rows)
-        return {row.line for row in rows if _lives(found.get(row.key))}
+        return {row.line for row in rows if lives(found.get(row.key))}
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
         """Return the last message of each key, None for none; keys without an answer are omitted."""
@@ -162,9 +162,10 @@ async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
 def changes_nothing(row: Row, last: StoredMessage | None) -> bool:
     """Return True if the key already has the row's value, or is not live and the row deletes it."""
     if row.operation is not Operation.PUT:
-        return not _lives(last)
-    return last is not None and _lives(last) and last.payload == row.value
+        return not lives(last)
+    return last is not None and lives(last) and last.payload == row.value
 
 
-def _lives(message: StoredMessage | None) -> bool:
+def lives(message: StoredMessage | None) -> bool:
+    """Return True if the last message of a key is a value."""
     return message is not None and operation_of(message.header)[0] is Operation.PUT

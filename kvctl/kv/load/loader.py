@@ -94,6 +94,7 @@ class Loader(BulkWriter):
         self._line = start.line
         self._save_points = SavePoints(self._progress, start)
         self._stored = stored or Stored()
+        self._acknowledged.start_at(self._stored.revision)
         connection = self._binding.api.connection
         self._window = PublishWindow(connection, self._done, self._failed, all_done=self._all_done, window=WINDOW_ROWS)
         try:

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvctl.errors import ConnectionLost, PermissionDenied, ServerError, WrongRevision
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.ordered.ordered_consumer import read
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.publish import publish
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import Operation, from_frame
+from kvctl.kv.load.bulk_writer import with_expected
 from kvctl.kv.load.checkpoint import Position
+from kvctl.kv.load.leader_state import KEYS_PER_REQUEST, Current
 from kvctl.kv.load.reconcile import Outcome
 from kvctl.kv.load.row_reader import Batch
+from kvctl.kv.load.rows import Row
+from kvctl.kv.names import is_plain
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.identity import Series, identity_of
 
 ARRIVAL_LOOKS, ARRIVAL_PAUSE_S = 10, 0.1
+FIRST_ROW_ATTEMPTS = 20
+"""Attempts to write the first row on condition, where other clients write the same keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,12 @@ class Stored:
     """Outcomes by line."""
     until: int = 0
     """Last line that may have been sent."""
+    revision: int = 0
+    """Revision up to which the stream was read: a row that is due is above it, once it is stored."""
+
+
+Needed = Callable[[Row, StoredMessage | None], bool]
+"""Whether a load writes a row, given the last message of its key."""
 
 
 class _Write(NamedTuple):
@@ -45,15 +60,37 @@ class _Write(NamedTuple):
 
 
 async def stored_rows(
-    target: Binding, info: StreamInfo, ids: Series, position: Position, batches: Iterator[Batch]
+    target: Binding,
+    info: StreamInfo,
+    ids: Series,
+    position: Position,
+    batches: Callable[[], Iterator[Batch]],
+    needed: Needed,
 ) -> Stored:
-    """Find the rows that follow the position, in order, among the entries of their keys since."""
-    await all_arrived(target)
-    stored = await _stored_since(target, ids, position.revision)
-    outcomes: dict[int, Outcome] = {}
-    for key, rows in _coming(batches, ids, stored, position.until).items():
-        outcomes |= _outcomes(rows, stored[key], evicted=_evicted(info, stored[key]))
-    return Stored(outcomes, position.until)
+    """Find the rows that follow the position, in order, among the entries of their keys since.
+
+    A killed process may leave rows that the server has received and not stored, for as long as its cluster has no
+    majority. So the first row that is due is written here, on condition that its key does not change: the server stores
+    it after those rows, or refuses it while one of them is of its key. Raises UnreachableError if it does so for long.
+    """
+    barrier = attempts = 0
+    while True:
+        await all_arrived(target)
+        stored, newest, last = await _stored_since(target, ids, position.revision)
+        outcomes: dict[int, Outcome] = {}
+        for key, rows in _coming(batches(), ids, stored, position.until).items():
+            outcomes |= _outcomes(rows, stored[key], evicted=_evicted(info, stored[key]))
+        found = Stored(outcomes, position.until, last)
+        if barrier:
+            if newest <= barrier:
+                return found
+            barrier = newest  # rows of the killed process arrived after it
+        else:
+            revision = await _write_first_due(Current(target, info), ids, _due(batches(), ids, found), last, needed)
+            attempts += 1
+            if revision is None or (attempts == FIRST_ROW_ATTEMPTS and not revision):
+                return found
+            barrier = revision
 
 
 async def all_arrived(target: Binding, looks: int = ARRIVAL_LOOKS, *, quiet: int = 1) -> None:
@@ -72,12 +109,49 @@ async def all_arrived(target: Binding, looks: int = ARRIVAL_LOOKS, *, quiet: int
         await asyncio.sleep(ARRIVAL_PAUSE_S)
 
 
-async def _stored_since(target: Binding, ids: Series, revision: int) -> dict[str, list[_Write]]:
-    """Return every entry above the revision, by key."""
+def _due(batches: Iterator[Batch], ids: Series, found: Stored) -> list[Row]:
+    """Return the first rows of keys that are due, as far as they have no header and room for a condition."""
+    due: dict[str, Row] = {}
+    for batch in batches:
+        for row in batch.rows:
+            if row.line <= found.until and row.line not in found.outcomes:
+                due.setdefault(row.key, row)
+        if batch.line >= found.until or len(due) >= KEYS_PER_REQUEST:
+            break
+    return [row for row in due.values() if is_plain(row.key) and not row.header and ids.repeatable(b"", row.value)]
+
+
+async def _write_first_due(current: Current, ids: Series, due: Sequence[Row], after: int, needed: Needed) -> int | None:
+    """Write the first needed row of a key that was not written after a revision.
+
+    Returns the row's revision, 0 if its key was written in the meantime, None if no row is needed or it is refused.
+    """
+    if not due:
+        return None
+    target = current.binding
+    try:
+        last = await current.last(next(current.chunks(due)))
+        needed_rows = [row for row in due if row.key in last and needed(row, last[row.key])]
+        for row in needed_rows:
+            message = last[row.key]
+            sequence = message.sequence if message else 0
+            if sequence <= after:
+                header = with_expected(ids.block(row.line, row.header, row.value), sequence)
+                subject = target.write_prefix + row.key
+                return await publish(target.api.connection, subject, row.value, header)
+        return 0 if needed_rows else None
+    except (WrongRevision, ConnectionLost):
+        return 0
+    except (ServerError, PermissionDenied):
+        return None  # the load meets the same error, and reports it
+
+
+async def _stored_since(target: Binding, ids: Series, revision: int) -> tuple[dict[str, list[_Write]], int, int]:
+    """Return every entry above the revision, by key, the revision of the load's last one, and that of the last."""
     cut = len(target.prefix.encode())
     stored: dict[str, list[_Write]] = defaultdict(list)
     selection = Selection(subjects=(target.prefix + ">",), deliver="by_start_sequence", start=revision + 1)
-    last = revision
+    newest, last = 0, revision
     async for batch in read(target.api, target.stream, selection):
         for frame in batch:
             entry = from_frame(target.bucket, cut, frame)
@@ -86,7 +160,8 @@ async def _stored_since(target: Binding, ids: Series, revision: int) -> dict[str
                 line = ids.number(entry.header) or 0
                 content = None if line or identity_of(entry.header) else hash((entry.operation, entry.value))
                 stored[entry.key].append(_Write(line, content, purge=entry.operation is Operation.PURGE))
-    return stored
+                newest = entry.revision if line else newest
+    return stored, newest, last
 
 
 def _coming(batches: Iterator[Batch], ids: Series, keys: Container[str], until: int) -> dict[str, list[_Write]]:

@@ -25,3 +25,5 @@ def test_a_row_before_all_samples_is_above_the_revision_at_the_start() -> None:
     for number in range(2 * FLOORS):
         acknowledged.sent_up_to(number * FLOOR_ROWS)
     assert acknowledged.floor(1, "k") == 7
+    acknowledged.start_at(9)
+    assert acknowledged.floor(1, "k") == 9

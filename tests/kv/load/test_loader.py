@@ -471,6 +471,38 @@ class Killed(BaseException):
     """Ends a load without letting it tidy up."""
 
 
+@pytest.mark.guarantee("commands-6", by="fault")
+async def test_rows_that_a_cluster_without_majority_stores_after_the_kill_are_not_written_twice(
+    own_cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows.ndjson"
+    _write_rows(file, [(f"k.{number % 1000}", str(number)) for number in range(20_000)])
+    async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
+        bucket = await client.create_bucket("B", history=64, replicas=3)
+        leader = (await bucket.status()).info["cluster"]["leader"]
+    followers = [server for name, server in own_cluster.servers.items() if name != leader]
+
+    def pause(_: int) -> None:
+        for server in followers:
+            server.pause()
+
+    async with kvctl.connect(own_cluster.servers[leader].url) as client:
+        bucket = client.bucket("B")
+        killed = asyncio.create_task(_load_file(bucket, file, advance=pause))
+        await asyncio.sleep(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(Loader, "_save", lambda self: None)
+            killed.cancel()
+            assert isinstance((await asyncio.gather(killed, return_exceptions=True))[0], asyncio.CancelledError)
+        resumed = asyncio.create_task(_load_file(bucket, file, resume=True))
+        await asyncio.sleep(1)
+        for server in followers:
+            server.resume()
+        assert await resumed == RowCounts(written=20_000)
+        stored = by_key(await history(bucket))
+        assert stored == {f"k.{n}": [b"%d" % m for m in range(n, 20_000, 1000)] for n in range(1000)}
+
+
 @pytest.mark.parametrize("kills", [[1], [10, 1, 1, 8], [25, 3], [40]])
 async def test_a_killed_load_goes_on_without_writing_anything_twice(
     client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None, kills: list[int]
