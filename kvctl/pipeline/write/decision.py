@@ -133,8 +133,9 @@ class Decider:
             return self._beside_others(asked, last, mine, since, whole)
         later = [(number, m) for number, m in mine if number > row.line and m.sequence not in self._matched]
         other = any(number <= row.line and not self._accounted(row, number, m) for number, m in mine)
-        # A row that was not written because it changed nothing leaves no trace either.
-        missing = later and not self._if_different
+        # A row that was not written because it changed nothing leaves no trace, and one that expired may leave none.
+        expired = not absent and b"\r\nNats-TTL:" in row.header
+        missing = later and not (self._if_different or expired)
         if other or (missing and (whole or _surrounded(row, mine) or (absent and self._history > 1))):
             return Decision(Outcome.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
         follows = mine or any(m.sequence in self._matched for m in since[-1:])

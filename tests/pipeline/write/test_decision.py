@@ -192,6 +192,17 @@ def test_a_row_that_changed_nothing_is_not_missing(history: int) -> None:
     assert decision.outcome is Outcome.STORED, decision
 
 
+@pytest.mark.parametrize("history", [1, 5])
+def test_a_row_that_may_have_expired_is_not_missing(history: int) -> None:
+    decider = Decider(IDS, WriteMode.PUT, history)
+    expiring = Row(1, "k", b"w", header=b"NATS/1.0\r\nNats-TTL: 1s\r\n\r\n")
+    decider.note([row(0), expiring, row(2)])
+    stored = [mine(7, 0), mine(9, 2)][-history:]
+    assert decider.decide(Asked(expiring), stored[-1], stored).outcome is Outcome.STORED
+    if history > 1:
+        assert decider.decide(Asked(expiring), stored[-1], stored, absent=True).outcome is Outcome.REFUSED
+
+
 def test_ids_are_read_back() -> None:
     for deduplicated in (False, True):
         ids = RowIds(new_job(), 12, deduplicated)
