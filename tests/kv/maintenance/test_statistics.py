@@ -78,13 +78,13 @@ async def test_memory_does_not_grow_with_the_keys(client: kvctl.Client, bucket_n
     bucket = await client.create_bucket(bucket_name)
     await statistics(bucket)  # what is imported once
     peaks = []
-    for count in (3_000, 9_000):
+    for count in (20_000, 80_000):  # both fill the window of the reading, whose share in the peak depends on timing
         await bucket.put_many((f"k{number:06}", b"v") for number in range(count))
         tracemalloc.start()
         assert (await statistics(bucket)).total.keys == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < peaks[0] * 1.5, peaks
+    assert peaks[1] - peaks[0] < 30 * 60_000, peaks  # a held key takes more than 60 bytes
 
 
 def test_rate_needs_an_hour_of_history() -> None:
