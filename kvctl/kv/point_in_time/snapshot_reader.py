@@ -10,7 +10,6 @@ reading.lost, reading.vanished            # entries that could not be read
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -24,6 +23,7 @@ from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import matches
+from kvctl.kv.point_in_time.subject_hashes import SubjectHashes
 from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding
 
@@ -74,8 +74,7 @@ class SnapshotReading:
         if not filters and not config.get("sources") and int(state["last_seq"]) == cut and self._first <= 1:
             self.expected = state["messages"] if history else state.get("num_subjects", 0)
         self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
-        self._seen = array("q")
-        """Hashes of the delivered subjects: eight bytes each, where a set of names would take a hundred."""
+        self._seen = SubjectHashes()
         self._last = 0
 
     async def batches(self) -> AsyncGenerator[list[RawFrame]]:
@@ -93,7 +92,7 @@ class SnapshotReading:
                 self.expected = consumer.expected
             async for batch in consumer.batches():
                 taken = self._up_to_cut(batch)
-                self._seen.extend(map(hash, map(_SUBJECT, taken)))
+                self._seen.add(map(_SUBJECT, taken))
                 if wanted := self.wanted(taken):
                     yield wanted
                 if self._last >= self._stop:
@@ -126,7 +125,7 @@ class SnapshotReading:
         if len(self._seen) == self.expected:
             return
         late = await self._written_since()
-        seen = Counter(value for value in self._seen if value in late.hashes)
+        seen = self._seen.among(late.hashes)
         names = [name for name in late.counts if self._selects(name)]
         if not self._history:
             names = [name for name in names if not seen[hash(name)]]
