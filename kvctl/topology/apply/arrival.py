@@ -98,11 +98,14 @@ async def until_filled(
     while True:
         quiet.ask()
         info = await streams.info(api, stream)
-        messages = info["state"]["messages"]
         found = [await _progress(api, info, goal, quiet) for goal in wanted]
+        filled = all(item.reached for item in found)
+        if filled:  # after the first count
+            info = await streams.info(api, stream)
+        messages = info["state"]["messages"]
         advance(max(messages - shown, 0))
         shown = max(messages, shown)
-        if all(item.reached for item in found):
+        if filled:
             return
         if time.monotonic() > deadline:
             raise _expired(stream, found, limit)
@@ -123,8 +126,12 @@ async def arrived(api: Api, info: StreamInfo, goal: Goal) -> int | None:
     """Return the origin's sequence up to which everything has arrived; None if another origin's entry hides it."""
     if (sequence := reported(info, goal.source)) is not None:
         return sequence
-    if goal.subject is None:
-        return 0
+    return await _stored(api, info, goal) if goal.subject is not None else 0
+
+
+async def _stored(api: Api, info: StreamInfo, goal: Goal) -> int | None:
+    """Return the origin's sequence of the last entry where the goal's belongs; None if it is of another origin."""
+    assert goal.subject is not None
     with suppress(UnknownTransform):
         landed = land(parse(goal.source.get("subject_transforms") or ()), goal.subject)
         message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed) if landed else None
@@ -209,7 +216,20 @@ async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Pr
         reached = connected
     else:
         reached = come >= goal.sequence
+        if reached and not info["config"].get("mirror"):  # reports entries as replicated before it stores them
+            reached = await _is_stored(api, info, goal) or quiet.since(goal.number, come) > STEADY
     return Progress(goal, upstream, reached, come or 0)
+
+
+async def _is_stored(api: Api, info: StreamInfo, goal: Goal) -> bool:
+    """Return False if an aggregate lacks the goal's entry: it is not stored yet, or was removed since."""
+    if goal.subject is None:
+        return True
+    try:
+        stored = await _stored(api, info, goal)
+    except _SILENT:
+        return True
+    return stored is None or stored >= (goal.sequence or 0)
 
 
 def _upstream(info: StreamInfo, goal: Goal) -> Upstream:

@@ -315,3 +315,23 @@ async def test_mirror_in_another_cluster() -> None:
             await create_mirror(lon, Mirror("ORDERS_NYC", Origin("ORDERS"), cluster="nyc"))
             entry = await nyc.bucket("ORDERS").get("k")
             assert entry.stream == "ORDERS_NYC"
+
+
+async def test_entry_that_an_aggregate_reports_and_does_not_hold_is_waited_for_until_nothing_moves(
+    client: kvctl.Client, raw: RawClient, unique: Names
+) -> None:
+    """Servers report an entry as replicated before they store it, and one that was removed forever."""
+    bucket, target = unique(), unique("A")
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k.1", b"v")
+    raw.put(bucket, "k.2", b"v")
+    plan = await builders.plan_aggregate(client.api, Aggregate(target, (Origin(bucket, prefix="p"),)))
+    info = await builders.apply(client.api, plan)
+    [goal] = plan.goals
+    counts: list[int] = []
+    await builders.wait(client.api, plan, advance=counts.append)
+    assert sum(counts) == 2
+    assert await arrival._is_stored(client.api, info, goal)
+    assert raw.api(f"STREAM.PURGE.KV_{target}", {"filter": f"$KV.{target}.p.k.2"})["purged"] == 1
+    assert not await arrival._is_stored(client.api, info, goal)
+    await builders.wait(client.api, plan, timedelta(seconds=30))
