@@ -43,6 +43,8 @@ PATIENCE_S = 15.0
 """Minimum seconds that a reading waits for an unavailable server."""
 DOUBTS, RESTARTS = 3, 30
 """How often the server may deliver fewer messages than it counts, and a list start over without progress."""
+PLACEMENTS = 32
+"""How often a consumer is created until it is at the stream's leader; the server chooses a replica by chance."""
 
 _SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
 _GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
@@ -51,6 +53,8 @@ _GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStre
 class OrderedConsumer:
     """Ordered reading of a stream; an async context manager.
 
+    A finite one reads at the stream's leader: a replica may lag behind acknowledged writes, and would first deliver
+    what they have overwritten or deleted.
     Messages repeat after a resume, and in one rare race of the server; readers of entries rather than of a set of names
     skip those not above the last sequence seen.
     """
@@ -86,9 +90,13 @@ class OrderedConsumer:
         # A key overwritten during a list moves behind the list's end. Nothing is missing if the server found nothing
         # more to send, which it reports to a pull that does not wait; its pending count drifts.
         self._strict = selection.deliver == "last_per_subject" and not follow
-        self._resumed = False
+        self.resumed = False
+        """True once a consumer was lost; a list starts over then."""
         self._trouble: float | None = None
         """Start of the current outage."""
+        self._leader: str | None = None
+        """Server that led the stream when last asked, None outside clusters."""
+        self._stack = AsyncExitStack()
         self._begin()
 
     @property
@@ -103,7 +111,6 @@ class OrderedConsumer:
 
     async def __aenter__(self) -> OrderedConsumer:
         """Create the consumer. Raises StreamNotFound, PermissionDenied, and errors of a request."""
-        self._stack = AsyncExitStack()
         try:
             await self._open()
         except BaseException:
@@ -245,12 +252,14 @@ class OrderedConsumer:
 
     async def _open(self) -> None:
         """Create the consumer, then read the stream's extent: in this order, so that nothing is missed in between."""
-        await self._stack.enter_async_context(self._consumer.puller)
         made = await self._create_consumer()
+        self.info = await self._look()
+        if self.misplaced:
+            made = await self._create_consumer()
+            self.info = await self._look()
         self.expected = self._consumer.due
         if self._current:
             self._last = int(made["delivered"]["stream_seq"])
-        self.info = await self._look()
         if self.info:
             self._instance.begin(self.info)
         self._fit_list()
@@ -262,23 +271,39 @@ class OrderedConsumer:
         except (PermissionDenied, JetStreamDisabled):
             self._end = InitialEnd(await self._last_matching())
             return None
-        self._note(info["state"])
+        self._note(info)
         last = int(info["state"]["last_seq"])
         self._instance.reached(last)
         self._end = InitialEnd(last)
         return info
 
-    def _note(self, state: StreamState) -> None:
-        self._state = state
-        self._size.note_state(state)
+    def _note(self, info: StreamInfo) -> None:
+        self._state = info["state"]
+        self._size.note_state(self._state)
+        self._leader = (info.get("cluster") or {}).get("leader")
+
+    @property
+    def misplaced(self) -> bool:
+        """True if a finite reading is at a replica, though the stream's leader is another server."""
+        known = self._leader and self._consumer.server
+        return bool(known) and not self._follow and self._leader != self._consumer.server
 
     def _fit_list(self) -> None:
         if self._listed:
             self._size.fit_list(headers_only=self._selection.headers_only, known=self.info is not None)
 
     async def _create_consumer(self) -> dict[str, Any]:
-        again = self._resumed and (self._current or self._selection.deliver != "last_per_subject")
-        made = await self._consumer.create(self._selection, self._last, resumed=again)
+        """Create the next consumer, at the leader if that is known; if chance never picks it, anywhere."""
+        again = self.resumed and (self._current or self._selection.deliver != "last_per_subject")
+        for attempt in range(PLACEMENTS):
+            if attempt:
+                await self._consumer.delete()
+            await self._stack.aclose()
+            self._begin()
+            await self._stack.enter_async_context(self._consumer.puller)
+            made = await self._consumer.create(self._selection, self._last, resumed=again)
+            if not self.misplaced:
+                break
         self._size.limit(made["config"].get("max_batch"))
         self._size.pending = self._consumer.due or 0
         return made
@@ -286,7 +311,7 @@ class OrderedConsumer:
     async def _resume(self) -> None:
         """Recreate the consumer, from the last message received, once the server is back."""
         await self._stack.aclose()
-        self._resumed = True
+        self.resumed = True
         self._count_restart()
         if self._selection.deliver == "last_per_subject" and not self._current:
             self._last = 0  # a list starts over
@@ -295,11 +320,8 @@ class OrderedConsumer:
         while True:
             try:
                 await self._connection.wait_online(min(self._patience, 3600))
-                if state := await self._instance.check():
-                    self._note(state)
-                self._begin()
-                self._stack = AsyncExitStack()
-                await self._stack.enter_async_context(self._consumer.puller)
+                if info := await self._instance.check():
+                    self._note(info)
                 await self._create_consumer()
                 if self._listed:
                     await self._look()

@@ -36,6 +36,8 @@ class ServerConsumer:
         """Connection epoch in which it was created."""
         self.due: int | None = None
         """Number of messages that it is to deliver, by the server's count."""
+        self.server: str | None = None
+        """Server that it runs on, None outside clusters."""
         self.next = 1
         """Number of the next message, in the order of delivery."""
         self.end: int | None = None
@@ -68,6 +70,7 @@ class ServerConsumer:
         else:
             config["filter_subjects"] = list(selection.subjects)
         made = await self._api.call(endpoint, {"stream_name": self._stream, "config": config}, retry=True)
+        self.server = made.get("cluster", {}).get("leader")
         self.due = made.get("num_pending")
         if self.due == 0:
             self.end = last

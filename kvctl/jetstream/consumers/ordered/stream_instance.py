@@ -6,7 +6,7 @@ from kvctl.errors import PermissionDenied, StreamReplaced
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.stream_info import StreamInfo, StreamState
+from kvctl.jetstream.stream_info import StreamInfo
 
 
 class StreamInstance:
@@ -39,8 +39,8 @@ class StreamInstance:
         self._highest = max(self._highest, sequence)
         self._received = sequence, time_ns
 
-    async def check(self) -> StreamState | None:
-        """Return the stream's state, None if it is not readable. Raises StreamReplaced for another instance."""
+    async def check(self) -> StreamInfo | None:
+        """Return the stream's info, None if it is not readable. Raises StreamReplaced for another instance."""
         if self._created is None:
             return None
         info = await streams.info(self._api, self._stream, timeout=1)
@@ -50,7 +50,7 @@ class StreamInstance:
             raise StreamReplaced(
                 f"The stream `{self._stream}` lost its messages while it was being read (memory storage?)"
             )
-        return info["state"]
+        return info
 
     def deleted(self) -> StreamReplaced:
         """Build the error for a stream that does not exist any more."""
