@@ -114,7 +114,7 @@ class Bucket(Handle):
         """Yield `entries` in batches, as they arrive."""
         from kvctl.kv.read import listing
 
-        binding = await self.readable()
+        binding = await self.readable(fresh=True)
         async with aclosing(listing.entry_batches(binding, filters, deleted=deleted, values=values)) as batches:
             async for batch in batches:
                 yield batch
@@ -130,7 +130,7 @@ class Bucket(Handle):
         """Yield `keys` in batches as bytes, as they arrive."""
         from kvctl.kv.read import listing
 
-        binding = await self.readable()
+        binding = await self.readable(fresh=True)
         async with aclosing(listing.key_batches(binding, filters, deleted=deleted)) as batches:
             async for batch in batches:
                 yield batch

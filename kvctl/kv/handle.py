@@ -72,10 +72,10 @@ class Handle:
         self._located = True
         return self.binding
 
-    async def readable(self) -> Binding:
+    async def readable(self, *, fresh: bool = False) -> Binding:
         """Return the stream to read with a consumer: the origin where the mirror lags behind this session's writes."""
         try:
-            binding = await self.locate()
+            binding = await self.locate(fresh=fresh)
         except PermissionDenied:
             return self.binding
         if binding.origin is not None and self.own.any():

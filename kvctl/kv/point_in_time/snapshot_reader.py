@@ -23,8 +23,8 @@ from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import matches
-from kvctl.kv.point_in_time.subject_hashes import SubjectHashes
 from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.read.subject_hashes import SubjectHashes
 from kvctl.kv.resolve import Binding
 
 MAX_PASSES = 10

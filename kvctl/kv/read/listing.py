@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
+from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
+from kvctl.kv.read.distinct import Distinct
 from kvctl.kv.resolve import Binding
 
 
@@ -32,28 +35,17 @@ async def key_batches(
 ) -> AsyncGenerator[list[bytes], None]:
     """Yield names of live keys (with `deleted` of all keys) in batches, none twice.
 
-    A name is the bytes after the bucket's prefix. Keeps a set of the names seen: some 100 bytes per key.
+    A name is the bytes after the bucket's prefix. Names of keys written since the binding's info come last.
     """
     subjects, rest = subjects_of(binding, filters)
     cut = len(binding.prefix.encode())
-    seen: set[bytes] = set()
-    async with OrderedConsumer(
-        binding.api, binding.stream, Selection(subjects=subjects, headers_only=True)
-    ) as consumer:
-        async for batch in consumer.batches():
-            if not deleted and any_tombstone([frame[2] for frame in batch]):
-                batch = [frame for frame in batch if not is_tombstone(frame[2])]
-            fresh = [frame[0][cut:] for frame in batch]
-            if not seen.isdisjoint(fresh):
-                fresh = [name for name in fresh if name not in seen]
-            before = len(seen)
-            seen.update(fresh)
-            if len(seen) - before != len(fresh):
-                fresh = list(dict.fromkeys(fresh))  # twice in one batch: overwritten during the reading
+    async with aclosing(_last_of_each(binding, subjects, deleted=deleted, values=False)) as batches:
+        async for frames in batches:
+            names = [frame[0][cut:] for frame in frames]
             if rest:
-                fresh = [key for key in fresh if matches(key.decode(errors="surrogateescape"), rest)]
-            if fresh:
-                yield fresh
+                names = [name for name in names if matches(name.decode(errors="surrogateescape"), rest)]
+            if names:
+                yield names
 
 
 async def entry_batches(
@@ -63,23 +55,33 @@ async def entry_batches(
     subjects, rest = subjects_of(binding, filters, literal=literal)
     only = set(filters) if literal else None
     cut = len(binding.prefix.encode())
-    seen: set[bytes] = set()
-    selection = Selection(subjects=subjects, headers_only=not values)
-    async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
-        async for batch in consumer.batches():
-            fresh = []
-            for frame in batch:
-                if frame[0] in seen or (not deleted and is_tombstone(frame[2])):
-                    continue
-                seen.add(frame[0])
-                fresh.append(frame)
-            found = from_frames(binding.bucket, cut, fresh)
+    async with aclosing(_last_of_each(binding, subjects, deleted=deleted, values=values)) as batches:
+        async for frames in batches:
+            found = from_frames(binding.bucket, cut, frames)
             if rest:
                 found = [entry for entry in found if matches(entry.key, rest)]
             if only is not None:
                 found = [entry for entry in found if entry.key in only]
             if found:
                 yield found
+
+
+async def _last_of_each(
+    binding: Binding, subjects: tuple[str, ...], *, deleted: bool, values: bool
+) -> AsyncGenerator[list[RawFrame], None]:
+    """Yield the last message of each subject, none twice. Without values, later ones than the binding's info wait."""
+    selection = Selection(subjects=subjects, headers_only=not values)
+    end = int(binding.info["state"]["last_seq"]) if binding.info else 0
+    async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
+        distinct = Distinct(consumer, end, waiting=not values)
+        async for batch in consumer.batches():
+            wanted = batch
+            if not deleted and any_tombstone([frame[2] for frame in batch]):
+                wanted = [frame for frame in batch if not is_tombstone(frame[2])]
+            if fresh := distinct.pick(batch, wanted):
+                yield fresh
+    if fresh := distinct.rest():
+        yield fresh
 
 
 async def history_batches(

@@ -39,6 +39,7 @@ async def keys(bucket: Bucket) -> list[str]:
     return [key async for key in bucket.keys()]
 
 
+@pytest.mark.guarantee("reading-6", by="fault")
 async def test_listings_and_dumps_show_only_the_latest_values(bucket: Bucket, own_cluster: Lab) -> None:
     """A follower is away for 8,000 writes, and back while it applies them."""
     leader = await leader_of(bucket, own_cluster)

@@ -369,14 +369,14 @@ class TestUnderFailures:
 
 @pytest.mark.guarantee("reading-17")
 @pytest.mark.slow
-async def test_a_million_keys_take_at_most_150_bytes_each(own_server: Server) -> None:
+async def test_memory_does_not_grow_with_the_keys(own_server: Server) -> None:
     peaks = []
     async with kvctl.connect(own_server.url) as client:
         for name, keys in (("SMALL", 10_000), ("LARGE", 1_000_000)):
             bucket = await client.create_bucket(name)
             assert (await bucket.put_many((f"{number:020d}", b"") for number in range(keys))).written == keys
             peaks.append(await asyncio.to_thread(_peak_of_listing, own_server.url, name, keys))
-    assert (peaks[1] - peaks[0]) / 1_000_000 <= 150
+    assert peaks[1] - peaks[0] < 24 << 20, peaks
 
 
 LISTING = r"""

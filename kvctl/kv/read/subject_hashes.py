@@ -37,6 +37,10 @@ class SubjectHashes:
         """Count those that are among the wanted hashes. Raises OSError if the file cannot be read."""
         return Counter(value for block in self._blocks() for value in block if value in wanted)
 
+    def all(self) -> set[int]:
+        """Return all of them: some 60 bytes each. Raises OSError if the file cannot be read."""
+        return {value for block in self._blocks() for value in block}
+
     def _spill(self) -> None:
         if self._file is None:
             import tempfile

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from kvctl.kv.point_in_time import subject_hashes
-from kvctl.kv.point_in_time.subject_hashes import SubjectHashes
+from kvctl.kv.read import subject_hashes
+from kvctl.kv.read.subject_hashes import SubjectHashes
 
 
 @pytest.mark.parametrize("held", [1, 3, 7, 1000])
