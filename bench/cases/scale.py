@@ -24,7 +24,7 @@ LINEAR = 1.25
 """The most that time per key may grow between the last two sizes."""
 LOAD = "kvctl load"
 """Never left out: the others read what it wrote."""
-STREAMS = (LOAD, "kvctl dump", "kvctl pipeline export", "kvctl table entries")
+STREAMS = (LOAD, "kvctl keys", "kvctl dump", "kvctl pipeline export", "kvctl table entries")
 SPREAD = 0x9E3779B97F4A7C15
 
 
