@@ -9,6 +9,7 @@ import pytest
 
 import kvctl
 from kvctl import Bucket
+from kvctl.jetstream import streams
 from kvctl.kv.dump.dumper import dump
 from kvctl.labs import Lab
 from tests.project.test_faults import leader_of
@@ -62,3 +63,16 @@ async def test_listings_and_dumps_show_only_the_latest_values(bucket: Bucket, ow
                 assert whole == expected
                 assert listed == expected
                 assert names == [key for key, _ in expected]
+
+
+@pytest.mark.parametrize("limit", [-1, 1])
+async def test_listings_leave_no_consumer_wherever_the_first_was_placed(own_cluster: Lab, limit: int) -> None:
+    async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
+        bucket = await client.create_bucket("B", replicas=3)
+        info = await streams.info(client.api, "KV_B")
+        await streams.update(client.api, {**info["config"], "max_consumers": limit})
+        await bucket.put("k", b"v")
+        for _ in range(15):
+            assert await keys(bucket) == ["k"]
+            assert await entries(bucket) == [("k", "v")]
+        assert (await client.api.call("CONSUMER.NAMES.KV_B", {}))["consumers"] in ([], None)

@@ -17,6 +17,7 @@ from kvctl.errors import (
     ConnectionLost,
     ConsumerNotFound,
     JetStreamDisabled,
+    KvctlError,
     NoResponders,
     NoServer,
     PermissionDenied,
@@ -43,8 +44,8 @@ PATIENCE_S = 15.0
 """Minimum seconds that a reading waits for an unavailable server."""
 DOUBTS, RESTARTS = 3, 30
 """How often the server may deliver fewer messages than it counts, and a list start over without progress."""
-PLACEMENTS = 32
-"""How often a consumer is created until it is at the stream's leader; the server chooses a replica by chance."""
+PLACEMENTS, CREATIONS = 32, 3
+"""How often a consumer is created until it is at the stream's leader, and if there is no answer: chance places it."""
 
 _SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
 _GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
@@ -255,7 +256,7 @@ class OrderedConsumer:
         made = await self._create_consumer()
         self.info = await self._look()
         if self.misplaced:
-            made = await self._create_consumer()
+            made = await self._move_to_leader(made)
             self.info = await self._look()
         self.expected = self._consumer.due
         if self._current:
@@ -267,7 +268,10 @@ class OrderedConsumer:
     async def _look(self) -> StreamInfo | None:
         """Read the stream's extent; return its info, None without permission."""
         try:
-            info = await streams.info(self._api, self.stream)
+            try:
+                info = await streams.info(self._api, self.stream)
+            except RequestTimeout:  # a leader that just failed took the request with it
+                info = await streams.info(self._api, self.stream)
         except (PermissionDenied, JetStreamDisabled):
             self._end = InitialEnd(await self._last_matching())
             return None
@@ -293,20 +297,37 @@ class OrderedConsumer:
             self._size.fit_list(headers_only=self._selection.headers_only, known=self.info is not None)
 
     async def _create_consumer(self) -> dict[str, Any]:
-        """Create the next consumer, at the leader if that is known; if chance never picks it, anywhere."""
         again = self.resumed and (self._current or self._selection.deliver != "last_per_subject")
-        for attempt in range(PLACEMENTS):
-            if attempt:
-                await self._consumer.delete()
+        for left in reversed(range(CREATIONS)):
             await self._stack.aclose()
             self._begin()
             await self._stack.enter_async_context(self._consumer.puller)
-            made = await self._consumer.create(self._selection, self._last, resumed=again)
-            if not self.misplaced:
+            try:
+                made = await self._consumer.create(self._selection, self._last, resumed=again)
                 break
+            except RequestTimeout:
+                if not left or not (self._leader or await self._is_replicated()):
+                    raise
         self._size.limit(made["config"].get("max_batch"))
         self._size.pending = self._consumer.due or 0
         return made
+
+    async def _move_to_leader(self, made: dict[str, Any]) -> dict[str, Any]:
+        """Create the consumer anew until it is at the leader, unless nobody may delete it: it lasts for a while."""
+        for attempt in range(1, PLACEMENTS + 1):
+            if not self.misplaced or not await self._consumer.delete():
+                break
+            made = await self._create_consumer()
+            if not attempt % 8:
+                await self._look()  # another may lead by now
+        return made
+
+    async def _is_replicated(self) -> bool:
+        """Return True if the stream's leader answers, and another replica may have been asked in vain."""
+        with suppress(KvctlError):
+            info = await streams.info(self._api, self.stream, timeout=2)
+            return bool((info.get("cluster") or {}).get("replicas"))
+        return False
 
     async def _resume(self) -> None:
         """Recreate the consumer, from the last message received, once the server is back."""
@@ -322,7 +343,7 @@ class OrderedConsumer:
                 await self._connection.wait_online(min(self._patience, 3600))
                 if info := await self._instance.check():
                     self._note(info)
-                await self._create_consumer()
+                await self._move_to_leader(await self._create_consumer())
                 if self._listed:
                     await self._look()
                 self._fit_list()

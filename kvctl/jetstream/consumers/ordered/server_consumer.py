@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from kvctl.dataclass import dataclass
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.pull import Puller
 
@@ -76,11 +76,16 @@ class ServerConsumer:
             self.end = last
         return made
 
-    async def delete(self) -> None:
-        """Delete it, if the server answers within a second."""
-        with suppress(KvctlError):
+    async def delete(self) -> bool:
+        """Delete it, if the server answers within a second; return False if nobody may."""
+        try:
             if self._api.connection.online:
                 await self._api.call(f"CONSUMER.DELETE.{self._stream}.{self.name}", timeout=1)
+        except (PermissionDenied, NoResponders):
+            return False
+        except KvctlError:
+            pass
+        return True
 
     async def note_missing(self) -> None:
         """Note whether the server reports messages as sent that did not arrive, if it answers within a second."""
