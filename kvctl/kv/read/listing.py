@@ -71,9 +71,8 @@ async def _last_of_each(
 ) -> AsyncGenerator[list[RawFrame], None]:
     """Yield the last message of each subject, none twice. Without values, later ones than the binding's info wait."""
     selection = Selection(subjects=subjects, headers_only=not values)
-    end = int(binding.info["state"]["last_seq"]) if binding.info else 0
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
-        distinct = Distinct(consumer, end, waiting=not values)
+        distinct = Distinct(consumer, _last_before(binding, consumer), waiting=not values)
         async for batch in consumer.batches():
             wanted = batch
             if not deleted and any_tombstone([frame[2] for frame in batch]):
@@ -82,6 +81,15 @@ async def _last_of_each(
                 yield fresh
     if fresh := distinct.rest():
         yield fresh
+
+
+def _last_before(binding: Binding, consumer: OrderedConsumer) -> int:
+    """Return a revision that the bucket had before the consumer was created; 0 if unknown, as after a recreation."""
+    before, now = binding.info, consumer.info
+    if before is None or now is None or before["created"] != now["created"]:
+        return 0
+    last = int(before["state"]["last_seq"])
+    return last if last <= now["state"]["last_seq"] else 0
 
 
 async def history_batches(

@@ -16,7 +16,7 @@ import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
 from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
-from kvctl.kv.read import bulk_get
+from kvctl.kv.read import bulk_get, distinct
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.proxy import DOWN, Cut, Proxy
@@ -185,7 +185,11 @@ class TestUnderWriters:
                 yield bucket
 
     @pytest.mark.guarantee("reading-6", by="race")
-    async def test_no_key_is_missing_or_doubled(self, server: Server, unique: Callable[..., str], history: int) -> None:
+    @pytest.mark.parametrize("late", [50, distinct.LATE])
+    async def test_no_key_is_missing_or_doubled(
+        self, server: Server, unique: Callable[..., str], history: int, late: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(distinct, "LATE", late)
         stable = set(self.stable())
         async with self.busy(server, unique(), history) as bucket:
             for _ in range(self.ROUNDS):
@@ -410,3 +414,22 @@ async def test_selected_keys_are_read_again_after_a_lost_connection(
         async with kvctl.connect(proxy.url) as other:
             found = [entry.key async for batch in other.bucket(bucket_name).get_matching(">") for entry in batch]
     assert sorted(found) == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("small_pulls")
+async def test_nothing_is_doubled_in_a_bucket_recreated_since_the_handle_read_it(
+    raw: RawClient, client: Client, bucket_name: str
+) -> None:
+    """The revisions that the handle knows are those of the bucket before."""
+    bucket = await client.create_bucket(bucket_name)
+    await bucket.put_many((f"k.{number}", b"") for number in range(9000))
+    assert len(await keys_of(bucket)) == 9000
+    raw.api(f"STREAM.DELETE.KV_{bucket_name}")
+    raw.create_bucket(bucket_name)
+    await bucket.put_many((f"k.{number}", b"") for number in range(3000))
+    keys: list[str] = []
+    async for batch in bucket.get_matching(">"):
+        if not keys:
+            await bucket.put_many((f"k.{number}", b"new") for number in range(3000))
+        keys += [entry.key for entry in batch]
+    assert differences(sorted(keys), sorted(f"k.{number}" for number in range(3000))) == []
