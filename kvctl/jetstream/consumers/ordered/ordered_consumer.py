@@ -45,7 +45,7 @@ PATIENCE_S = 15.0
 DOUBTS, RESTARTS = 3, 30
 """How often the server may deliver fewer messages than it counts, and a list start over without progress."""
 PLACEMENTS, CREATIONS = 32, 3
-"""How often a consumer is created until it is at the stream's leader, and if there is no answer: chance places it."""
+"""How often a consumer is created until it is at the stream's leader, and without an answer: chance places it."""
 
 _SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
 _GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
@@ -313,7 +313,7 @@ class OrderedConsumer:
         return made
 
     async def _move_to_leader(self, made: dict[str, Any]) -> dict[str, Any]:
-        """Create the consumer anew until it is at the leader, unless nobody may delete it: it lasts for a while."""
+        """Create the consumer again until it is at the leader, unless nobody may delete it: it lasts for a while."""
         for attempt in range(1, PLACEMENTS + 1):
             if not self.misplaced or not await self._consumer.delete():
                 break
