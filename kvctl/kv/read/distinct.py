@@ -35,14 +35,13 @@ class Distinct:
         if not batch:
             return []
         before, first, self._last = self._last, delivery(batch[0][1])[0], delivery(batch[-1][1])[0]
-        subjects = [frame[0] for frame in wanted]
-        # Servers repeat messages in a rare race.
-        certain = self._last <= self._end and before < first and len(set(subjects)) == len(subjects)
-        doubtful = not self._end or self._consumer.resumed or self._consumer.misplaced
-        if self._all is None and certain and not doubtful:
-            self._came.add(subjects)
-            return wanted
         if self._all is None:
+            subjects = [frame[0] for frame in wanted]
+            doubtful = not self._end or self._consumer.resumed or self._consumer.misplaced
+            repeated = first <= before or len(set(subjects)) < len(subjects)  # by servers, in a rare race
+            if not doubtful and not repeated and self._last <= self._end:
+                self._came.add(subjects)
+                return wanted
             self._late.update(zip(subjects, wanted, strict=True))
             if not doubtful and len(self._late) <= self._late_at_most:
                 return []

@@ -98,17 +98,13 @@ class OrderedConsumer:
         self._leader: str | None = None
         """Server that led the stream when last asked, None outside clusters."""
         self._stack = AsyncExitStack()
-        self._begin()
+        self._consumer = ServerConsumer(api, stream)
 
     @property
     def _listed(self) -> bool:
         """True if the server uses a list of last messages; without history every message is a last one."""
         without = self.info is not None and self.info["config"].get("max_msgs_per_subject") == 1
         return self._selection.deliver == "last_per_subject" and not self._current and not without
-
-    def _begin(self) -> None:
-        self._consumer = ServerConsumer(self._api, self.stream)
-        self._gaps.begin()
 
     async def __aenter__(self) -> OrderedConsumer:
         """Create the consumer. Raises StreamNotFound, PermissionDenied, and errors of a request."""
@@ -300,7 +296,8 @@ class OrderedConsumer:
         again = self.resumed and (self._current or self._selection.deliver != "last_per_subject")
         for left in reversed(range(CREATIONS)):
             await self._stack.aclose()
-            self._begin()
+            self._consumer = ServerConsumer(self._api, self.stream)
+            self._gaps.begin()
             await self._stack.enter_async_context(self._consumer.puller)
             try:
                 made = await self._consumer.create(self._selection, self._last, resumed=again)
