@@ -3,7 +3,6 @@
 import compileall
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 import kvctl
-from kvctl.labs import Lab, run_lab
-from kvctl.server import Server, run_server
+from kvctl.labs import run_lab
+from kvctl.server import run_server
 from tests.support.raw import RawClient
 
 _numbers = count(1)
@@ -66,7 +65,7 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path_factory, monkeypatch):
     """An empty home directory, and an environment that says nothing about servers, colours or editors."""
     directory = tmp_path_factory.mktemp("home", numbered=True)
     monkeypatch.setenv("HOME", str(directory))
@@ -78,7 +77,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
+def seed(request):
     """The seed of a random test, printed when it fails."""
     chosen: int = request.config.getoption("--seed")
     print(f"--seed {chosen}")
@@ -86,82 +85,82 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def steps(request: pytest.FixtureRequest) -> Callable[[int], int]:
+def steps(request):
     """The number of operations of an oracle: `steps(300)` is 300 unless `--steps` names another."""
     chosen: int | None = request.config.getoption("--steps")
     return lambda default: default if chosen is None else chosen
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server():
     """One server for the whole run; make fresh buckets on it."""
     with run_server(name="tests") as running:
         yield running
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def own_server():
     """A server of the test's own, to restart, kill and pause."""
     with run_server(name="own") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Lab]:
+def cluster():
     """Three servers n1 n2 n3; context `cluster`."""
     with run_lab("cluster") as lab:
         yield lab
 
 
 @pytest.fixture
-def own_cluster() -> Iterator[Lab]:
+def own_cluster():
     """A cluster of the test's own, to kill and pause servers of."""
     with run_lab("cluster") as lab:
         yield lab
 
 
 @pytest.fixture(scope="session")
-def supercluster() -> Iterator[Lab]:
+def supercluster():
     """Clusters lon and nyc joined by gateways; a context each. Takes up to ten seconds."""
     with run_lab("supercluster") as lab:
         yield lab
 
 
 @pytest.fixture(scope="session")
-def leaf() -> Iterator[Lab]:
+def leaf():
     """Servers hub and leaf, a JetStream domain each; contexts `hub`, `leaf` and `hub-via-leaf`."""
     with run_lab("leaf") as lab:
         yield lab
 
 
 @pytest.fixture(scope="session")
-def accounts() -> Iterator[Lab]:
+def accounts():
     """One server, accounts ORIGIN and REPLICA; contexts `origin`, `replica` and `origin-via-replica`."""
     with run_lab("accounts") as lab:
         yield lab
 
 
 @pytest.fixture
-def raw(server: Server) -> Iterator[RawClient]:
+def raw(server):
     """A client on the shared server that shares no code with kvctl."""
     with RawClient(server.url) as client:
         yield client
 
 
 @pytest.fixture
-async def client(server: Server) -> AsyncIterator[kvctl.Client]:
+async def client(server):
     """The library, connected to the shared server."""
     async with kvctl.connect(server.url) as connected:
         yield connected
 
 
 @pytest.fixture
-def unique() -> Callable[..., str]:
+def unique():
     """Makes names that no other test uses: `unique()`, `unique("ORDERS")`."""
     return lambda prefix="B": f"{prefix}{next(_numbers)}"
 
 
 @pytest.fixture
-def bucket_name(unique: Callable[..., str]) -> str:
+def bucket_name(unique):
     """A bucket name that no other test uses."""
     return unique()

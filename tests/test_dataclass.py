@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import FrozenInstanceError, field, replace
-from typing import Any
 
 import pytest
 
@@ -59,7 +58,7 @@ class Own:
         return "own"
 
 
-def test_text_and_errors_are_those_of_the_standard_classes() -> None:
+def test_text_and_errors_are_those_of_the_standard_classes():
     texts = []
     for decorator in (dataclass, dataclasses.dataclass):
 
@@ -78,7 +77,7 @@ def test_text_and_errors_are_those_of_the_standard_classes() -> None:
     assert texts[0] == texts[1]
 
 
-def test_equality_and_hash_are_of_the_compared_fields() -> None:
+def test_equality_and_hash_are_of_the_compared_fields():
     one: tuple[int, ...] = (1,)
     assert Base(1) == Base(1, third="other") != Base(2)
     assert Base(1) != one
@@ -95,13 +94,13 @@ def test_equality_and_hash_are_of_the_compared_fields() -> None:
     assert repr(Own(1)) == "own"
 
 
-def test_defaults_are_made_for_each_instance() -> None:
+def test_defaults_are_made_for_each_instance():
     one, other = Derived(1, fourth=2), Derived(1, fourth=2)
     one.second.append(1)
     assert (other.second, other.fifth, other.checked) == ([], 2, ["checked"])
 
 
-def test_frozen_fields_cannot_be_set() -> None:
+def test_frozen_fields_cannot_be_set():
     one = Derived(1, fourth=2)
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'first'"):
         one.first = 2  # type: ignore[misc]
@@ -114,7 +113,7 @@ def test_frozen_fields_cannot_be_set() -> None:
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_instances_can_be_copied(again: Any) -> None:
+def test_instances_can_be_copied(again):
     for one in (Base(1, [2], "z"), Derived(1, fourth=2), Mutable(3)):
         assert again(one) == one
         assert again(one) is not one

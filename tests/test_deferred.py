@@ -48,7 +48,7 @@ def run(tmp_path: Path, code: str) -> str:
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_import_of_deferred_module_runs_no_code(tmp_path: Path) -> None:
+def test_import_of_deferred_module_runs_no_code(tmp_path):
     code = """
 import part.slow
 from part.slow import LIMIT, Kind, double
@@ -65,7 +65,7 @@ except AttributeError as error:
     assert run(tmp_path, code) == "module 'part.slow' has no attribute 'nothing'\n"
 
 
-def test_stand_in_of_a_class_makes_instances_of_the_class(tmp_path: Path) -> None:
+def test_stand_in_of_a_class_makes_instances_of_the_class(tmp_path):
     code = """
 from part import slow
 from part.slow import Maker
@@ -78,7 +78,7 @@ print(made.number, type(made) is slow.Maker)
     assert run(tmp_path, code) == "3 True\n"
 
 
-def test_value_for_one_module_lasts_until_the_code_runs(tmp_path: Path) -> None:
+def test_value_for_one_module_lasts_until_the_code_runs(tmp_path):
     code = """
 from part import early, slow
 assert is_deferred(slow) and early.last == "early"
@@ -88,7 +88,7 @@ print(last, is_deferred(slow), early.last)
     assert run(tmp_path, code) == "complete False complete\n"
 
 
-def test_action_waits_for_the_module(tmp_path: Path) -> None:
+def test_action_waits_for_the_module(tmp_path):
     code = """
 import part.slow
 when_run(part.slow, lambda: print("after", part.slow.last))
@@ -99,7 +99,7 @@ when_run(part.slow, lambda: print("now"))
     assert run(tmp_path, code) == "before\nafter complete\nnow\n"
 
 
-def test_threads_wait_for_the_complete_module(tmp_path: Path) -> None:
+def test_threads_wait_for_the_complete_module(tmp_path):
     code = """
 from threading import Thread
 import part.slow
@@ -112,7 +112,7 @@ print(found == ["complete"] * 8, part.slow.runs)
     assert run(tmp_path, code) == "True 1\n"
 
 
-def test_failed_module_is_tried_again(tmp_path: Path) -> None:
+def test_failed_module_is_tried_again(tmp_path):
     code = """
 import part.broken
 for _ in range(2):
@@ -128,7 +128,7 @@ except ModuleNotFoundError as error:
     assert run(tmp_path, code) == "1\n2\nNo module named 'part.missing'\n"
 
 
-def test_values_are_those_of_the_modules() -> None:
+def test_values_are_those_of_the_modules():
     for module, values in deferrals.rare_modules().items():
         for key, value in values.items():
             name = key if isinstance(key, str) else key[1]
@@ -137,5 +137,5 @@ def test_values_are_those_of_the_modules() -> None:
 
 
 @pytest.mark.parametrize("package", ["nats-py", "typer"])
-def test_version_is_that_of_the_metadata(package: str) -> None:
+def test_version_is_that_of_the_metadata(package):
     assert deferrals.version(package) == version(package)

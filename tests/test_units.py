@@ -39,7 +39,7 @@ class TestDurations:
             ("3μs", 3e-6), ("2500ns", 2e-6), ("0.1s", 0.1),
         ],
     )  # fmt: skip
-    def test_are_read(self, text: str, seconds: float) -> None:
+    def test_are_read(self, text, seconds):
         assert parse_duration(text) == timedelta(seconds=seconds)
 
     @pytest.mark.parametrize(
@@ -63,28 +63,28 @@ class TestDurations:
             "9" * 5000 + "s",
         ],
     )
-    def test_are_refused_when_they_are_none(self, text: str) -> None:
+    def test_are_refused_when_they_are_none(self, text):
         with pytest.raises(UsageError, match="is not a duration"):
             parse_duration(text)
 
-    def test_are_refused_when_the_server_cannot_count_them(self) -> None:
+    def test_are_refused_when_the_server_cannot_count_them(self):
         assert parse_duration(format_duration(LONGEST)) == LONGEST
         for text in ("293y", "9" * 18 + "y"):
             with pytest.raises(UsageError, match="is too long"):
                 parse_duration(text)
 
-    def test_durations_do_not_round_to_zero(self) -> None:
+    def test_durations_do_not_round_to_zero(self):
         """A ttl of zero is no ttl."""
         for text in ("1ns", "999ns", "0.9us", "0.0001us"):
             with pytest.raises(UsageError, match="is too short"):
                 parse_duration(text)
 
     @given(st.timedeltas(min_value=timedelta(), max_value=LONGEST))
-    def test_round_trip(self, duration: timedelta) -> None:
+    def test_round_trip(self, duration):
         assert parse_duration(format_duration(duration)) == duration
 
     @given(st.integers(0, MAX_INT64))
-    def test_nanoseconds_lose_only_what_is_below_a_microsecond(self, nanoseconds: int) -> None:
+    def test_nanoseconds_lose_only_what_is_below_a_microsecond(self, nanoseconds):
         assert duration_ns(duration_from_ns(nanoseconds)) == nanoseconds - nanoseconds % 1000
 
     @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ class TestDurations:
             (timedelta(seconds=-90), "-1m30s"),
         ],
     )
-    def test_are_written(self, duration: timedelta, text: str) -> None:
+    def test_are_written(self, duration, text):
         assert format_duration(duration) == text
 
-    def test_full_seconds_are_integers_in_json(self) -> None:
+    def test_full_seconds_are_integers_in_json(self):
         assert repr(duration_seconds(timedelta(hours=1))) == "3600"
         assert repr(duration_seconds(timedelta(milliseconds=1500))) == "1.5"
 
@@ -116,20 +116,20 @@ class TestSizes:
             ("9007199254740993", 9_007_199_254_740_993), ("9223372036854775807", MAX_INT64),
         ],
     )  # fmt: skip
-    def test_are_read(self, text: str, size: int) -> None:
+    def test_are_read(self, text, size):
         assert parse_size(text) == size
 
     @pytest.mark.parametrize("text", ["", "-1", "k", "1 000", "1,5k", "1e3", "5 XB", "5\n", "٥", "9" * 5000])
-    def test_are_refused_when_they_are_none(self, text: str) -> None:
+    def test_are_refused_when_they_are_none(self, text):
         with pytest.raises(UsageError, match="is not a size"):
             parse_size(text)
 
-    def test_are_refused_when_the_server_cannot_count_them(self) -> None:
+    def test_are_refused_when_the_server_cannot_count_them(self):
         for text in ("9223372036854775808", "8388608T", "9" * 19 + "TiB"):
             with pytest.raises(UsageError, match="is too large"):
                 parse_size(text)
 
-    def test_are_refused_in_parts_of_bytes(self) -> None:
+    def test_are_refused_in_parts_of_bytes(self):
         with pytest.raises(UsageError, match="is not a whole number of bytes"):
             parse_size("1.5")
 
@@ -140,12 +140,12 @@ class TestSizes:
             (1_610_612_736, "1.5 GiB"), (1024**4 - 1, "1.0 TiB"), (MAX_INT64, "8192.0 PiB"),
         ],
     )  # fmt: skip
-    def test_are_written(self, size: int, text: str) -> None:
+    def test_are_written(self, size, text):
         assert format_size(size) == text
 
     @given(st.integers(0, MAX_INT64))
     @example(1024**2 - 1)
-    def test_written_ones_are_read_as_nearly_the_same(self, size: int) -> None:
+    def test_written_ones_are_read_as_nearly_the_same(self, size):
         text = format_size(size)
         if not text.endswith("PiB"):
             assert parse_size(text) == pytest.approx(size, rel=0.06)
@@ -165,14 +165,14 @@ class TestTimes:
             ("0001-01-01T00:00:00Z", FIRST_NS),
         ],
     )
-    def test_are_read(self, text: str, nanoseconds: int) -> None:
+    def test_are_read(self, text, nanoseconds):
         assert parse_time(text) == nanoseconds
 
     @pytest.mark.parametrize(("text", "ago"), [("-15m", 900), ("-1h30m", 5400), ("-0", 0), ("-7d", 604_800)])
-    def test_ago(self, text: str, ago: int) -> None:
+    def test_ago(self, text, ago):
         assert parse_time(text, NOW) == NOW - ago * SECOND_NS
 
-    def test_ago_is_from_now(self) -> None:
+    def test_ago_is_from_now(self):
         now = datetime.now(UTC).timestamp() * SECOND_NS
         assert parse_time("-1h") == pytest.approx(now - 3600 * SECOND_NS, abs=5 * SECOND_NS)
 
@@ -184,7 +184,7 @@ class TestTimes:
             "2026-01-31T12:00:00Z\n", "٢٠٢٦-01-31T12:00:00Z",
         ],
     )  # fmt: skip
-    def test_are_refused_when_they_are_none(self, text: str) -> None:
+    def test_are_refused_when_they_are_none(self, text):
         with pytest.raises(UsageError, match="is not a time"):
             parse_time(text)
 
@@ -192,7 +192,7 @@ class TestTimes:
     @example(FIRST_NS)
     @example(LAST_NS)
     @example(-1)
-    def test_round_trip_to_the_nanosecond(self, nanoseconds: int) -> None:
+    def test_round_trip_to_the_nanosecond(self, nanoseconds):
         text = format_time(nanoseconds)
         assert len(text) == len("2026-01-31T12:00:00.000000001Z")
         assert parse_time(text) == parse_utc(text) == nanoseconds
@@ -200,7 +200,7 @@ class TestTimes:
     @pytest.mark.parametrize(
         "text", ["2026-01-31T12:00:00Z", "2026-01-31T12:00:00.5Z", "2026-01-31T12:00:00.123456789Z"]
     )
-    def test_quick_reader_agrees(self, text: str) -> None:
+    def test_quick_reader_agrees(self, text):
         assert parse_utc(text) == parse_time(text)
 
     @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ class TestTimes:
             (3600, "1h ago"), (86_399, "23h ago"), (86_400, "1d ago"), (31_536_000, "1y ago"), (70_000_000, "2y ago"),
         ],
     )  # fmt: skip
-    def test_age(self, seconds: float, text: str) -> None:
+    def test_age(self, seconds, text):
         assert format_age(NOW - int(seconds * SECOND_NS), NOW) == text
 
 
@@ -219,5 +219,5 @@ class TestTimes:
     [(10_000_000, "10 MB"), (10 * 1024**2, "10 MiB"), (65536, "64 KiB"), (1_500_000, "1500 kB"), (512, "512 B"),
      (512_000, "500 KiB"), (1_048_577, "1.0 MiB"), (10**12, "1 TB")],
 )  # fmt: skip
-def test_limits_are_shown_in_the_units_they_were_given_in(size: int, shown: str) -> None:
+def test_limits_are_shown_in_the_units_they_were_given_in(size, shown):
     assert format_limit(size) == shown

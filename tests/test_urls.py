@@ -22,9 +22,7 @@ scheme = st.sampled_from(["", "nats://", "tls://", "ws://", "wss://"])
 
 
 @given(scheme, st.text(min_size=1), st.text(), host, port)
-def test_userinfo_that_is_percent_encoded_comes_back(
-    scheme: str, user: str, password: str, host: str, port: str
-) -> None:
+def test_userinfo_that_is_percent_encoded_comes_back(scheme, user, password, host, port):
     userinfo = f"{quote(user, safe='', errors='replace')}:{quote(password, safe='', errors='replace')}"
     (found,) = addresses(f"{scheme}{userinfo}@{host}{port}")
     written = [text.encode(errors="replace").decode() for text in (user, password)]
@@ -37,7 +35,7 @@ def test_userinfo_that_is_percent_encoded_comes_back(
 @example("12/34")
 @example("top#secret")
 @example("a?b@c:d")
-def test_a_raw_password_is_everything_up_to_the_last_at_sign(password: str) -> None:
+def test_a_raw_password_is_everything_up_to_the_last_at_sign(password):
     (found,) = addresses(f"nats://u:{password}@h:1")
     assert (found.user, found.password, found.url) == ("u", password, "nats://h:1")
 
@@ -55,13 +53,13 @@ def test_a_raw_password_is_everything_up_to_the_last_at_sign(password: str) -> N
         ("", []),
     ],
 )
-def test_lists_are_taken_apart(text: str, found: list[tuple[str, str | None, str | None]]) -> None:
+def test_lists_are_taken_apart(text, found):
     assert addresses(text) == [Address(*one) for one in found]
 
 
 @pytest.mark.parametrize("text", ["http://x", "nats://", "nats://h:0", "nats://h:x", "nats://h:70000", "nats://[::1",
                                   "h h", "h\nx", "nats://u:p@", "nats://u:p@h:", "nats://h/\x00"])  # fmt: skip
-def test_invalid_address_is_refused(text: str) -> None:
+def test_invalid_address_is_refused(text):
     with pytest.raises(UsageError, match="is not the URL of a server") as caught:
         addresses(text)
     assert caught.value.message.isprintable()
@@ -72,7 +70,7 @@ def test_invalid_address_is_refused(text: str) -> None:
 @example("nats://", "Q7top#secret7Q", "127.0.0.1", ":4222", "{}")
 @example("", "Q712/347Q", "h", "", "{}")
 @example("nats://", "Q7,nats://x7Q", "h", "", "{}")
-def test_a_password_is_never_shown(scheme: str, password: str, host: str, port: str, form: str) -> None:
+def test_a_password_is_never_shown(scheme, password, host, port, form):
     text = form.format(f"{scheme}u:{password}@{host}{port}")
     said = [redact(text), repr(Context(url=text)), repr(replace(Context(), url=text))]
     try:
@@ -86,7 +84,7 @@ def test_a_password_is_never_shown(scheme: str, password: str, host: str, port: 
 
 @example("Q7a,b7Q")
 @given(secret.filter(lambda text: "@" not in text))
-def test_a_password_whose_host_was_forgotten_is_not_shown_either(password: str) -> None:
+def test_a_password_whose_host_was_forgotten_is_not_shown_either(password):
     text = f"nats://u:{password}"
     with pytest.raises(UsageError) as caught:
         addresses(text)

@@ -89,7 +89,7 @@ control = st.sampled_from([
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(message(), control), max_size=8), st.data())
-def test_both_parsers_see_the_same_frames_in_any_pieces(frames: list[bytes], data: st.DataObject) -> None:
+def test_both_parsers_see_the_same_frames_in_any_pieces(frames, data):
     stream = b"".join(frames)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     edges = [0, *cuts, len(stream)]
@@ -101,7 +101,7 @@ def test_both_parsers_see_the_same_frames_in_any_pieces(frames: list[bytes], dat
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_frames_come_byte_by_byte(size: int) -> None:
+async def test_frames_come_byte_by_byte(size):
     stream = b"PING\r\nMSG a.b 1 _INBOX.x 5\r\nhello\r\nHMSG c 2 12 14\r\nNATS/1.0\r\n\r\nhi\r\nMSG a 9 0\r\n\r\n"
     recorder = Recorder()
     chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
@@ -185,9 +185,7 @@ class Stream:
                 body,
             )
         if kind & 2:
-            return b"HMSG %b %d %d\r\n%b%b\r\n" % (
-                line, header, header + payload, self.cut(header), self.cut(payload),
-            )  # fmt: skip
+            return b"HMSG %b %d %d\r\n%b%b\r\n" % (line, header, header + payload, self.cut(header), self.cut(payload))
         return b"MSG %b %d\r\n%b\r\n" % (line, payload, self.cut(payload))
 
     def frames(self, count: int) -> list[bytes]:
@@ -200,7 +198,7 @@ class Stream:
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def eager(monkeypatch):
     """Make parsers look for runs after few frames, in short pieces."""
     for name, value in (("FIRST_SAMPLES", 2), ("MOST_SAMPLES", 8), ("LONGEST_PAUSE", 2), ("RUN_BYTES", 700)):
         monkeypatch.setattr(wire, name, value)
@@ -208,7 +206,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.usefixtures("eager")
-async def test_runs_of_frames_that_contain_frames_are_parsed_as_one_by_one(seed: int) -> None:
+async def test_runs_of_frames_that_contain_frames_are_parsed_as_one_by_one(seed):
     made = Stream(seed)
     stream = b"".join(made.frames(400))
     recorder = Recorder()
@@ -219,7 +217,7 @@ async def test_runs_of_frames_that_contain_frames_are_parsed_as_one_by_one(seed:
 
 
 @pytest.mark.usefixtures("eager")
-async def test_a_payload_forges_no_frame_wherever_the_buffer_is_split() -> None:
+async def test_a_payload_forges_no_frame_wherever_the_buffer_is_split():
     made = Stream(5)
     made.odd = 0
     frames = [made.frame(3) for _ in range(60)]
@@ -250,7 +248,7 @@ async def test_a_payload_forges_no_frame_wherever_the_buffer_is_split() -> None:
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("reply", [b"", b" r", b" 7"])
 @pytest.mark.parametrize("end", [b"\r\n", b""])
-async def test_a_payload_is_no_part_of_a_line_without_reply(reply: bytes, end: bytes) -> None:
+async def test_a_payload_is_no_part_of_a_line_without_reply(reply, end):
     payload = b"f 12\r\nMSG f 2 r 2\r" + end  # with its first word a reply, a frame of a length in the run
     frames = [b"MSG a 1 r 12\r\nxxxxxxxxxxxx\r\n"] * 40
     frames[20:20] = [b"MSG a 1%b %d\r\n%b\r\n" % (reply, len(payload), payload)]
@@ -258,7 +256,7 @@ async def test_a_payload_is_no_part_of_a_line_without_reply(reply: bytes, end: b
     assert await events_of(fast_parser(recorder), recorder, [b"".join(frames)]) == plain_frames(b"".join(frames))
 
 
-async def test_a_large_message_in_many_pieces_takes_linear_time() -> None:
+async def test_a_large_message_in_many_pieces_takes_linear_time():
     body = b"x" * (16 << 20)
     stream = b"MSG big 1 %d\r\n%b\r\n" % (len(body), body)
     recorder = Recorder()
@@ -280,13 +278,13 @@ async def test_a_large_message_in_many_pieces_takes_linear_time() -> None:
         b"HMSG a 1 30 12\r\nNATS/1.0\r\n\r\n\r\n",
     ],
 )
-async def test_invalid_frame_is_a_protocol_error_and_the_library_reconnects(line: bytes) -> None:
+async def test_invalid_frame_is_a_protocol_error_and_the_library_reconnects(line):
     recorder = Recorder()
     with pytest.raises(ProtocolError):
         await events_of(fast_parser(recorder), recorder, [line])
 
 
-async def test_errors_of_the_server_are_offered_to_us_first() -> None:
+async def test_errors_of_the_server_are_offered_to_us_first():
     heard: list[str] = []
     recorder = Recorder()
     parser = fast_parser(recorder, on_error=lambda text: heard.append(text) or text.startswith("Invalid"))
@@ -295,7 +293,7 @@ async def test_errors_of_the_server_are_offered_to_us_first() -> None:
     assert recorder.events == [("error", "'stale connection'"), ("ping",)]
 
 
-async def test_a_reset_forgets_half_a_frame() -> None:
+async def test_a_reset_forgets_half_a_frame():
     recorder = Recorder()
     parser = fast_parser(recorder)
     await parser.parse(b"MSG a 1 500\r\nonly the beg")
@@ -304,7 +302,7 @@ async def test_a_reset_forgets_half_a_frame() -> None:
     assert recorder.events == [("ping",)]
 
 
-async def test_nothing_after_a_reset_is_read_from_the_old_connection() -> None:
+async def test_nothing_after_a_reset_is_read_from_the_old_connection():
     recorder = Recorder()
     parser = fast_parser(recorder)
 
@@ -317,17 +315,17 @@ async def test_nothing_after_a_reset_is_read_from_the_old_connection() -> None:
 
 
 class TestHeaders:
-    def test_come_back_as_they_were_written(self) -> None:
+    def test_come_back_as_they_were_written(self):
         assert decode_headers(encode_headers({"A": "1", "Long-Name": "a b: c"})) == {"A": "1", "Long-Name": "a b: c"}
         assert encode_headers({}) == b""
 
-    def test_header_value_is_found_by_its_full_name(self) -> None:
+    def test_header_value_is_found_by_its_full_name(self):
         block = b"NATS/1.0\r\nX-Nats-TTL: 1\r\nNats-TTL:5\r\nNats-TTLs: 9\r\n\r\n"
         assert header_value(block, b"Nats-TTL") == b"5"
         assert header_value(block, b"TTL") is None
         assert header_value(b"", b"Nats-TTL") is None
 
-    def test_repeated_names_are_joined_and_binary_bytes_are_kept(self) -> None:
+    def test_repeated_names_are_joined_and_binary_bytes_are_kept(self):
         assert decode_headers(b"NATS/1.0\r\nA: 1\r\nA: 2\r\nB: \xff\r\n\r\n") == {"A": "1, 2", "B": "\udcff"}
         assert encode_headers({"B": "\udcff"}) == b"NATS/1.0\r\nB: \xff\r\n\r\n"
 
@@ -341,31 +339,31 @@ class TestHeaders:
             (b"NATS/1.0 what\r\n\r\n", (0, "")),
         ],
     )
-    def test_a_status_is_read_with_and_without_text(self, block: bytes, expected: tuple[int, str]) -> None:
+    def test_a_status_is_read_with_and_without_text(self, block, expected):
         assert status(block) == expected
 
-    def test_first_line_of_a_stored_message_is_not_a_status(self) -> None:
+    def test_first_line_of_a_stored_message_is_not_a_status(self):
         stored = b"\r\nNats-Stream: S\r\nNats-Subject: a\r\nNats-Sequence: 7\r\nNats-Time-Stamp: x\r\n\r\n"
         assert [status(b"NATS/1.0 %d No Messages" % code + stored) for code in (503, 404, 408, 204)] == [(0, "")] * 4
 
-    def test_frames_out_announce_their_sizes(self) -> None:
+    def test_frames_out_announce_their_sizes(self):
         assert publish_frame(b"a", b"r", b"", b"xy") == b"PUB a r 2\r\nxy\r\n"
         head = b"NATS/1.0\r\n\r\n"
         assert publish_frame(b"a", b"r", head, b"xy") == b"HPUB a r 12 14\r\n" + head + b"xy\r\n"
 
 
 class TestInbox:
-    async def test_gives_all_there_is_at_once(self) -> None:
+    async def test_gives_all_there_is_at_once(self):
         inbox = Inbox()
         frames = [(b"a", b"", b"", b"1"), (b"b", b"", b"", b"2")]
         inbox.frames.extend(frames)
         assert await inbox.take(0) == frames
         assert inbox.frames == []
 
-    async def test_waits_no_longer_than_told(self) -> None:
+    async def test_waits_no_longer_than_told(self):
         assert await Inbox().take(0.01) == []
 
-    async def test_wakes_who_waits(self) -> None:
+    async def test_wakes_who_waits(self):
         inbox = Inbox()
         waiting = asyncio.create_task(inbox.take(300))
         await asyncio.sleep(0)
@@ -373,7 +371,7 @@ class TestInbox:
         inbox.wake()
         assert len(await asyncio.wait_for(waiting, 60)) == 1
 
-    async def test_waiting_inbox_is_woken_by_a_frame(self) -> None:
+    async def test_waiting_inbox_is_woken_by_a_frame(self):
         parser, inbox = fast_parser(Recorder()), Inbox()
         parser.sinks[b"7"], parser.inboxes[b"7"] = inbox.frames.append, inbox
         waiting = asyncio.create_task(inbox.take(300))
@@ -381,7 +379,7 @@ class TestInbox:
         await parser.parse(b"MSG a 7 2\r\nhi\r\n")
         assert await asyncio.wait_for(waiting, 60) == [(b"a", b"", b"", b"hi")]
 
-    async def test_waiting_inbox_is_not_woken_by_an_earlier_timeout(self) -> None:
+    async def test_waiting_inbox_is_not_woken_by_an_earlier_timeout(self):
         inbox = Inbox()
         first = asyncio.create_task(inbox.take(0.2))
         await asyncio.sleep(0)

@@ -16,9 +16,8 @@ LS, WATCH = "nats kv ls", "nats kv watch"
 
 
 @case(
-    "keys-1m", "`keys` of {count}, whole process", count=1_000_000, seconds=65, rounds=3, warmup=0,
-    aims=(Aim(1, LS),),
-)  # fmt: skip
+    "keys-1m", "`keys` of {count}, whole process", count=1_000_000, seconds=65, rounds=3, warmup=0, aims=(Aim(1, LS),)
+)
 @case("keys-100k", "`keys` of {count}, whole process", count=100_000, seconds=15, rounds=5, aims=(Aim(1.25, LS),))
 def keys(bench: Bench, count: int) -> Prepared:
     """A complete listing of names."""
@@ -40,10 +39,7 @@ def watch(bench: Bench, count: int) -> Prepared:
     return {**bench.kvctl("watch", name, "--until-current"), **rival}
 
 
-@case(
-    "get-many", "`get_many` of {count}, library", count=100_000, seconds=40,
-    aims=(Aim(0.55, BEFORE),),
-)  # fmt: skip
+@case("get-many", "`get_many` of {count}, library", count=100_000, seconds=40, aims=(Aim(0.55, BEFORE),))
 def get_many(bench: Bench, count: int) -> Prepared:
     """Named keys, all at once.
 

@@ -47,10 +47,7 @@ def streams(bench: Bench, count: int) -> Prepared:
     def work(tree: Tree, streams: int) -> Contender:
         return bench.work("table", "update", _empty(bench, tree, streams), count, 8, BATCH, streams, tree=tree)
 
-    return {
-        **bench.both("8 partition streams", lambda tree: work(tree, 8)),
-        "one stream": work(bench.ours, 1),
-    }
+    return {**bench.both("8 partition streams", lambda tree: work(tree, 8)), "one stream": work(bench.ours, 1)}
 
 
 @case("table-get-all", "table `get_all` of {count}", count=100_000, seconds=40, rounds=3, aims=(Aim(0.5, BEFORE),))

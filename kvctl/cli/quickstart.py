@@ -30,8 +30,7 @@ _EXAMPLES = ["kvctl quickstart", "kvctl quickstart --step", "kvctl quickstart --
 
 @command(app, "quickstart", examples=_EXAMPLES, see=["server run", "help topologies"])
 def quickstart(
-    session: Session,
-    step: Annotated[bool, Option("--step", help="Wait for Enter after each part")] = False,
+    session: Session, step: Annotated[bool, Option("--step", help="Wait for Enter after each part")] = False
 ) -> None:
     """Run a short tour on a temporary server.
 

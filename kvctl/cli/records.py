@@ -374,10 +374,7 @@ PARTS: dict[str, tuple[Record, ...]] = {
     "contexts": (LAB_CONTEXT,),
     "damage": (record("file problem"),),
     "delivered": (record("sequence consumer_sequence last_active"),),
-    "dependents": (
-        record("name stream kind state lag last_seen error last_revision recreated?"),
-        NAME,
-    ),
+    "dependents": (record("name stream kind state lag last_seen error last_revision recreated?"), NAME),
     "dest": (VALUE,),
     "differences": (DIFFERENCE, KEY_DIFFERENCE),
     "drops": (record("entries bytes refilled"),),

@@ -11,12 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
-from kvctl.connection.client_options import (
-    connect_options,
-    explain,
-    logins,
-    text_of,
-)
+from kvctl.connection.client_options import connect_options, explain, logins, text_of
 from kvctl.connection.dial import Dialing
 from kvctl.connection.nats_client import Link, install_parser, require_supported
 from kvctl.connection.outage import RECONNECT_WAIT_S, Outage

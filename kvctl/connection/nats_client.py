@@ -151,9 +151,7 @@ class Link(NatsClient):
                 head += f" {fields.pop('Status')} {fields.pop('Description', '')}".rstrip().encode()
             lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in fields.items())
             header = head + b"\r\n" + lines + b"\r\n" if message.headers else b""
-            sink((
-                message.subject.encode(errors="surrogateescape"), message.reply.encode(), header, message.data,
-            ))  # fmt: skip
+            sink((message.subject.encode(errors="surrogateescape"), message.reply.encode(), header, message.data))
             wake()
 
         subscription = await self.subscribe(subject, cb=arrived, pending_msgs_limit=-1, pending_bytes_limit=-1)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kvctl.connection.client_options import (
-    REFUSED_HINT,
-    START_HINT,
-    explain,
-    is_refusal,
-)
+from kvctl.connection.client_options import REFUSED_HINT, START_HINT, explain, is_refusal
 from kvctl.contexts import Context
 from kvctl.errors import AuthenticationRefused, KvctlError, NoServer
 from kvctl.urls import redact

@@ -17,9 +17,7 @@ PROBE_TIMEOUT_S = 1.0
 NEAR, FULL = 0.8, 0.98
 """Parts of a limit at which to warn, and to report an error."""
 
-_LIMITS = {
-    "memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers",
-}  # fmt: skip
+_LIMITS = {"memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers"}
 
 
 async def examine(api: Api) -> list[Finding]:

@@ -24,9 +24,7 @@ async def all_pages(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], i
     return found
 
 
-async def _walk(
-    page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]],
-) -> tuple[dict[str, Value], set[int]]:
+async def _walk(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]]) -> tuple[dict[str, Value], set[int]]:
     found: dict[str, Value] = {}
     totals: set[int] = set()
     offset = 0

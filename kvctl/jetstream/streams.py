@@ -159,9 +159,7 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
     return await all_pages(page)
 
 
-async def _pages(
-    api: Api,
-) -> tuple[dict[str, StreamInfo], dict[str, StreamInfo | None], set[int]]:
+async def _pages(api: Api) -> tuple[dict[str, StreamInfo], dict[str, StreamInfo | None], set[int]]:
     """Read all pages once: return the streams that answer, silent ones, and the totals that the pages reported.
 
     Two totals mean that streams came or went in the meantime, which shifts pages.

@@ -26,12 +26,7 @@ from kvctl.jetstream.config.edit_lock import edit_lock
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.config import BucketConfig, BucketStatus
-from kvctl.kv.config_diff import (
-    Difference,
-    differences,
-    listed,
-    missing,
-)
+from kvctl.kv.config_diff import Difference, differences, listed, missing
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.settings import FIXED

@@ -64,8 +64,9 @@ def shown(field: str, value: Any) -> str:
 
 _TOP = [row for row in SETTINGS.values() if "." not in row.stream_field]
 _DURATIONS = {
-    **{row.stream_field: row.name for row in _TOP if row.form is Form.DURATION}, "duplicate_window": "duplicate_window",
-}  # fmt: skip
+    **{row.stream_field: row.name for row in _TOP if row.form is Form.DURATION},
+    "duplicate_window": "duplicate_window",
+}
 _NAMES = {row.stream_field: row.difference or row.name for row in _TOP}
 _UNLIMITED = (
     "max_consumers", "max_msgs", "max_msgs_per_subject", *(row.stream_field for row in _TOP if row.form is Form.SIZE)

@@ -30,12 +30,7 @@ from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.read.own_writes import OwnWrites
 from kvctl.kv.resolve import Binding
-from kvctl.kv.stream_kind import (
-    Kind,
-    kind_of,
-    renaming,
-    stop_renaming,
-)
+from kvctl.kv.stream_kind import Kind, kind_of, renaming, stop_renaming
 from kvctl.phrases import quoted
 from kvctl.tokens import encoded
 

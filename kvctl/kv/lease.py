@@ -16,15 +16,7 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
-from kvctl.errors import (
-    KeyNotFound,
-    KvctlError,
-    LeaseLost,
-    OutcomeUnknown,
-    StreamReplaced,
-    UsageError,
-    WrongRevision,
-)
+from kvctl.errors import KeyNotFound, KvctlError, LeaseLost, OutcomeUnknown, StreamReplaced, UsageError, WrongRevision
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.write import identity as identities
 from kvctl.kv.write.conditional_write import write_fields

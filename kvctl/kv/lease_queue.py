@@ -9,14 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
-from kvctl.errors import (
-    KvctlError,
-    LeaseHeld,
-    PermissionDenied,
-    UnreachableError,
-    UsageError,
-    WaitExpired,
-)
+from kvctl.errors import KvctlError, LeaseHeld, PermissionDenied, UnreachableError, UsageError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.kv.entry import Entry
 from kvctl.kv.lease import LEASE_HEADER, RETRY_PAUSE, Lease, clock, owner_of

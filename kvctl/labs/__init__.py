@@ -128,10 +128,7 @@ def _add_contexts(lab: Lab) -> None:
 
 _CONTEXTS: dict[LabKind, tuple[tuple[str, str, dict[str, Any]], ...]] = {
     "cluster": (("cluster", "three servers, up to three replicas", {}),),
-    "supercluster": (
-        ("lon", "cluster lon, joined with nyc", {}),
-        ("nyc", "cluster nyc, joined with lon", {}),
-    ),
+    "supercluster": (("lon", "cluster lon, joined with nyc", {}), ("nyc", "cluster nyc, joined with lon", {})),
     "leaf": (
         ("hub", "the hub, domain hub", {}),
         ("leaf", "the leaf node, domain leaf", {}),

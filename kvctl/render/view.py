@@ -6,13 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.dataclass import dataclass
-from kvctl.units import (
-    format_age,
-    format_duration,
-    format_limit,
-    format_size,
-    parse_time,
-)
+from kvctl.units import format_age, format_duration, format_limit, format_size, parse_time
 
 Row = Mapping[str, Any]
 """JSON object with the API's field names: text, numbers, booleans, None, lists and objects."""

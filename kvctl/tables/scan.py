@@ -204,9 +204,10 @@ async def _current(table: Table, found: list[Found], written: int) -> list[Found
         return found
     places = [table.layout.place(entry.family, entry.key) for _, entry in found]
     stale = [
-        at for at, (place, (_, entry)) in enumerate(zip(places, found, strict=True))
+        at
+        for at, (place, (_, entry)) in enumerate(zip(places, found, strict=True))
         if table.layout.bucket(place).own.stale(place, table.layout.sequence(entry.version))
-    ]  # fmt: skip
+    ]
     again = await table.entries_at([places[at] for at in stale])
     fresh = dict(zip(stale, again, strict=True))
     current = ((tokens, fresh.get(at, entry)) for at, (tokens, entry) in enumerate(found))

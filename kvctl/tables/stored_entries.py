@@ -7,14 +7,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from kvctl.errors import (
-    BucketNotFound,
-    OutcomeUnknown,
-    ServerError,
-    TableNotFound,
-    TableSealed,
-    UnreachableError,
-)
+from kvctl.errors import BucketNotFound, OutcomeUnknown, ServerError, TableNotFound, TableSealed, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import STREAM_SEALED, Api
 from kvctl.kv.bucket import Bucket
@@ -111,9 +104,10 @@ class Layout:
         known = names or [read_tail(place)[1:] for place in places]
         return [
             make(Entry, (key, one.value, make(Version, (life, _partition(place), one.revision - life)), family))
-            if one is not None and one.operation is put else None
+            if one is not None and one.operation is put
+            else None
             for place, one, (family, key) in zip(places, stored, known, strict=True)
-        ]  # fmt: skip
+        ]
 
     @property
     def written(self) -> int:
@@ -161,8 +155,7 @@ class Layout:
 
     def _replaced(self) -> TableNotFound:
         return TableNotFound(
-            f"Table `{self.config.name}` was deleted since it was opened",
-            hint="If it was recreated, open it again",
+            f"Table `{self.config.name}` was deleted since it was opened", hint="If it was recreated, open it again"
         )
 
     def _bucket(self, partition: int) -> Bucket:

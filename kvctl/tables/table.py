@@ -6,13 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from kvctl.contexts import read_only_error
-from kvctl.errors import (
-    ConditionalUpdateError,
-    KeyExists,
-    KeyNotFound,
-    UsageError,
-    WrongRevision,
-)
+from kvctl.errors import ConditionalUpdateError, KeyExists, KeyNotFound, UsageError, WrongRevision
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
@@ -220,9 +214,10 @@ class Table:
     async def _absent(self, batch: Batch) -> frozenset[str]:
         """Return the places of unconditional removals without an entry at the leader."""
         asked = [
-            batch.place(at) for at, change in enumerate(batch.changes)
+            batch.place(at)
+            for at, change in enumerate(batch.changes)
             if isinstance(change, Remove) and change.version == NO_VERSION
-        ]  # fmt: skip
+        ]
         found = await self.entries_at(asked, leader=True) if asked else []
         return frozenset(place for place, entry in zip(asked, found, strict=True) if entry is None)
 

@@ -6,14 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.errors import (
-    BucketNotFound,
-    ConflictError,
-    KvctlError,
-    RefusedError,
-    RepositoryExists,
-    RepositoryNotFound,
-)
+from kvctl.errors import BucketNotFound, ConflictError, KvctlError, RefusedError, RepositoryExists, RepositoryNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_clock import ServerClock

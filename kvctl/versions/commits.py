@@ -16,12 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import refs
-from kvctl.versions.branch import (
-    branch_state,
-    dropped_epochs,
-    sealed_epochs,
-    staging,
-)
+from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
 from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.staging import STAGING, StagingRecord
 from kvctl.versions.branch.staging_writer import WrittenEpoch
@@ -87,7 +82,7 @@ class _Prepared:
 
 async def commit(
     store: Store, objects: Objects, branch: str, info: CommitInfo, *, written: WrittenEpoch | None = None
-) -> Commit:  # fmt: skip
+) -> Commit:
     """Commit the staged changes; `written` is an epoch that is not empty, as far as known.
 
     Raises NothingToCommit, BranchNotFound, Broken, ConflictError after too many retries.
@@ -153,7 +148,7 @@ async def move_to(
 
 async def read_clean(
     store: Store, objects: Objects, branch: str, *, linking: bool = False, dry_run: bool = False
-) -> BranchState:  # fmt: skip
+) -> BranchState:
     """Return the state of a branch without staged changes.
 
     Staged values equal to the branch's content are removed: they would hide later changes. Raises Staged,
@@ -285,7 +280,7 @@ def _still_good(prepared: _Prepared, state: BranchState) -> bool:
 
 async def _prepare(
     store: Store, objects: Objects, state: BranchState, info: CommitInfo, likely: Sequence[bytes]
-) -> _Prepared:  # fmt: skip
+) -> _Prepared:
     epochs = state.held.staging.sealed
     tree = await _with_changes(store, objects, bytes.fromhex(state.head.root), epochs, likely)
     made = await _commit_of(store, state.head, tree.root, info, None)
@@ -295,7 +290,7 @@ async def _prepare(
 
 async def _with_changes(
     store: Store, objects: Objects, root: bytes, epochs: Sequence[str], likely: Sequence[bytes]
-) -> Tree:  # fmt: skip
+) -> Tree:
     """Return the tree with the changes of epochs, and its objects that are not stored yet.
 
     Values are read when they are stored. The changes go into the tree part by part, as many as fit into PART_BYTES.

@@ -184,17 +184,13 @@ async def _edits(
     return found.edits, _changes(found.edits, ours, theirs)
 
 
-def _changes(
-    edits: Sequence[Edit], ours: Sequence[Difference], theirs: Sequence[Difference]
-) -> tuple[KeyChange, ...]:  # fmt: skip
+def _changes(edits: Sequence[Edit], ours: Sequence[Difference], theirs: Sequence[Difference]) -> tuple[KeyChange, ...]:
     held = {one.key: one.before for one in ours} | {one.key: one.after for one in theirs}
     return tuple(KeyChange.of(key.decode(), shown(held[key]), shown(value)) for key, value in edits)
 
 
 def _conflicts(conflicts: Sequence[Conflict]) -> list[KeyConflict]:
-    return [
-        KeyConflict(one.key.decode(), shown(one.base), shown(one.source), shown(one.dest)) for one in conflicts
-    ]  # fmt: skip
+    return [KeyConflict(one.key.decode(), shown(one.base), shown(one.source), shown(one.dest)) for one in conflicts]
 
 
 async def _commit_and_parent(store: Store, ref: str, parent: int | None) -> tuple[str, str]:

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field, replace
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import ref_reader, refs
 from kvctl.versions.commits import edits_of
-from kvctl.versions.key_change import (
-    Apart,
-    KeyChange,
-    Status,
-    Value,
-)
+from kvctl.versions.key_change import Apart, KeyChange, Status, Value
 from kvctl.versions.model import Head, apart_id, decode_staged, inline_value, staged_leaf_value
 from kvctl.versions.ref_reader import VALUES_IN_FLIGHT
 from kvctl.versions.store.protocol import Store
@@ -97,7 +92,7 @@ async def diff(
 
 async def resolved(
     store: Store, objects: Objects, changes: Iterable[KeyChange]
-) -> AsyncGenerator[list[KeyChange], None]:  # fmt: skip
+) -> AsyncGenerator[list[KeyChange], None]:
     """Yield changes with their values, in batches that hold about VALUES_IN_FLIGHT large ones.
 
     Raises Broken, and ConflictError for a large value that was replaced on its branch in the meantime.
@@ -140,9 +135,7 @@ async def values_of(
 
 
 async def _filled(store: Store, objects: Objects, changes: Sequence[KeyChange]) -> list[KeyChange]:
-    apart = [
-        (one, change.key) for change in changes for one in (change.before, change.after) if isinstance(one, Apart)
-    ]  # fmt: skip
+    apart = [(one, change.key) for change in changes for one in (change.before, change.after) if isinstance(one, Apart)]
     found: dict[str, bytes] = {}
     for branch in {one.branch for one, _ in apart if one.branch}:
         keys = [key for one, key in apart if one.branch == branch]
@@ -185,9 +178,7 @@ def shown(stored: Stored) -> Value:
     return Apart(apart_id(stored).hex()) if value is None else value
 
 
-async def _since_base(
-    store: Store, objects: Objects, before: str, after: str, *, values: bool
-) -> list[KeyChange]:  # fmt: skip
+async def _since_base(store: Store, objects: Objects, before: str, after: str, *, values: bool) -> list[KeyChange]:
     base = await merge_base(store, before, after)
     commits = [await refs.committed(store, ref) for ref in (after, before)]
     ours, theirs = [await between(store, objects, base, commit) for commit in commits]

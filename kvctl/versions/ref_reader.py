@@ -89,9 +89,10 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
         changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
         left = [key for key in wanted if key not in changes]
         committed, same = await asyncio.gather(
-            _committed(objects, bytes.fromhex(head.root), left), unmoved(store, ref.branch, held),
+            _committed(objects, bytes.fromhex(head.root), left),
+            unmoved(store, ref.branch, held),
             return_exceptions=True,
-        )  # fmt: skip
+        )
         if isinstance(same, BaseException):
             raise same
         if same and isinstance(committed, BaseException):
@@ -108,9 +109,7 @@ async def state(store: Store, ref: Ref) -> State:
     return State(*await staged(store, ref.branch))
 
 
-async def batches(
-    objects: Objects, state: State, selection: Selection
-) -> AsyncGenerator[list[VersionedEntry], None]:  # fmt: skip
+async def batches(objects: Objects, state: State, selection: Selection) -> AsyncGenerator[list[VersionedEntry], None]:
     """Yield the selected entries, sorted by the bytes of their keys. Raises Broken."""
     changes = state.staged
     left = sorted((key for key in changes if selection.takes(key)), reverse=True)

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions.model import Commit, Head, record_key
-from kvctl.versions.store.protocol import (
-    Entries,
-    EntryNotFound,
-    Predicate,
-    Store,
-)
+from kvctl.versions.store.protocol import Entries, EntryNotFound, Predicate, Store
 
 HEADS, TAGS, COMMITS = b"heads", b"tags", b"commits"
 MAIN = "main"

@@ -9,14 +9,7 @@ from contextlib import aclosing
 
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_filter
-from kvctl.versions import (
-    commits,
-    history,
-    merges,
-    ref_diff,
-    ref_reader,
-    refs,
-)
+from kvctl.versions import commits, history, merges, ref_diff, ref_reader, refs
 from kvctl.versions.branch import branch_names, compare_and_set, private_epoch, reset_staged
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
 from kvctl.versions.branch.staging_writer import Writer
@@ -29,14 +22,7 @@ from kvctl.versions.merges import MergeResult
 from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
 from kvctl.versions.ref_reader import Selection
 from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    Change,
-    Condition,
-    Predicate,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, Predicate, PredicateFailed, Store
 from kvctl.versions.transfer import record_bucket
 from kvctl.versions.transfer.record_bucket import Content
 from kvctl.versions.tree.chunks import EMPTY
@@ -128,9 +114,7 @@ class Repository:
         merge base, where keys that `before` changed differently are conflicts. Without `values` large ones are Apart:
         memory does not grow with them. Raises RefNotFound, UsageError, Unrelated.
         """
-        return await ref_diff.diff(
-            self.store, self.objects, before, after, three_dot=three_dot, values=values
-        )  # fmt: skip
+        return await ref_diff.diff(self.store, self.objects, before, after, three_dot=three_dot, values=values)
 
     def resolved(self, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
         """Yield changes with the values that are Apart read, in batches, so that few are held.
@@ -146,9 +130,7 @@ class Repository:
 
         With a key only the commits that touched it. Raises RefNotFound, UsageError.
         """
-        async for found in history.log(
-            self.store, self.objects, ref, first_parent=first_parent, key=key, limit=limit
-        ):  # fmt: skip
+        async for found in history.log(self.store, self.objects, ref, first_parent=first_parent, key=key, limit=limit):
             yield found
 
     async def annotate(self, ref: str, pattern: str = ">") -> list[Annotation]:

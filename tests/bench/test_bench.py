@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,9 @@ from bench.cases import CASES
 from bench.harness import Bench, split
 from bench.measure import AtMost, Run, in_turn, run
 from bench.report import MISSED, notes_in
-from kvctl.server import Server
 
 
-def test_case_measures_every_contender_as_a_process(server: Server, tmp_path: Path) -> None:
+def test_case_measures_every_contender_as_a_process(server, tmp_path):
     bench = Bench(server, quick=True, place=tmp_path)
     result = bench.measure(CASES["put"])
     found = result.found
@@ -26,14 +24,14 @@ def test_case_measures_every_contender_as_a_process(server: Server, tmp_path: Pa
     assert len(ours.seconds) == len(bench.loops) == len(bench.trips) == 1
 
 
-def test_work_measures_itself_with_the_library(server: Server, tmp_path: Path) -> None:
+def test_work_measures_itself_with_the_library(server, tmp_path):
     bench = Bench(server, quick=True, place=tmp_path)
     done = bench.work("bucket", "get_many", bench.keys(100), 100)()
     assert 0 < done.seconds < 60
     assert done.peak > 10 << 20
 
 
-def test_contenders_run_in_turn_and_a_failed_one_is_left_out() -> None:
+def test_contenders_run_in_turn_and_a_failed_one_is_left_out():
     order = []
 
     def contender(name: str) -> Run:
@@ -53,36 +51,36 @@ def test_contenders_run_in_turn_and_a_failed_one_is_left_out() -> None:
     ]  # fmt: skip
 
 
-def test_figures_of_a_run_that_failed_are_not_those_of_the_one_before() -> None:
+def test_figures_of_a_run_that_failed_are_not_those_of_the_one_before():
     told = iter([{"a": {"seconds": 1}, "b": {"seconds": 2}}, {"a": {"seconds": 3}}])
     series = in_turn(split(lambda: next(told), "a", "b"), rounds=2, warmup=0)
     assert [(one.seconds, one.failure) for one in series] == [([1, 3], ""), ([2], "not measured")]
 
 
-def test_failed_process_reports_its_last_words() -> None:
+def test_failed_process_reports_its_last_words():
     with pytest.raises(RuntimeError, match="exited with 3: no luck"):
         run((sys.executable, "-c", "import sys; sys.stderr.write('no luck'); sys.exit(3)"))
     with pytest.raises(RuntimeError, match=r"took more than 0\.2 s"):
         run((sys.executable, "-c", "import time; time.sleep(30)"), timeout=0.2)
 
 
-def test_every_subject_has_cases() -> None:
+def test_every_subject_has_cases():
     assert {case.subject for case in CASES.values()} == {
         "cold start", "reading", "writing", "tables", "repositories", "pipeline", "topologies", "consuming",
         "transactions", "scale", "memory",
     }  # fmt: skip
 
 
-def test_notes_belong_to_cases() -> None:
+def test_notes_belong_to_cases():
     assert set(notes_in(MISSED.read_text(encoding="utf-8"))) <= set(CASES)
 
 
-def test_list_names_every_case_and_the_total() -> None:
+def test_list_names_every_case_and_the_total():
     done = subprocess.run((sys.executable, "-m", "bench", "--list"), capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == len(CASES) + 1
 
 
-def test_processor_time_of_unreaped_descendants_counts() -> None:
+def test_processor_time_of_unreaped_descendants_counts():
     child = "import time\nwhile time.process_time() < 0.6: pass\nprint(flush=True)\ninput()"
     parent = (
         "import subprocess, sys, time\n"

@@ -24,7 +24,7 @@ def _result(name: str, *aims: Aim, ours: list[float], **others: list[float]) -> 
     return Result(case, f"work {name}", Comparison(series), 1)
 
 
-def test_aim_is_met_at_its_ratio_and_missed_beyond() -> None:
+def test_aim_is_met_at_its_ratio_and_missed_beyond():
     (met,) = verdicts_of(_result("a", Aim(1.5, "nats"), ours=[3, 3, 3], nats=[2, 2, 2]))
     (missed,) = verdicts_of(_result("a", Aim(1.5, "nats"), ours=[4, 3, 9], nats=[2, 2, 3]))
     assert (met.met, met.ratio) == (True, "1.50 (1.50 to 1.50)")
@@ -32,23 +32,23 @@ def test_aim_is_met_at_its_ratio_and_missed_beyond() -> None:
     assert round(missed.over, 3) == 1.333
 
 
-def test_aim_allows_seconds_beside_the_ratio() -> None:
+def test_aim_allows_seconds_beside_the_ratio():
     (verdict,) = verdicts_of(_result("a", Aim(1.5, "dump", plus=4), ours=[9.9], dump=[4.0]))
     assert (verdict.met, verdict.aim) == (True, "1.5x + 4 s")
 
 
-def test_aim_compares_two_named_contenders() -> None:
+def test_aim_compares_two_named_contenders():
     aim = Aim(1, "first", ours="second")
     (verdict,) = verdicts_of(_result("a", aim, ours=[1], first=[5], second=[6]))
     assert (verdict.met, verdict.work, verdict.beside) == (False, "work a: second", "first 5.00 s (5.00 s)")
 
 
-def test_aim_without_its_contender_is_not_checked() -> None:
+def test_aim_without_its_contender_is_not_checked():
     (verdict,) = verdicts_of(_result("a", Aim(0.5, "before"), ours=[1]))
     assert (verdict.met, verdict.beside) == (None, "before: not measured")
 
 
-def test_failed_case_is_missed_with_its_reason_without_paths_of_the_machine() -> None:
+def test_failed_case_is_missed_with_its_reason_without_paths_of_the_machine():
     result = _result("a", ours=[])
     assert isinstance(result.found, Comparison)
     result.found.series[0].failure = "kvctl exited with 5: File '/home/ann/kvctl/kv/get.py'\n at nats://host:4222/x"
@@ -56,7 +56,7 @@ def test_failed_case_is_missed_with_its_reason_without_paths_of_the_machine() ->
     assert (verdict.met, verdict.ours) == (False, "failed: kvctl exited with 5: File 'get.py' at nats://host:4222/x")
 
 
-def test_report_has_the_summary_first_and_notes_of_missed_aims_alone() -> None:
+def test_report_has_the_summary_first_and_notes_of_missed_aims_alone():
     slow = _result("slow", Aim(1, "nats"), ours=[0.2, 0.4], nats=[0.1, 0.1])
     fine = _result("fine", Aim(1, "nats"), ours=[0.1], nats=[0.2])
     table = Table(("", "10 keys"), [("`keys`", "1 s")], [Verdict("memory", "2 MiB", met=True)])

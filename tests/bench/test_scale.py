@@ -10,7 +10,7 @@ def _size(count: int, seconds: float, peak: int) -> Size:
     return Size(count, {LOAD: Run(seconds, peak=peak * MIB)}, took={LOAD: seconds})
 
 
-def test_time_per_key_and_memory_are_checked() -> None:
+def test_time_per_key_and_memory_are_checked():
     sizes = [_size(10, 1, 30), _size(100, 2, 31), _size(1000, 26, 50)]
     each, memory = verdicts(sizes)
     assert (each.ours, each.beside, each.ratio, each.met) == ("26,000.0 us (1,000)", "20,000.0 us (100)", "1.30", False)
@@ -23,7 +23,7 @@ def test_time_per_key_and_memory_are_checked() -> None:
     assert all(verdict.met for verdict in verdicts([_size(10, 1, 30), _size(100, 10, 40)]))
 
 
-def test_command_that_would_take_too_long_is_left_out_with_its_estimate() -> None:
+def test_command_that_would_take_too_long_is_left_out_with_its_estimate():
     sizes = [_size(100, 10, 30), _size(1000, 55, 30)]
     assert too_long(LOAD, 2000, sizes) == ""
     assert too_long(LOAD, 10_000, sizes) == "left out: it would take about 8 minutes"

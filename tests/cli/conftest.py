@@ -11,22 +11,19 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 
-from kvctl.server import Server
 from tests.cli.forkserver import Child, Forkserver
-from tests.support.raw import RawClient
 
 if TYPE_CHECKING:
-    from tests.cli.keyed import Keyed
+    pass
 
 COLUMNS = 100
 """Width of the terminals that tests run on."""
@@ -98,13 +95,13 @@ class Run(Protocol):
 
 
 @pytest.fixture
-def run() -> Run:
+def run():
     """Runs kvctl to its end, as a process of its own; with `tty`, each of its streams is a terminal."""
     return run_process
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+def start():
     """Starts kvctl with pipes and leaves it running: `start("watch", bucket)`; killed when the test ends."""
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -121,7 +118,7 @@ def start() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 
 @pytest.fixture
-def keyed(server: Server, raw: RawClient, unique: Callable[..., str]) -> "Keyed":
+def keyed(server, raw, unique):
     """A fresh bucket with a history of 5 and ttls per key, and kvctl run on it: `keyed("get", "B", "key")`."""
     from tests.cli.keyed import Keyed
 
@@ -131,7 +128,7 @@ def keyed(server: Server, raw: RawClient, unique: Callable[..., str]) -> "Keyed"
 
 
 @pytest.fixture
-def snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+def snapshot(snapshot):
     """Syrupy's, which shows a `Result` as its transcript."""
     return snapshot.use_extension(_Transcripts)
 

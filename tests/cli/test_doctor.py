@@ -2,14 +2,11 @@
 
 import json
 
-from syrupy.assertion import SnapshotAssertion
-
-from kvctl.server import Server, run_server
-from tests.cli.conftest import Run
+from kvctl.server import run_server
 from tests.support.raw import RawClient
 
 
-def test_a_development_server_has_no_error(run: Run, own_server: Server, snapshot: SnapshotAssertion) -> None:
+def test_a_development_server_has_no_error(run, own_server, snapshot):
     assert run("doctor", "-s", own_server.url, tty=True) == snapshot
     strict = run("doctor", "--strict", "-s", own_server.url, "-o", "json")
     assert (strict.exit_code, strict.err) == (0, "")
@@ -18,7 +15,7 @@ def test_a_development_server_has_no_error(run: Run, own_server: Server, snapsho
     assert note["severity"] == "note"
 
 
-def test_warnings_fail_only_when_strict(run: Run, own_server: Server) -> None:
+def test_warnings_fail_only_when_strict(run, own_server):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("OLD", allow_direct=False)
     assert run("doctor", "-s", own_server.url).exit_code == 0
@@ -27,7 +24,7 @@ def test_warnings_fail_only_when_strict(run: Run, own_server: Server) -> None:
     assert strict.out.splitlines()[0].split("\t")[:3] == ["warning", "no-direct-get", "OLD"]
 
 
-def test_errors_fail_and_stand_first(run: Run, own_server: Server, snapshot: SnapshotAssertion) -> None:
+def test_errors_fail_and_stand_first(run, own_server, snapshot):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("ORDERS")
         filtered = {"name": "KV_ORDERS", "filter_subject": "$KV.ORDERS.a"}
@@ -42,7 +39,7 @@ def test_errors_fail_and_stand_first(run: Run, own_server: Server, snapshot: Sna
     assert "| error | LOST | missing-origin | <code>NONE</code> does not exist |" in report.out
 
 
-def test_without_a_server_or_without_jetstream(run: Run, own_server: Server) -> None:
+def test_without_a_server_or_without_jetstream(run, own_server):
     assert run("doctor", "-s", "nats://127.0.0.1:1").exit_code == 5
     with run_server(name="plain", config='listen: "127.0.0.1:@client@"') as server:
         shown = run("doctor", "-s", server.url, "-o", "json")

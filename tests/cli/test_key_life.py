@@ -2,15 +2,13 @@
 
 import pytest
 
-from kvctl.server import Server
 from tests.cli.keyed import Keyed
-from tests.support.raw import RawClient
 
 SECOND = 10**9
 
 
 @pytest.fixture
-def aged(server: Server, raw: RawClient, unique) -> Keyed:
+def aged(server, raw, unique):
     """A bucket without a history, whose own ttl is ten minutes."""
     name = unique("AGED")
     raw.create_bucket(
@@ -19,7 +17,7 @@ def aged(server: Server, raw: RawClient, unique) -> Keyed:
     return Keyed(name, server.url, raw)
 
 
-def test_ttl_that_the_server_raises_is_reported(keyed: Keyed) -> None:
+def test_ttl_that_the_server_raises_is_reported(keyed):
     keyed.put("old")
     said = (
         f"warning: `{{}}` expires after 1h, the marker ttl of bucket `{keyed.name}`, because the bucket keeps history\n"
@@ -31,7 +29,7 @@ def test_ttl_that_the_server_raises_is_reported(keyed: Keyed) -> None:
     assert said.format("old") in updated.err
 
 
-def test_ttls_that_the_server_keeps_are_not_reported(keyed: Keyed, aged: Keyed) -> None:
+def test_ttls_that_the_server_keeps_are_not_reported(keyed, aged):
     for result in (
         keyed("create", "B", "k", "v", "--ttl", "1h"),
         keyed("create", "B", "l", "v", "--ttl", "2h"),
@@ -42,14 +40,14 @@ def test_ttls_that_the_server_keeps_are_not_reported(keyed: Keyed, aged: Keyed) 
         assert (result.exit_code, result.err) == (0, "")
 
 
-def test_ttl_above_that_of_the_bucket_is_reported(aged: Keyed) -> None:
+def test_ttl_above_that_of_the_bucket_is_reported(aged):
     result = aged("create", "B", "k", "v", "--ttl", "1h")
     assert (result.exit_code, result.out) == (0, "1\n")
     assert result.err == f"warning: `k` expires after 10m, the ttl of bucket `{aged.name}`\n"
 
 
 @pytest.mark.parametrize("command", ["copy", "rename"])
-def test_copy_into_a_bucket_that_shortens_its_life_is_reported(keyed: Keyed, aged: Keyed, command: str) -> None:
+def test_copy_into_a_bucket_that_shortens_its_life_is_reported(keyed, aged, command):
     keyed.put("k")
     keyed.put("brief", headers={"Nats-TTL": "2h"})
     said = f"warning: `{{}}` expires after 10m, the ttl of bucket `{aged.name}`; in bucket `{keyed.name}` it would "
@@ -60,7 +58,7 @@ def test_copy_into_a_bucket_that_shortens_its_life_is_reported(keyed: Keyed, age
     assert result.err.startswith(said.format("m") + "live for ")
 
 
-def test_copy_that_lives_as_long_is_not_reported(keyed: Keyed, aged: Keyed) -> None:
+def test_copy_that_lives_as_long_is_not_reported(keyed, aged):
     aged.put("k")
     aged.put("brief", headers={"Nats-TTL": "5m"})
     for result in (

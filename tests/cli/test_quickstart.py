@@ -5,14 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server, run_server
-from tests.cli.conftest import Run
+from kvctl.server import run_server
 from tests.support.raw import RawClient
 
 CHANGING = {
@@ -24,7 +21,7 @@ CHANGING = {
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> Path:
+def temporary(tmp_path):
     """Directory for the temporary files of the run."""
     directory = tmp_path / "tmp"
     directory.mkdir()
@@ -32,27 +29,27 @@ def temporary(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
-def test_the_tour(run: Run, temporary: Path, tty: bool, snapshot: SnapshotAssertion) -> None:
+def test_the_tour(run, temporary, tty, snapshot):
     result = run("quickstart", tty=tty, env={"TMPDIR": str(temporary)})
     assert result.masked(CHANGING) == snapshot
     assert list(temporary.iterdir()) == []
 
 
-def test_step_waits_for_enter_after_each_part(run: Run, temporary: Path) -> None:
+def test_step_waits_for_enter_after_each_part(run, temporary):
     result = run("quickstart", "--step", tty=True, stdin=b"\n" * 20, env={"TMPDIR": str(temporary)})
     assert result.exit_code == 0
     assert result.err.count("Press Enter to continue") == 12
     assert "With `--step`" not in result.out
 
 
-def test_step_without_a_terminal_is_a_usage_error(run: Run) -> None:
+def test_step_without_a_terminal_is_a_usage_error(run):
     result = run("quickstart", "--step", stdin=b"\n" * 20)
     assert (result.exit_code, result.out) == (2, "")
     assert "standard input is not a terminal" in result.err
 
 
 @pytest.mark.slow
-def test_the_commands_work_when_they_are_typed(run: Run, own_server: Server) -> None:
+def test_the_commands_work_when_they_are_typed(run, own_server):
     """Run the printed commands in a shell against another server, and compare their exit codes."""
     printed = [line for line in run("quickstart").out.splitlines() if line.startswith(("$ kvctl", "# exit code"))]
     script, wanted = f'kvctl() {{ "{sys.executable}" -m kvctl "$@" >&2; echo $?; }}\n', []
@@ -67,7 +64,7 @@ def test_the_commands_work_when_they_are_typed(run: Run, own_server: Server) -> 
     assert done.stdout.split() == wanted
 
 
-def test_on_a_given_server_nothing_is_left(run: Run, own_server: Server) -> None:
+def test_on_a_given_server_nothing_is_left(run, own_server):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("orders")
         result = run("quickstart", "-s", own_server.url)
@@ -76,7 +73,7 @@ def test_on_a_given_server_nothing_is_left(run: Run, own_server: Server) -> None
         assert raw.api("STREAM.NAMES")["streams"] == ["KV_orders"]
 
 
-def test_a_given_server_that_is_not_there(run: Run) -> None:
+def test_a_given_server_that_is_not_there(run):
     with run_server() as server:
         url = server.url
     result = run("quickstart", "-s", url)
@@ -84,23 +81,21 @@ def test_a_given_server_that_is_not_there(run: Run) -> None:
     assert "kvctl server run" in result.err
 
 
-def test_foreign_settings_do_no_harm(run: Run, home: Path) -> None:
+def test_foreign_settings_do_no_harm(run, home):
     (home / ".config" / "nats").mkdir(parents=True)
     (home / ".config" / "nats" / "context.txt").write_text("gone")
     settings = {"NATS_URL": "nats://gone.invalid", "NATS_CREDS": "/gone", "NATS_CONTEXT": "gone"}
     assert run("quickstart", env=settings).exit_code == 0
 
 
-def test_without_nats_server(run: Run, tmp_path: Path) -> None:
+def test_without_nats_server(run, tmp_path):
     result = run("quickstart", env={"KVCTL_NATS_SERVER": str(tmp_path / "none")})
     assert (result.exit_code, result.out) == (1, "")
     assert "cannot be run" in result.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_tour_leaves_nothing(
-    start: Callable[..., "subprocess.Popen[bytes]"], temporary: Path, number: signal.Signals
-) -> None:
+def test_an_interrupted_tour_leaves_nothing(start, temporary, number):
     process = start("quickstart", env={"TMPDIR": str(temporary)})
     assert process.stdout is not None
     while not process.stdout.readline().startswith(b"$ kvctl"):
@@ -115,9 +110,7 @@ def test_an_interrupted_tour_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(
-    start: Callable[..., "subprocess.Popen[bytes]"], temporary: Path
-) -> None:
+def test_a_reader_that_goes_away_ends_it_quietly(start, temporary):
     process = start("quickstart", env={"TMPDIR": str(temporary)})
     assert process.stdout is not None
     process.stdout.readline()

@@ -7,36 +7,32 @@ import pytest
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk
 from kvctl.cli.records import PRINTED, with_field_list
-from tests.cli.conftest import Run
-from tests.cli.keyed import Keyed
 
 NOWHERE = ("-s", "nats://127.0.0.1:1")
-SILENT = {
-    "completion", "context select", "env", "help", "lock", "quickstart",
-}  # fmt: skip
+SILENT = {"completion", "context select", "env", "help", "lock", "quickstart"}
 """Commands that print no records: text for people, the output of a program, or nothing."""
 
 
-def test_every_command_declares_its_records() -> None:
+def test_every_command_declares_its_records():
     commands = {ctx.command_path.removeprefix("kvctl ") for ctx, _ in walk(root())}
     assert commands - set(PRINTED) == SILENT
     assert set(PRINTED) < commands
 
 
-def test_fields_of_a_record_are_named_once() -> None:
+def test_fields_of_a_record_are_named_once():
     for command, records in PRINTED.items():
         for record in records:
             assert len(set(record.fields)) == len(record.fields), command
 
 
-def test_list_of_fields_replaces_an_outdated_one() -> None:
+def test_list_of_fields_replaces_an_outdated_one():
     listed = with_field_list("# Title\n\n## Fields\noutdated\n\n## Next\n")
     assert "outdated" not in listed
     assert listed.endswith("\n\n## Next\n")
     assert all(f"\n    {command}\n" in listed for command in PRINTED)
 
 
-def test_columns_are_picked_in_the_given_order_below_a_header(keyed: Keyed) -> None:
+def test_columns_are_picked_in_the_given_order_below_a_header(keyed):
     keyed.put("a", b"1")
     keyed.put("b", b"x\ty")
     found = keyed("get", "B", "a", "b", "--columns", "value,delta,revision,key", "--header")
@@ -49,12 +45,12 @@ def test_columns_are_picked_in_the_given_order_below_a_header(keyed: Keyed) -> N
     assert keyed("keys", "B", "nothing", "--header").out == "key\n"
 
 
-def test_columns_of_a_change_are_printed_in_a_pipe(keyed: Keyed) -> None:
+def test_columns_of_a_change_are_printed_in_a_pipe(keyed):
     made = keyed("bucket", "add", f"{keyed.name}_PICKED", "--columns", "changed,name")
     assert (made.out, made.err) == (f"true\t{keyed.name}_PICKED\n", "")
 
 
-def test_list_in_a_column_is_json(keyed: Keyed) -> None:
+def test_list_in_a_column_is_json(keyed):
     config = keyed("bucket", "show", "B", "--columns", "config").out
     assert json.loads(config.replace("\\\\", "\\"))["name"] == f"KV_{keyed.name}"
 
@@ -69,7 +65,7 @@ def test_list_in_a_column_is_json(keyed: Keyed) -> None:
         ("topology", "apply", "-f", "missing.yaml", "--columns", "size"),
     ],
 )
-def test_unknown_column_is_refused_before_anything_is_sent(run: Run, line: tuple[str, ...]) -> None:
+def test_unknown_column_is_refused_before_anything_is_sent(run, line):
     result = run(*line, *NOWHERE)
     assert (result.exit_code, result.out) == (2, "")
     assert "is not a column of `kvctl " in result.err
@@ -85,13 +81,13 @@ def test_unknown_column_is_refused_before_anything_is_sent(run: Run, line: tuple
         (("completion", "bash", "--header"), "`--header` cannot be used with `kvctl completion`"),
     ],
 )
-def test_columns_are_for_records_in_tsv_and_tables(run: Run, line: tuple[str, ...], message: str) -> None:
+def test_columns_are_for_records_in_tsv_and_tables(run, line, message):
     result = run(*line, *NOWHERE)
     assert (result.exit_code, result.out) == (2, "")
     assert message in result.err
 
 
-def test_columns_on_a_terminal_are_those_of_a_table(keyed: Keyed) -> None:
+def test_columns_on_a_terminal_are_those_of_a_table(keyed):
     keyed.put("a", b"1")
     shown = keyed("bucket", "show", "B", "--columns", "bytes,name,values", tty=True).out.splitlines()
     assert shown[0].split() == ["BYTES", "NAME", "VALUES"]
@@ -100,11 +96,11 @@ def test_columns_on_a_terminal_are_those_of_a_table(keyed: Keyed) -> None:
     assert entries.split() == ["KEY", "ENCODING", "a", "utf-8"]
 
 
-def test_help_lists_the_columns_of_a_command(run: Run) -> None:
+def test_help_lists_the_columns_of_a_command(run):
     shown = run("keys", "--help").out
     assert "\nColumns:\n  key\n\nFurther columns for --columns:\n  revision  created" in shown
 
 
-def test_columns_are_completed_one_by_one(run: Run) -> None:
+def test_columns_are_completed_one_by_one(run):
     offered = run("__complete", "--", "bucket", "ls", "--columns", "kind,na").out.splitlines()
     assert [line.split("\t")[0] for line in offered] == ["kind,name"]

@@ -10,10 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
-from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -24,7 +21,7 @@ def first_line(process: "subprocess.Popen[bytes]") -> str:
     return process.stdout.readline().decode().strip()
 
 
-def test_prints_its_url_when_it_is_ready(start: Start) -> None:
+def test_prints_its_url_when_it_is_ready(start):
     begun = time.monotonic()
     process = start("server", "run", "--port", "0")
     with RawClient(first_line(process)) as raw:
@@ -33,7 +30,7 @@ def test_prints_its_url_when_it_is_ready(start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_cleanly(start: Start, number: signal.Signals) -> None:
+def test_a_signal_ends_it_cleanly(start, number):
     process = start("server", "run", "--port", "0", "-o", "json")
     assert process.stdout is not None
     told = b"".join(iter(process.stdout.readline, b"}\n")) + b"}"
@@ -48,7 +45,7 @@ def test_a_signal_ends_it_cleanly(start: Start, number: signal.Signals) -> None:
         os.kill(facts["pid"], 0)
 
 
-def test_keeps_the_data_in_a_directory_of_ones_own(start: Start, tmp_path: Path) -> None:
+def test_keeps_the_data_in_a_directory_of_ones_own(start, tmp_path):
     for expected in (0, 1):
         process = start("server", "run", "--port", "0", "--store", "data", cwd=tmp_path)
         with RawClient(first_line(process)) as raw:
@@ -59,7 +56,7 @@ def test_keeps_the_data_in_a_directory_of_ones_own(start: Start, tmp_path: Path)
     assert (tmp_path / "data").is_dir()
 
 
-def test_ends_with_an_error_when_the_server_dies(start: Start) -> None:
+def test_ends_with_an_error_when_the_server_dies(start):
     process = start("server", "run", "--port", "0", "-o", "ndjson")
     os.kill(json.loads(first_line(process))["pid"], signal.SIGKILL)
     _, stderr = process.communicate(timeout=60)
@@ -67,23 +64,23 @@ def test_ends_with_an_error_when_the_server_dies(start: Start) -> None:
     assert b"ended unexpectedly" in stderr
 
 
-def test_a_taken_port(run: Run, server: Server, snapshot: SnapshotAssertion) -> None:
+def test_a_taken_port(run, server, snapshot):
     assert run("server", "run", "--port", str(server.port)).masked(PORT=str(server.port)) == snapshot
 
 
-def test_without_nats_server(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_without_nats_server(run, tmp_path, snapshot):
     assert run("server", "run", env={"KVCTL_NATS_SERVER": str(tmp_path / "none")}) == snapshot
 
 
 @pytest.mark.parametrize(
     "arguments", [("--lab", "moon"), ("--lab", "leaf", "--port", "65530"), ("--store", ""), ("--port", "70000")]
 )
-def test_usage_errors(run: Run, arguments: tuple[str, ...], snapshot: SnapshotAssertion) -> None:
+def test_usage_errors(run, arguments, snapshot):
     assert run("server", "run", *arguments) == snapshot
 
 
 @pytest.mark.parametrize("kind", ["leaf", "accounts", "cluster"])
-def test_a_labs_contexts_are_ready_for_use(start: Start, run: Run, kind: str) -> None:
+def test_a_labs_contexts_are_ready_for_use(start, run, kind):
     base = random.randrange(20_000, 30_000, 20)  # below the ports that systems give out
     ports = ("--port", str(base)) if kind == "leaf" else ()
     process = start("server", "run", "--lab", kind, *ports, "-o", "json")
@@ -102,7 +99,7 @@ def test_a_labs_contexts_are_ready_for_use(start: Start, run: Run, kind: str) ->
     assert not Path(told["config_home"]).exists()
 
 
-def test_no_server_gives_one_hint_how_to_start_one(run: Run, start: Start, snapshot: SnapshotAssertion) -> None:
+def test_no_server_gives_one_hint_how_to_start_one(run, start, snapshot):
     process = start("server", "run", "--port", "0")
     url = first_line(process)
     process.terminate()

@@ -1,23 +1,14 @@
 """Tables of real commands at the usual widths of terminals, and in a pipe: no row is longer than a line."""
 
-from typing import Any
-
 import pytest
-
-from tests.cli.keyed import Keyed
 
 LONG = "users.550e8400-e29b-41d4-a716-446655440000.sessions.650e8400-e29b-41d4-a716-446655440000"
 KEYS = ("a", LONG, f"{LONG}.{'k' * 110}", "b")
-COMMANDS = (
-    ("keys",),
-    ("get", "a", LONG),
-    ("history",),
-    ("watch", "--until-current"),
-)
+COMMANDS = (("keys",), ("get", "a", LONG), ("history",), ("watch", "--until-current"))
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
-def test_long_keys_stay_on_one_line(keyed: Keyed, snapshot: Any, columns: int) -> None:
+def test_long_keys_stay_on_one_line(keyed, snapshot, columns):
     for key in KEYS:
         keyed.put(key, f"value of {key}".encode())
     for name, *rest in COMMANDS:
@@ -28,7 +19,7 @@ def test_long_keys_stay_on_one_line(keyed: Keyed, snapshot: Any, columns: int) -
     assert result == snapshot  # without ages, whose width changes
 
 
-def test_pipes_have_complete_keys(keyed: Keyed) -> None:
+def test_pipes_have_complete_keys(keyed):
     for key in KEYS:
         keyed.put(key, f"value of {key}".encode())
     for output in ("table", "tsv"):

@@ -12,7 +12,7 @@ from kvctl.errors import KvctlError
 
 
 class TestLibraryVersion:
-    def test_the_supported_version_is_the_one_that_is_installed_and_pinned(self) -> None:
+    def test_the_supported_version_is_the_one_that_is_installed_and_pinned(self):
         require_supported()
         (pin,) = re.findall(
             r'"nats-py\[nkeys\]>=(\d+)\.(\d+),<(\d+)\.(\d+)"',
@@ -21,7 +21,7 @@ class TestLibraryVersion:
         assert tuple(map(int, pin)) == (*SUPPORTED, SUPPORTED[0], SUPPORTED[1] + 1)
 
     @pytest.mark.parametrize("version", ["2.15.9", "2.17.0", "2.17.0rc1", "3.16.0", "0.0.0"])
-    def test_another_version_is_refused_with_the_command_that_helps(self, version: str) -> None:
+    def test_another_version_is_refused_with_the_command_that_helps(self, version):
         with pytest.raises(KvctlError, match=f"nats-py {version} is not supported") as caught:
             require_supported(version)
         assert "pip install 'nats-py[nkeys]==2.16.*'" in str(caught.value.hint)
@@ -30,12 +30,12 @@ class TestLibraryVersion:
 class TestGuard:
     """The parser is only put in where the library looks as it did."""
 
-    def test_takes_over_a_fresh_client(self) -> None:
+    def test_takes_over_a_fresh_client(self):
         client = NatsClient()
         assert install_parser(client, lambda _: False) is client._ps
 
     @pytest.mark.parametrize("missing", ["_process_msg", "_transport", "_subs", "_sid", "_ps"])
-    def test_leaves_a_client_without_what_it_needs_alone(self, missing: str) -> None:
+    def test_leaves_a_client_without_what_it_needs_alone(self, missing):
         class Changed:
             pass
 
@@ -47,12 +47,12 @@ class TestGuard:
         assert install_parser(client, lambda _: False) is None
         assert getattr(client, "_ps", stock) is stock
 
-    def test_leaves_a_parser_of_another_shape_alone(self) -> None:
+    def test_leaves_a_parser_of_another_shape_alone(self):
         client = NatsClient()
         client._ps = object()
         assert install_parser(client, lambda _: False) is None
 
-    async def test_takes_over_in_the_middle_of_a_line(self) -> None:
+    async def test_takes_over_in_the_middle_of_a_line(self):
         client, errors = NatsClient(), list[str]()
         await client._ps.parse(b"-ERR 'so")
         parser = install_parser(client, lambda text: errors.append(text) is None)

@@ -7,10 +7,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from subprocess import PIPE, Popen
 from urllib.parse import quote
 
@@ -37,7 +36,7 @@ authorization { users: [ { user: ann, password: "PASSWORD" }, { user: admin, pas
 
 
 @pytest.fixture
-def guarded() -> Iterator[Server]:
+def guarded():
     """A server that knows ann by the password `first`."""
     with run_server(config=USERS.replace("PASSWORD", "first")) as server:
         with RawClient(server.url, user="admin", password="x") as raw:
@@ -67,25 +66,25 @@ async def opened(context: Context) -> AsyncIterator[tuple[Connection, list[str]]
 
 class TestPasswords:
     @pytest.mark.parametrize("password", ["p@ss", "a/b", "what?", "n#1", "50%", "a,b", "c:d", "é ü", "%41"])
-    async def test_any_password_may_stand_in_the_url_percent_encoded(self, password: str) -> None:
+    async def test_any_password_may_stand_in_the_url_percent_encoded(self, password):
         with run_server(config=USERS.replace("PASSWORD", password)) as server:
             url = server.url.replace("//", f"//ann:{quote(password, safe='')}@")
             async with opened(Context(url=url)) as (connection, _):
                 await connection.request("$JS.API.INFO")
                 assert password not in connection.url
 
-    async def test_a_raw_password_with_marks_of_urls_works_too(self) -> None:
+    async def test_a_raw_password_with_marks_of_urls_works_too(self):
         with run_server(config=USERS.replace("PASSWORD", "a/b?c#d@e")) as server:
             async with opened(Context(url=server.url.replace("//", "//ann:a/b?c#d@e@"))) as (connection, _):
                 await connection.request("$JS.API.INFO")
 
-    async def test_each_server_of_a_list_gets_its_own(self) -> None:
+    async def test_each_server_of_a_list_gets_its_own(self):
         with run_server(config=USERS.replace("PASSWORD", "one")) as first:
             context = Context(url=first.url.replace("//", "//ann:one@") + ",nats://ann:two@127.0.0.1:1")
             async with opened(context) as (connection, _):
                 await connection.request("$JS.API.INFO")
 
-    async def test_the_url_of_one_server_lets_into_those_that_it_tells_of(self) -> None:
+    async def test_the_url_of_one_server_lets_into_those_that_it_tells_of(self):
         routes = _free_ports(3)
         config = (
             USERS.replace("PASSWORD", "a@b")
@@ -113,9 +112,7 @@ class TestPasswords:
 
 class TestRefused:
     @pytest.mark.guarantee("commands-9", by="fault")
-    async def test_a_changed_password_is_said_tried_ever_more_rarely_and_given_up(
-        self, guarded: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_changed_password_is_said_tried_ever_more_rarely_and_given_up(self, guarded, monkeypatch):
         monkeypatch.setattr("kvctl.connection.outage.REFUSED_PATIENCE_S", 3.0)
         context = Context(url=guarded.url, user="ann", password="first")
         async with opened(context) as (connection, said):
@@ -134,7 +131,7 @@ class TestRefused:
                     await attempt()
                 assert "server run" not in str(caught.value.hint)
 
-    async def test_connection_comes_back_with_the_right_password(self, guarded: Server) -> None:
+    async def test_connection_comes_back_with_the_right_password(self, guarded):
         async with opened(Context(url=guarded.url, user="ann", password="first")) as (connection, said):
             set_password(guarded, "second")
             await until_async(lambda: said)
@@ -147,9 +144,7 @@ class TestRefused:
             assert said[1:] == [f"Reconnected to `{guarded.url}`"]
             assert connection._client.options["reconnect_time_wait"] == 0.1
 
-    async def test_a_watch_and_a_consumer_end_with_the_refusal(
-        self, guarded: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_watch_and_a_consumer_end_with_the_refusal(self, guarded, monkeypatch):
         monkeypatch.setattr("kvctl.connection.outage.REFUSED_PATIENCE_S", 1.0)
         async with kvctl.connect(Context(url=guarded.url, user="ann", password="first")) as client:
             consumer = await client.jetstream.create_consumer("KV_B", "c")
@@ -173,13 +168,11 @@ class TestRefused:
 
 class TestCredentialsFiles:
     @pytest.fixture
-    def operator(self) -> Operator:
+    def operator(self):
         return Operator()
 
     @pytest.mark.guarantee("commands-9", by="fault")
-    async def test_a_file_that_is_away_or_damaged_during_a_reconnect_is_waited_for(
-        self, operator: Operator, tmp_path: Path
-    ) -> None:
+    async def test_a_file_that_is_away_or_damaged_during_a_reconnect_is_waited_for(self, operator, tmp_path):
         path = creds_file(tmp_path / "user.creds", *operator.user())
         with run_server(config=operator.config) as server:
             async with opened(Context(url=server.url, creds=str(path))) as (connection, said):
@@ -197,9 +190,7 @@ class TestCredentialsFiles:
                 await connection.wait_online(LONG)
                 await connection.request("$JS.API.INFO")
 
-    async def test_an_expired_user_comes_back_when_the_file_is_renewed(
-        self, operator: Operator, tmp_path: Path
-    ) -> None:
+    async def test_an_expired_user_comes_back_when_the_file_is_renewed(self, operator, tmp_path):
         path = creds_file(tmp_path / "user.creds", *operator.user(expires=3))
         with run_server(config=operator.config) as server:
             async with opened(Context(url=server.url, creds=str(path))) as (connection, said):
@@ -212,22 +203,20 @@ class TestCredentialsFiles:
 
 class TestSeveralServers:
     @pytest.fixture
-    def holes(self) -> Iterator[list[str]]:
+    def holes(self):
         """Three addresses where connections are accepted and nothing is ever said."""
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
         yield [f"nats://127.0.0.1:{one.getsockname()[1]}" for one in sockets]
         for one in sockets:
             one.close()
 
-    async def test_three_that_say_nothing_take_one_timeout(self, holes: list[str]) -> None:
+    async def test_three_that_say_nothing_take_one_timeout(self, holes):
         begun = time.monotonic()
         with pytest.raises(NoServer, match="did not answer within 2s"):
             await connect(Context(url=",".join(holes), timeout=timedelta(seconds=2)))
         assert 1.9 < time.monotonic() - begun < 3.5
 
-    async def test_one_that_answers_is_found_behind_those_that_say_nothing(
-        self, holes: list[str], server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_one_that_answers_is_found_behind_those_that_say_nothing(self, holes, server, monkeypatch):
         monkeypatch.setattr("random.shuffle", lambda _: None)
         context = Context(url=",".join([*holes, server.url]), timeout=timedelta(seconds=LONG))
         begun = time.monotonic()
@@ -235,14 +224,14 @@ class TestSeveralServers:
             assert connection.url == server.url
             assert time.monotonic() - begun < LONG / 2
 
-    async def test_a_refusal_says_more_than_a_dead_or_silent_server(self, holes: list[str], guarded: Server) -> None:
+    async def test_a_refusal_says_more_than_a_dead_or_silent_server(self, holes, guarded):
         for others in (holes[:1], ["nats://127.0.0.1:1"], ["nats://no-such-host.invalid"]):
             for urls in ([*others, guarded.url], [guarded.url, *others]):
                 context = Context(url=",".join(urls), user="ann", password="no", timeout=timedelta(seconds=2))
                 with pytest.raises(AuthenticationRefused):
                     await connect(context)
 
-    async def test_attempts_that_lost_leave_nothing_open(self, server: Server) -> None:
+    async def test_attempts_that_lost_leave_nothing_open(self, server):
         urls = ",".join([server.url.replace("127.0.0.1", "localhost"), server.url])
         for _ in range(10):
             async with opened(Context(url=urls)):
@@ -254,7 +243,7 @@ class TestSeveralServers:
 
 
 @pytest.mark.parametrize("command", ["watch", "consume"])
-def test_endless_commands_say_why_and_end_with_5(guarded: Server, command: str, tmp_path: Path) -> None:
+def test_endless_commands_say_why_and_end_with_5(guarded, command, tmp_path):
     with RawClient(guarded.url, user="admin", password="x") as raw:
         raw.api("CONSUMER.CREATE.KV_B.c", {"stream_name": "KV_B", "config": {"name": "c", "durable_name": "c",
                                                                           "ack_policy": "explicit"}})  # fmt: skip

@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from kvctl import Context
 from kvctl.connection import connect
 from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.labs import _free_ports
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 
 CERTS = Path(__file__).parents[1] / "certs"
 CONFIG = 'listen: 127.0.0.1:@client@\njetstream { store_dir: "@store@" }\nwebsocket { listen: "127.0.0.1:PORT", TLS }\n'
@@ -23,7 +22,7 @@ TLS = f'tls {{ cert_file: "{CERTS}/server.pem", key_file: "{CERTS}/server-key.pe
 
 
 @pytest.fixture(params=["ws", "wss"])
-def web(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Context]]:
+def web(request):
     """A server with a websocket, and the context for it."""
     pytest.importorskip("aiohttp")
     (port,) = _free_ports(1)
@@ -33,7 +32,7 @@ def web(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Context]]:
         yield server, Context(url=f"{request.param}://127.0.0.1:{port}", ca=ca, timeout=timedelta(seconds=60))
 
 
-async def test_requests_do_not_wait_for_a_ping(web: tuple[Server, Context]) -> None:
+async def test_requests_do_not_wait_for_a_ping(web):
     async with kvctl.connect(web[1]) as client:
         bucket = await client.create_bucket("B")
         begun = time.monotonic()
@@ -46,7 +45,7 @@ async def test_requests_do_not_wait_for_a_ping(web: tuple[Server, Context]) -> N
         assert summary.written == 5000
 
 
-def test_process_that_defers_imports_reads_and_writes(web: tuple[Server, Context]) -> None:
+def test_process_that_defers_imports_reads_and_writes(web):
     _, context = web
     line = [sys.executable, "-m", "kvctl", "--server", context.url, *(["--tls-ca", context.ca] if context.ca else [])]
     for command in (["bucket", "add", "B"], ["put", "B", "k", "v"], ["get", "B", "k"]):
@@ -55,7 +54,7 @@ def test_process_that_defers_imports_reads_and_writes(web: tuple[Server, Context
     assert done.stdout == "v"
 
 
-async def test_websocket_reconnects_after_a_restart_of_the_server(web: tuple[Server, Context]) -> None:
+async def test_websocket_reconnects_after_a_restart_of_the_server(web):
     server, context = web
     connection = await connect(context)
     server.restart()
@@ -68,7 +67,7 @@ async def test_websocket_reconnects_after_a_restart_of_the_server(web: tuple[Ser
     await connection.close()
 
 
-async def test_credentials_are_not_sent_in_the_clear(web: tuple[Server, Context]) -> None:
+async def test_credentials_are_not_sent_in_the_clear(web):
     _, context = web
     if context.url.startswith("wss"):
         pytest.skip("this one is encrypted")
@@ -77,7 +76,7 @@ async def test_credentials_are_not_sent_in_the_clear(web: tuple[Server, Context]
         await connect(secret)
 
 
-async def test_mixed_list_of_urls_is_a_usage_error(web: tuple[Server, Context], server: Server) -> None:
+async def test_mixed_list_of_urls_is_a_usage_error(web, server):
     _, context = web
     for urls in (f"{context.url},nats://127.0.0.1:1", f"nats://127.0.0.1:1,{context.url}"):
         if context.ca is None:
@@ -88,7 +87,7 @@ async def test_mixed_list_of_urls_is_a_usage_error(web: tuple[Server, Context], 
         await connect(Context(url="ws://127.0.0.1:1,nats://127.0.0.1:1", timeout=timedelta(seconds=2)))
 
 
-async def test_the_package_that_it_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_package_that_it_needs_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="need the package aiohttp") as caught:
         await connect(Context(url="ws://127.0.0.1:1"))

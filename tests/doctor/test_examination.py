@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,8 +9,8 @@ import kvctl
 from kvctl.doctor.examination import examine
 from kvctl.doctor.finding import Finding
 from kvctl.jetstream import streams
-from kvctl.labs import Lab, run_lab
-from kvctl.server import Server, run_server
+from kvctl.labs import run_lab
+from kvctl.server import run_server
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
@@ -22,7 +21,7 @@ from tests.topology.conftest import Replicas, source
 
 
 @pytest.fixture
-def seeds(own_server: Server) -> Iterator[RawClient]:
+def seeds(own_server):
     """Return a separate server, with no other streams."""
     with RawClient(own_server.url) as client:
         yield client
@@ -32,7 +31,7 @@ def told(found: list[Finding]) -> set[tuple[str, str, str]]:
     return {(str(item.severity), item.check, item.subject) for item in found if item.check != "fsync"}
 
 
-async def test_healthy_topology_has_no_findings(own_server: Server, seeds: RawClient) -> None:
+async def test_healthy_topology_has_no_findings(own_server, seeds):
     async with kvctl.connect(own_server.url) as client:
         assert told(await examine(client.api)) == set()
         bucket = await client.create_bucket("B", history=3)
@@ -42,7 +41,7 @@ async def test_healthy_topology_has_no_findings(own_server: Server, seeds: RawCl
         assert told(await examine(client.api)) == set()
 
 
-async def test_hazards_of_live_replicas_are_found_with_remedies(own_server: Server, seeds: RawClient) -> None:
+async def test_hazards_of_live_replicas_are_found_with_remedies(own_server, seeds):
     replicas = Replicas(seeds)
     seeds.create_bucket("B", max_msgs_per_subject=3, max_age=3600 * 10**9)
     seeds.create_bucket("OTHER")
@@ -68,7 +67,7 @@ async def test_hazards_of_live_replicas_are_found_with_remedies(own_server: Serv
     assert remedies["filtered-mirror", "SOME"].startswith("`kvctl mirror delete SOME`; `kvctl aggregate create")
 
 
-async def test_unconnected_replicas_are_found(own_server: Server, seeds: RawClient) -> None:
+async def test_unconnected_replicas_are_found(own_server, seeds):
     replicas = Replicas(seeds)
     for bucket in ("B", "OLD"):
         seeds.create_bucket(bucket)
@@ -95,7 +94,7 @@ async def test_unconnected_replicas_are_found(own_server: Server, seeds: RawClie
     assert remedies["recreated-origin"] == "`kvctl topology audit POISONED --repair` recreates it"
 
 
-async def test_cycle_through_domains_is_found(leaf: Lab) -> None:
+async def test_cycle_through_domains_is_found(leaf):
     with RawClient(leaf.contexts["hub"].url) as hub, RawClient(leaf.contexts["leaf"].url) as edge:
         hub.create_bucket("ROUND", sources=[source("ABOUT", "ROUND", external={"api": "$JS.leaf.API"})])
         edge.create_bucket("ABOUT", sources=[source("ROUND", "ABOUT", external={"api": "$JS.hub.API"})])
@@ -107,7 +106,7 @@ async def test_cycle_through_domains_is_found(leaf: Lab) -> None:
     assert "in domain `hub`" in found[0].evidence
 
 
-async def test_hidden_origin_in_another_account_is_found_with_missing_exports() -> None:
+async def test_hidden_origin_in_another_account_is_found_with_missing_exports():
     with run_server(name="narrow", config=NARROW) as server:
         origin, replica = (kvctl.Context(url=server.url, user=name, password=name) for name in ("origin", "replica"))
         async with kvctl.connect(origin) as there, kvctl.connect(replica) as client:
@@ -121,7 +120,7 @@ async def test_hidden_origin_in_another_account_is_found_with_missing_exports() 
         assert "import them as `ORIGIN.API.STREAM.INFO.KV_ORDERS`" in (outcome.error.hint or "")
 
 
-async def test_many_buckets_cost_no_more_requests(own_server: Server, seeds: RawClient) -> None:
+async def test_many_buckets_cost_no_more_requests(own_server, seeds):
     async with kvctl.connect(own_server.url) as client:
         asked: list[str] = []
         client.connection.trace = lambda subject, seconds, note: asked.append(subject)
@@ -134,7 +133,7 @@ async def test_many_buckets_cost_no_more_requests(own_server: Server, seeds: Raw
         assert len(asked) == few + 1  # another page of the listing
 
 
-async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_name: str) -> None:
+async def test_buckets_on_one_server_of_three_are_found(cluster, bucket_name):
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         await client.create_bucket(bucket_name)
         await client.create_bucket(f"{bucket_name}-3", replicas=3)
@@ -151,7 +150,7 @@ async def test_buckets_on_one_server_of_three_are_found(cluster: Lab, bucket_nam
 
 
 @pytest.mark.slow
-async def test_offline_servers_are_found_in_bounded_time() -> None:
+async def test_offline_servers_are_found_in_bounded_time():
     with run_lab("cluster") as lab:
         async with kvctl.connect(lab.contexts["cluster"]) as client:
             await client.create_bucket("B", replicas=3)

@@ -25,7 +25,7 @@ def offered(config: dict[str, Any], *origins: dict[str, Any]) -> dict[str, str]:
     [(0, "ttl-not-inherited", " --force lossy-edit"), (2 * HOUR, "ttl-not-inherited", " --force lossy-edit"),
      (HOUR // 2, "shorter-ttl", "")],
 )  # fmt: skip
-def test_ttl_remedy_that_shortens_is_forced(age: int, hazard: str, force: str) -> None:
+def test_ttl_remedy_that_shortens_is_forced(age, hazard, force):
     config = {"name": "M", "mirror": {"name": "KV_B"}, "mirror_direct": True, "max_age": age}
     assert offered(config, B)[hazard] == f"`kvctl bucket edit M --ttl 1h{force}`"
 
@@ -34,13 +34,13 @@ def reading(name: str, dest: str, **more: Any) -> dict[str, Any]:
     return {"name": f"KV_{name}", "subject_transforms": [{"src": f"$KV.{name}.>", "dest": dest}], **more}
 
 
-def test_aggregate_with_all_keys_outside_is_recreated() -> None:
+def test_aggregate_with_all_keys_outside_is_recreated():
     sources = [reading("B", "$KV.X.>", external={"api": "$JS.hub.API"})]
     wanted = "`kvctl aggregate delete A` and `kvctl aggregate create A --origin bucket=B,domain=hub`"
     assert offered({"name": "KV_A", "sources": sources}, B)["outside-prefix"] == wanted
 
 
-def test_single_origin_outside_is_added_again() -> None:
+def test_single_origin_outside_is_added_again():
     sources = [reading("B", "$KV.X.>"), reading("C", "$KV.A.c.>")]
     wanted = "`kvctl aggregate remove-origin A B` and `kvctl aggregate add-origin A B`"
     assert offered({"name": "KV_A", "sources": sources}, B, C)["outside-prefix"] == wanted

@@ -34,14 +34,14 @@ def standing(state: Health, evidence: str = "", age: int = 60) -> ReplicaHealth:
         (Health.UNCONFIRMED, "note", "unconfirmed"),
     ],
 )
-def test_replica_problems_have_severity_and_remedy(state: Health, severity: str, check: str) -> None:
+def test_replica_problems_have_severity_and_remedy(state, severity, check):
     (finding,) = of_standing(standing(state, "at revision 1 of 2"))
     assert (str(finding.severity), finding.check, finding.subject) == (severity, check, "M")
     assert finding.remedy
     assert "`B`" in finding.evidence
 
 
-def test_missing_export_is_named() -> None:
+def test_missing_export_is_named():
     (finding,) = of_standing(standing(Health.FAILING, "stream source consumer stalled on flow control (10228)"))
     assert "`$JS.FC.KV_B.>`" in finding.remedy
     abroad = standing(Health.STALLED, "at revision 0 of 2, and nothing arrives")
@@ -51,9 +51,9 @@ def test_missing_export_is_named() -> None:
 
 
 @pytest.mark.parametrize("state", [Health.OK, Health.BEHIND])
-def test_replica_that_catches_up_has_no_finding(state: Health) -> None:
+def test_replica_that_catches_up_has_no_finding(state):
     assert list(of_standing(standing(state))) == []
 
 
-def test_new_replica_may_still_be_connecting() -> None:
+def test_new_replica_may_still_be_connecting():
     assert list(of_standing(standing(Health.NEVER_CONNECTED, age=5))) == []

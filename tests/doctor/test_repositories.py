@@ -2,8 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,7 +9,6 @@ import kvctl
 from kvctl.doctor import repositories
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.jetstream import streams
-from kvctl.server import Server
 from kvctl.versions import catalog
 from kvctl.versions.branch import branch_state, staging
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
@@ -27,7 +24,7 @@ KVCTL = f"{sys.executable} -m kvctl"
 
 
 @pytest.fixture
-async def name(client: kvctl.Client, unique: Callable[..., str]) -> str:
+async def name(client, unique):
     """Create a repository with two commits, a tag, and a staged change."""
     name = unique("R")
     repository = await kvctl.Repositories(client).create(name)
@@ -43,12 +40,12 @@ async def of(client: kvctl.Client, name: str) -> list[Finding]:
     return await repositories.examine(client.api, {info["config"]["name"]: info})
 
 
-async def test_healthy_repository_has_no_finding(client: kvctl.Client, name: str) -> None:
+async def test_healthy_repository_has_no_finding(client, name):
     assert await of(client, name) == []
 
 
 @pytest.mark.guarantee("versions-19")
-async def test_dangling_references_are_findings(client: kvctl.Client, name: str) -> None:
+async def test_dangling_references_are_findings(client, name):
     repository = await kvctl.Repositories(client).open(name)
     first = (await repository.show("main~1")).id
     await repository.store.delete(COMMITS, bytes.fromhex(first))
@@ -63,20 +60,20 @@ async def test_dangling_references_are_findings(client: kvctl.Client, name: str)
     assert {item.evidence.partition(" refers")[0] for item in await of(client, name)} == {"Branch `main`", "Tag `v1`"}
 
 
-async def test_undecodable_record_is_a_finding(client: kvctl.Client, name: str) -> None:
+async def test_undecodable_record_is_a_finding(client, name):
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.set(STAGING, b"main", b"{}")
     assert [(item.severity, item.check) for item in await of(client, name)] == [(ERROR, "broken-record")]
 
 
-async def test_branch_without_staging_record_is_a_finding(client: kvctl.Client, name: str) -> None:
+async def test_branch_without_staging_record_is_a_finding(client, name):
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.delete(STAGING, b"main")
     found = await of(client, name)
     assert [item.evidence for item in found if item.severity is ERROR] == ["Branch `main` has no staging record"]
 
 
-async def test_orphaned_epochs_are_named_and_collected(client: kvctl.Client, name: str) -> None:
+async def test_orphaned_epochs_are_named_and_collected(client, name):
     repository = await kvctl.Repositories(client).open(name)
     await repository.store.set(staging.partition_of(staging.new_epoch()), b"key", encode_staged(b"left"))
     (left,) = await of(client, name)
@@ -87,7 +84,7 @@ async def test_orphaned_epochs_are_named_and_collected(client: kvctl.Client, nam
     )
 
 
-async def test_interrupted_collection_is_a_finding(client: kvctl.Client, name: str) -> None:
+async def test_interrupted_collection_is_a_finding(client, name):
     repository = await kvctl.Repositories(client).open(name)
     held = await branch_state.collections(repository.store)
     begun = Collection(held.collection.begun + 1, deleting=True)
@@ -101,9 +98,7 @@ async def test_interrupted_collection_is_a_finding(client: kvctl.Client, name: s
 @pytest.mark.parametrize(
     ("field", "value"), [("max_age", 10**12), ("max_msgs_per_subject", 5), ("allow_atomic", False)]
 )
-async def test_settings_that_break_a_repository_are_findings(
-    client: kvctl.Client, name: str, field: str, value: Any
-) -> None:
+async def test_settings_that_break_a_repository_are_findings(client, name, field, value):
     config = (await streams.info(client.api, stream_name(name)))["config"]
     await streams.update(client.api, {**config, field: value})
     found = [item for item in await of(client, name) if item.check == "repository-changed"]
@@ -111,7 +106,7 @@ async def test_settings_that_break_a_repository_are_findings(
     assert f"`{field}`" in found[0].evidence
 
 
-async def test_incomplete_or_newer_repository_is_a_finding(client: kvctl.Client, name: str) -> None:
+async def test_incomplete_or_newer_repository_is_a_finding(client, name):
     other = f"{name}-2"
     await catalog.create(client.api, RepositoryConfig(other))
     assert [(item.severity, item.check) for item in await of(client, other)] == [(WARNING, "unfinished")]
@@ -120,9 +115,7 @@ async def test_incomplete_or_newer_repository_is_a_finding(client: kvctl.Client,
     assert [(item.severity, item.check) for item in await of(client, name)] == [(NOTE, "newer-kvctl")]
 
 
-async def test_lost_keys_are_restored_by_the_command_that_is_named(
-    client: kvctl.Client, server: Server, unique: Callable[..., str]
-) -> None:
+async def test_lost_keys_are_restored_by_the_command_that_is_named(client, server, unique):
     name = unique("R")
     repository = await kvctl.Repositories(client).create(name)
     before, after = await lost(repository)

@@ -1,7 +1,5 @@
 """Findings on connections and accounts."""
 
-from collections.abc import Callable
-
 import pytest
 
 import kvctl
@@ -31,27 +29,27 @@ system_account: SYS
     ("number", "severity", "words"),
     [((2, 9, 25), "warning", "aggregates"), ((2, 10, 29), "warning", "per-key TTLs"), ((2, 11, 4), "note", "batches")],
 )
-def test_old_server_version_is_a_finding(number: tuple[int, ...], severity: str, words: str) -> None:
+def test_old_server_version_is_a_finding(number, severity, words):
     (finding,) = version(number)
     assert (str(finding.severity), words in finding.evidence) == (severity, True)
     assert list(version((2, 12, 0))) == []
 
 
-def test_unencrypted_password_is_a_warning() -> None:
+def test_unencrypted_password_is_a_warning():
     assert [str(finding.severity) for finding in clear("nats://example.com:4222", secret=True)] == ["warning"]
     assert [str(finding.severity) for finding in clear("nats://10.0.0.7:4222", secret=False)] == ["note"]
     for here in ("nats://127.0.0.1:4222", "nats://localhost", "nats://[::1]:4222"):
         assert list(clear(here, secret=True)) == []
 
 
-async def test_development_server_has_only_the_note_on_syncing(client: kvctl.Client) -> None:
+async def test_development_server_has_only_the_note_on_syncing(client):
     (finding,) = await examine(client.connection)
     assert (str(finding.severity), finding.check) == ("note", "fsync")
     assert "not readable from this account" in finding.evidence
 
 
 @pytest.mark.parametrize(("setting", "checks"), [("", ["fsync"]), (", sync_interval: always", [])])
-async def test_system_account_reads_the_sync_setting(setting: str, checks: list[str]) -> None:
+async def test_system_account_reads_the_sync_setting(setting, checks):
     config = LIMITED.replace('"@store@"', '"@store@"' + setting)
     with run_server(name="syncing", config=config) as server:
         async with kvctl.connect(kvctl.Context(url=server.url, user="sys", password="sys")) as system:
@@ -60,7 +58,7 @@ async def test_system_account_reads_the_sync_setting(setting: str, checks: list[
             assert all("not readable" not in finding.evidence for finding in found)
 
 
-async def test_nearly_reached_limits_and_missing_permissions_are_findings(unique: Callable[..., str]) -> None:
+async def test_nearly_reached_limits_and_missing_permissions_are_findings(unique):
     with run_server(name="limited", config=LIMITED) as server:
         async with kvctl.connect(_user(server, "app")) as client:
             await client.create_bucket("A")
@@ -78,7 +76,7 @@ async def test_nearly_reached_limits_and_missing_permissions_are_findings(unique
             assert "`$JS.API.STREAM.CREATE.KV_BUCKET`" in found[0].remedy
 
 
-async def test_missing_permission_to_list_streams_is_a_warning() -> None:
+async def test_missing_permission_to_list_streams_is_a_warning():
     with run_server(name="limited", config=LIMITED) as server:
         async with kvctl.connect(_user(server, "blind")) as client:
             found = [finding for finding in await examination.examine(client.api) if finding.check != "fsync"]

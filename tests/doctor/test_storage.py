@@ -54,17 +54,17 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
         (info(cluster=peers("n2", "n3", leader="")), [("error", "no-leader")]),
     ],
 )  # fmt: skip
-def test_findings_of_a_bucket(stream: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_findings_of_a_bucket(stream, expected):
     assert said(stream) == expected
 
 
-def test_single_stream_replica_is_a_finding_in_a_cluster() -> None:
+def test_single_stream_replica_is_a_finding_in_a_cluster():
     assert said(info(), servers=3) == [("warning", "one-replica")]
     assert said(info(), servers=2) == []
     assert said(info(num_replicas=3), servers=3) == []
 
 
-def test_loss_of_quorum_is_announced() -> None:
+def test_loss_of_quorum_is_announced():
     (finding,) = examine({"KV_B": info(num_replicas=3, cluster=peers("n2"))}, 3)
     assert finding.evidence == "`n2` of 3 servers is offline or far behind: if one more fails, writes stop"
 
@@ -77,14 +77,14 @@ def test_loss_of_quorum_is_announced() -> None:
         ("", [], "It has no leader: writes and listings fail"),
     ],
 )
-def test_servers_without_a_majority_are_one_finding(leader: str, away: list[str], text: str) -> None:
+def test_servers_without_a_majority_are_one_finding(leader, away, text):
     names = ("n2", "n3") if leader else ("n1", "n2", "n3")
     others = [{"name": name, "current": name not in away, "offline": name in away} for name in names]
     (finding,) = examine({"KV_B": info(num_replicas=3, cluster={"name": "c", "leader": leader, "replicas": others})}, 3)
     assert (finding.severity, finding.check, finding.evidence) == (ERROR, "no-leader", text)
 
 
-def test_servers_are_counted_in_the_cluster_of_the_bucket() -> None:
+def test_servers_are_counted_in_the_cluster_of_the_bucket():
     here, there = peers(), {"name": "far", "leader": "far1"}
     infos = {"KV_A": info(num_replicas=3, cluster=here), "KV_B": info(cluster=there)}
     assert list(examine(infos, 3, "c")) == []
@@ -101,14 +101,12 @@ def test_servers_are_counted_in_the_cluster_of_the_bucket() -> None:
          "Start its servers"),
     ],
 )  # fmt: skip
-def test_offline_stream_has_its_cluster_and_remedy(
-    known: bool, cluster: str | None, origin: str | None, evidence: str, remedy: str
-) -> None:
+def test_offline_stream_has_its_cluster_and_remedy(known, cluster, origin, evidence, remedy):
     away = {"name": "other", "replicas": [{"name": "n9", "offline": True}]}
     finding = offline("M", {**info(cluster=away), "config": MIRROR} if known else None, cluster, origin)
     assert (finding.check, finding.subject, finding.evidence, finding.remedy) == ("offline", "M", evidence, remedy)
 
 
-def test_findings_are_ordered_and_unique() -> None:
+def test_findings_are_ordered_and_unique():
     note, warning, error = (Finding(severity, "c", "s", "e") for severity in (NOTE, WARNING, ERROR))
     assert ordered([note, warning, note, error]) == [error, warning, note]

@@ -1,7 +1,5 @@
 """Findings on tables."""
 
-from collections.abc import Callable
-
 import pytest
 
 import kvctl
@@ -9,7 +7,6 @@ from kvctl.doctor import tables
 from kvctl.doctor.finding import ERROR, WARNING, Finding
 from kvctl.tables import catalog
 from kvctl.tables.config import TableConfig, partition_stream, stream_name
-from tests.support.raw import RawClient
 from tests.tables.test_catalog import Killed, killed_after
 
 
@@ -25,16 +22,14 @@ async def kvctl_streams(client: kvctl.Client) -> tuple[dict[str, dict[str, objec
     return {info["config"]["name"]: info for info in found.answering}, [*found.silent]
 
 
-async def test_healthy_table_has_no_finding(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_healthy_table_has_no_finding(client, unique):
     for apart in (False, True):
         name = unique("T")
         await catalog.create(client.api, TableConfig(name, partitions=3, apart=apart))
         assert await of(client, name) == []
 
 
-async def test_interrupted_creation_and_deletion_are_findings(
-    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interrupted_creation_and_deletion_are_findings(client, unique, monkeypatch):
     config = TableConfig(unique("T"), partitions=3, apart=True)
     with monkeypatch.context() as patch:
         killed_after(client, patch, 2)
@@ -54,9 +49,7 @@ async def test_interrupted_creation_and_deletion_are_findings(
     assert await of(client, config.name) == []
 
 
-async def test_deleted_partition_streams_are_findings(
-    client: kvctl.Client, unique: Callable[..., str], raw: RawClient
-) -> None:
+async def test_deleted_partition_streams_are_findings(client, unique, raw):
     name = unique("T")
     await catalog.create(client.api, TableConfig(name, partitions=3, apart=True))
     raw.api(f"STREAM.DELETE.{partition_stream(name, 1)}")
@@ -68,9 +61,7 @@ async def test_deleted_partition_streams_are_findings(
     assert (finding.severity, finding.check) == (WARNING, "table-leftovers")
 
 
-async def test_settings_that_break_a_table_are_findings(
-    client: kvctl.Client, unique: Callable[..., str], raw: RawClient
-) -> None:
+async def test_settings_that_break_a_table_are_findings(client, unique, raw):
     name = unique("T")
     made, _ = await catalog.create(client.api, TableConfig(name))
     raw.api(

@@ -1,16 +1,12 @@
 """The finding on keys that servers leave out of listings."""
 
-import kvctl
 from kvctl.doctor import unlisted
 from kvctl.doctor.finding import ERROR
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get
-from tests.support.raw import RawClient
 
 
-async def test_keys_with_byte_7f_are_reported_with_their_revision(
-    raw: RawClient, client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_keys_with_byte_7f_are_reported_with_their_revision(raw, client, bucket_name):
     stream = f"KV_{bucket_name}"
     raw.create_bucket(bucket_name, max_msgs_per_subject=2, deny_delete=False)
     for key in ("a", "a", "b", "b"):

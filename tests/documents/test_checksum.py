@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ DATA = bytes(range(256)) * 9000
 """More than two blocks."""
 
 
-def test_checksum_of_a_file_equals_that_of_its_data(tmp_path: Path) -> None:
+def test_checksum_of_a_file_equals_that_of_its_data(tmp_path):
     path = tmp_path / "data"
     path.write_bytes(DATA)
     found = checksum.of_file(path)
@@ -20,7 +19,7 @@ def test_checksum_of_a_file_equals_that_of_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, checksum.BLOCK_BYTES, checksum.BLOCK_BYTES + 1, None])
-def test_checksum_reads_no_further_than_its_limit(limit: int | None) -> None:
+def test_checksum_reads_no_further_than_its_limit(limit):
     found, file = checksum.Checksum(b"head"), io.BytesIO(DATA)
     blocks = b"".join(found.read(file, limit))
     assert blocks == DATA[:limit] if limit is not None else blocks == DATA
@@ -28,6 +27,6 @@ def test_checksum_reads_no_further_than_its_limit(limit: int | None) -> None:
     assert (found.size, found.sha256) == (4 + len(blocks), hashlib.sha256(b"head" + blocks).hexdigest())
 
 
-def test_checksum_of_a_document_ignores_the_order_of_fields() -> None:
+def test_checksum_of_a_document_ignores_the_order_of_fields():
     assert checksum.of_document({"a": 1, "b": [2]}) == checksum.of_document({"b": [2], "a": 1})
     assert checksum.of_document({"a": 1}) != checksum.of_document({"a": "1"})

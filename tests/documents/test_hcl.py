@@ -13,7 +13,7 @@ def value(text: str) -> Any:
     return hcl.parse(f"v = {text}\nnext = 1".encode(), "f.tf")["v"]
 
 
-def test_blocks_become_lists_by_type_and_labels() -> None:
+def test_blocks_become_lists_by_type_and_labels():
     text = b"""
     resource "a" "x" {
       name = "x"   # of the stream
@@ -44,7 +44,7 @@ def test_blocks_become_lists_by_type_and_labels() -> None:
                                                                    {"a": 1, "b": {"c": "d"}}),
     ],
 )  # fmt: skip
-def test_literal_values_are_data(text: str, expected: Any) -> None:
+def test_literal_values_are_data(text, expected):
     found = value(text)
     assert (found, type(found)) == (expected, type(expected))
 
@@ -57,7 +57,7 @@ def test_literal_values_are_data(text: str, expected: Any) -> None:
         '"a" == "b"',         "merge(\n  { a = 1 },\n  var.b,\n)", "<<EOF\nany } text\nEOF", "<<-EOF\n  EOF",
     ],
 )  # fmt: skip
-def test_other_values_are_expressions_and_hide_nothing_after_them(text: str) -> None:
+def test_other_values_are_expressions_and_hide_nothing_after_them(text):
     found = hcl.parse(f"v = {text}\nnext = 1".encode(), "f.tf")
     assert isinstance(found["v"], Expression)
     assert found["v"] == " ".join(text.split())
@@ -92,14 +92,14 @@ def test_other_values_are_expressions_and_hide_nothing_after_them(text: str) -> 
         (b"\xff", "f.tf:1:1: This is not UTF-8"),
     ],
 )
-def test_errors_name_line_and_column(text: str | bytes, problem: str) -> None:
+def test_errors_name_line_and_column(text, problem):
     with pytest.raises(UsageError) as caught:
         hcl.parse(text if isinstance(text, bytes) else text.encode(), "f.tf")
     assert problem in caught.value.message
     assert caught.value.message.startswith("f.tf:")
 
 
-def test_texts_of_json_syntax_are_templates() -> None:
+def test_texts_of_json_syntax_are_templates():
     found = hcl.from_json({"a": ["${x}", "$${x}", "%{y}", "$x"], "b": 5})
     assert found == {"a": ["${x}", "${x}", "%{y}", "$x"], "b": 5}
     assert [isinstance(item, Expression) for item in found["a"]] == [True, False, True, False]

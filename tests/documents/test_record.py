@@ -62,7 +62,7 @@ def values(text: str) -> dict[str, Any]:
         "g: {x: 1, y: ''}", "h: base64", "i: ", "i: ''", "j: true", "k: []", "k: [{put: a, value: ''}, {drop: b}]",
     ],
 )  # fmt: skip
-def test_reader_and_schema_accept_the_same(text: str) -> None:
+def test_reader_and_schema_accept_the_same(text):
     assert values(text)
     assert [error.message for error in VALIDATOR.iter_errors(parser.parse(text.encode(), "t.yaml").data)] == []
 
@@ -84,13 +84,13 @@ def test_reader_and_schema_accept_the_same(text: str) -> None:
         ("k: [{put: a, drop: b, value: c}]", "`put` and `drop` cannot be combined"),
     ],
 )  # fmt: skip
-def test_reader_and_schema_refuse_the_same(text: str, problem: str) -> None:
+def test_reader_and_schema_refuse_the_same(text, problem):
     with pytest.raises(UsageError, match=problem):
         values(text)
     assert not VALIDATOR.is_valid(parser.parse(text.encode(), "t.yaml").data)
 
 
-def test_many_errors_are_counted() -> None:
+def test_many_errors_are_counted():
     with pytest.raises(UsageError) as caught:
         values("k: [" + "x, " * 200 + "]")
     lines = caught.value.message.splitlines()

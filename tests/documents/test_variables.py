@@ -40,23 +40,23 @@ def fields(text: str, source: str = "t.yaml") -> dict[str, Any]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["a: '{}'", 'a: "{}"', '{{"a": "{}"}}', "b: &x '{}'\na: *x"])
-def test_variable_is_replaced_in_a_text(text: str, value: str, form: str) -> None:
+def test_variable_is_replaced_in_a_text(text, value, form):
     assert values(form.format(text))["a"] == value
 
 
-def test_variable_is_replaced_in_keys_lists_and_merged_mappings() -> None:
+def test_variable_is_replaced_in_keys_lists_and_merged_mappings():
     text = "base: &b {tag: '${REGION}'}\n${REGION}_1: [x, '${COUNT}']\nother:\n  <<: *b\n"
     assert values(text) == {"base": {"tag": "lon"}, "lon_1": ["x", "3"], "other": {"tag": "lon"}}
 
 
-def test_value_of_a_variable_cannot_add_structure() -> None:
+def test_value_of_a_variable_cannot_add_structure():
     environment = {"EVIL": "a\nhistory: 64\n#: {[&*"}
     document = expanded(parser.parse(b"name: ${EVIL}", "t.yaml"), environment)
     assert document.data == {"name": environment["EVIL"]}
 
 
 @pytest.mark.parametrize("quoted", ["{}", "'{}'"])
-def test_field_decides_what_a_variable_means(quoted: str) -> None:
+def test_field_decides_what_a_variable_means(quoted):
     text = "".join(
         f"{name}: {quoted.format(value)}\n"
         for name, value in {"text": "${CODE}", "count": "${COUNT}", "on": "${ON}", "size": "${COUNT}MiB"}.items()
@@ -65,7 +65,7 @@ def test_field_decides_what_a_variable_means(quoted: str) -> None:
     assert fields('{"count": "${COUNT}"}', "t.json") == {"count": 3}
 
 
-def test_missing_variables_are_reported_together_with_other_errors() -> None:
+def test_missing_variables_are_reported_together_with_other_errors():
     text = "text: ok\ncount: ${COUNTER}\nsize: a lot\npairs:\n  a: ${NONE} and ${OTHER}\n  b: ${a-b}\ncolour: x\n"
     with pytest.raises(UsageError) as caught:
         fields(text)
@@ -81,12 +81,12 @@ def test_missing_variables_are_reported_together_with_other_errors() -> None:
     ]
 
 
-def test_missing_variable_of_json_has_its_place() -> None:
+def test_missing_variable_of_json_has_its_place():
     with pytest.raises(UsageError, match=r"t\.json:2:2: text: Variable `NONE` is not set"):
         fields('{\n "text": "${NONE}"}', "t.json")
 
 
-def test_keys_that_a_variable_makes_equal_are_an_error() -> None:
+def test_keys_that_a_variable_makes_equal_are_an_error():
     with pytest.raises(
         UsageError, match=r"t\.yaml:3:3: pairs\..*: `\$\{REGION\}` appears twice, because of a variable"
     ):
@@ -96,7 +96,7 @@ def test_keys_that_a_variable_makes_equal_are_an_error() -> None:
 @pytest.mark.parametrize(
     "text", ["size: ${SECRET}", "size: a-${SECRET}-b", "count: ${SECRET}", "${SECRET}: 1", "pairs: {'${SECRET}': [1]}"]
 )
-def test_errors_hide_values_of_variables(text: str) -> None:
+def test_errors_hide_values_of_variables(text):
     with pytest.raises(UsageError) as caught:
         fields(text)
     shown = f"{caught.value.message} {caught.value.hint}"
@@ -104,12 +104,12 @@ def test_errors_hide_values_of_variables(text: str) -> None:
     assert "count" in shown or "${SECRET}" in shown
 
 
-def test_short_value_of_a_variable_is_hidden_as_a_whole() -> None:
+def test_short_value_of_a_variable_is_hidden_as_a_whole():
     with pytest.raises(UsageError, match=r"`\$\{REGION\}` is not a size"):
         fields("size: ${REGION}")
 
 
-def test_marks_survive_plain_data() -> None:
+def test_marks_survive_plain_data():
     document = expanded(parser.parse(b"a: {b: ['${COUNT}', x]}", "t.yaml"), ENVIRONMENT)
     plain: Any = {"a": {"b": ["3", "x"]}}
     found = [(path, text.source) for path, text in texts(document.data)]
@@ -120,17 +120,17 @@ def test_marks_survive_plain_data() -> None:
     assert plain == document.data
 
 
-def test_escaped_data_means_the_same_in_a_file() -> None:
+def test_escaped_data_means_the_same_in_a_file():
     data: Any = {"${a}": ["$1 ${b:-c} $${d}", 5, None], "e": {"f": "${"}}
     assert expanded(Document(escaped(data), "t.yaml"), ENVIRONMENT).data == data
 
 
-def test_document_without_variables_stays_as_it_is() -> None:
+def test_document_without_variables_stays_as_it_is():
     document = parser.parse(b"a: $1\n", "t.yaml")
     assert expanded(document, {}) is document
 
 
-def test_a_variable_in_a_default_is_refused() -> None:
+def test_a_variable_in_a_default_is_refused():
     with pytest.raises(UsageError) as caught:
         fields("text: ${REGION_OF_NOBODY:-${SITE:-lon}}\n")
     assert "`${REGION_OF_NOBODY:-${SITE:-lon}` is not a variable" in caught.value.message

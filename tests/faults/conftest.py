@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.faults import network
-from tests.faults.hosts import HostServer, cluster_config, started
+from tests.faults.hosts import cluster_config, started
 from tests.faults.network import Network
 from tests.faults.workload import Workload
 
@@ -40,14 +39,14 @@ _figures: list[Figures] = []
 
 
 @pytest.fixture(scope="session", autouse=True)
-def namespaces() -> None:
+def namespaces():
     """Skip everything here where no hosts can be made."""
     if not network.available():
         pytest.skip("hosts of their own need root and network namespaces")
 
 
 @pytest.fixture
-def cluster3(tmp_path: Path) -> Iterator[dict[str, HostServer]]:
+def cluster3(tmp_path):
     """Three servers of a cluster, each on its host."""
     with Network(NAMES) as net:
         servers = started(net, tmp_path, {name: cluster_config(net, NAMES, name) for name in NAMES})
@@ -59,7 +58,7 @@ def cluster3(tmp_path: Path) -> Iterator[dict[str, HostServer]]:
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Iterator[Callable[[Workload, int], None]]:
+def report(request):
     """Notes a workload and the number of its faults for the table."""
     begun = time.monotonic()
     noted: list[tuple[Workload, int]] = []

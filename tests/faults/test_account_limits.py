@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +24,7 @@ THREE = "version: 1\nbuckets: {B1: {}, B2: {}, B3: {}}\n"
 
 
 @pytest.fixture
-def limited(request: pytest.FixtureRequest) -> Iterator[Server]:
+def limited(request):
     """A server whose account A has the limits of the parameter."""
     with run_server(config=ACCOUNT.format(limits=request.param)) as server:
         yield server
@@ -50,7 +48,7 @@ def refused(ended: subprocess.CompletedProcess[str], reason: str, codes: tuple[i
 
 
 @pytest.mark.parametrize("limited", [STREAMS], indirect=True)
-def test_limit_of_streams_leaves_nothing_half_done(limited: Server, tmp_path: Path) -> None:
+def test_limit_of_streams_leaves_nothing_half_done(limited, tmp_path):
     assert run(limited, "bucket", "add", "O").returncode == 0
     assert run(limited, "put", "O", "k", "v").returncode == 0
     file = tmp_path / "topology.yaml"
@@ -75,7 +73,7 @@ def test_limit_of_streams_leaves_nothing_half_done(limited: Server, tmp_path: Pa
 
 
 @pytest.mark.parametrize("limited", [STORAGE], indirect=True)
-def test_limit_of_storage_keeps_what_was_acknowledged(limited: Server, tmp_path: Path) -> None:
+def test_limit_of_storage_keeps_what_was_acknowledged(limited, tmp_path):
     assert run(limited, "bucket", "add", "O").returncode == 0
     rows = tmp_path / "rows.ndjson"
     rows.write_text("".join(json.dumps({"key": f"k{n}", "value": "v" * SIZE}) + "\n" for n in range(ROWS)))
@@ -91,7 +89,7 @@ def test_limit_of_storage_keeps_what_was_acknowledged(limited: Server, tmp_path:
 
 
 @pytest.mark.parametrize("limited", [CONSUMERS], indirect=True)
-def test_limit_of_consumers_ends_readings_that_need_one(limited: Server) -> None:
+def test_limit_of_consumers_ends_readings_that_need_one(limited):
     assert run(limited, "bucket", "add", "O").returncode == 0
     for number in range(3):
         assert run(limited, "put", "O", f"k{number}", "v").returncode == 0

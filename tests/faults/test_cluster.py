@@ -131,9 +131,7 @@ FAULTS: list[Fault] = [
 
 @pytest.mark.guarantee("writing-1", "transactions-2", "leases-1", "reading-6", "reading-9")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-async def test_leader(
-    cluster3: Servers, fault: Fault, seed: int, steps: Callable[[int], int], report: Callable[[Workload, int], None]
-) -> None:
+async def test_leader(cluster3, fault, seed, steps, report):
     random.seed(f"{seed} {fault.__name__}")
     urls, work = [server.url for server in cluster3.values()], Workload("W")
     await leader_ready(urls)

@@ -8,15 +8,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 import kvctl
 from kvctl.errors import OutcomeUnknown, UnreachableError
-from tests.faults.hosts import GATEWAYS, HostServer, cluster_config, started
+from tests.faults.hosts import GATEWAYS, cluster_config, started
 from tests.faults.network import Network
 from tests.faults.workload import Workload
 
@@ -41,7 +40,7 @@ GUARDED = [
 
 
 @pytest.fixture
-def two_clusters(tmp_path: Path) -> Iterator[dict[str, HostServer]]:
+def two_clusters(tmp_path):
     """Three servers in `lon`, one in `nyc`, each on its host."""
     with Network([*LON, *NYC]) as net:
         ways = ", ".join(
@@ -85,9 +84,7 @@ def prepare(lon: str) -> None:
     until_done(lon, "aggregate", "create", "AO", "--origin", "bucket=O", "--cluster", "nyc", "--timeout", "10s")
 
 
-async def test_gateway_cut(
-    two_clusters: dict[str, HostServer], tmp_path: Path, report: Callable[[Workload, int], None]
-) -> None:
+async def test_gateway_cut(two_clusters, tmp_path, report):
     net, lon, nyc = two_clusters["l1"].network, two_clusters["l1"].url, two_clusters["n1"].url
     await asyncio.to_thread(prepare, lon)
     plan = tmp_path / "plan.yaml"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -43,7 +41,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[HostServer]:
+def one(tmp_path):
     """One server on its host."""
     with Network(["n1"]) as net:
         (server,) = started(net, tmp_path, {"n1": 'jetstream { store_dir: "@store@" }\n'}).values()
@@ -62,9 +60,7 @@ def run(server: HostServer, *words: str, stdin: str = "", limit: float = 120) ->
     ("words", "codes"), COMMANDS, ids=lambda item: " ".join(item) if isinstance(item, tuple) else ""
 )
 @pytest.mark.parametrize("how", ["stopped", "cut"])
-def test_command_without_an_answer_ends_in_time(
-    one: HostServer, words: tuple[str, ...], codes: set[int], how: str
-) -> None:
+def test_command_without_an_answer_ends_in_time(one, words, codes, how):
     assert run(one, "bucket", "add", "B", "--marker-ttl", "1s").returncode == 0
     assert run(one, "put", "B", "k", "v").returncode == 0
     if how == "stopped":
@@ -80,7 +76,7 @@ def test_command_without_an_answer_ends_in_time(
     assert took < 4 * TIMEOUT_S + 2  # and what starting Python takes
 
 
-def test_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_full_disk_loses_nothing_acknowledged(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)], check=True)
@@ -114,7 +110,7 @@ def _fill(server: HostServer) -> None:
         assert (got.returncode, len(got.stdout)) == (0, 900_000), got.stderr
 
 
-def test_watch_ends_when_its_credentials_are_refused(tmp_path: Path) -> None:
+def test_watch_ends_when_its_credentials_are_refused(tmp_path):
     jetstream = 'jetstream { store_dir: "@store@" }\n'
     users = "authorization {{ users: [ {{ user: a, password: {} }} ] }}\n"
     secret = tmp_path / "secret"

@@ -19,7 +19,7 @@ from kvctl.errors import KvctlError
 from kvctl.pipeline.files.export_files import data_files
 from tests.conftest import CACHE
 from tests.faults.network import CLIENT
-from tests.faults.test_cluster import Fault, Servers, answers_lost, clients_away, killed, leader_of, leader_ready
+from tests.faults.test_cluster import Servers, answers_lost, clients_away, killed, leader_of, leader_ready
 from tests.faults.workload import Workload
 from tests.support.readme import ROOT
 
@@ -137,8 +137,8 @@ class Running:
         begun = time.monotonic()
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *self.job.command(), stdout=log, stderr=log, cwd=self.job.folder, env=_environment(),
-            )  # fmt: skip
+                sys.executable, *self.job.command(), stdout=log, stderr=log, cwd=self.job.folder, env=_environment()
+            )
         try:
             async with asyncio.timeout(LONGEST_S):
                 if fault is not None:
@@ -182,7 +182,7 @@ Note = Callable[[Workload, int], None]
 
 @pytest.mark.parametrize("fault", [clients_away, answers_lost, killed], ids=lambda fault: fault.__name__)
 @KINDS
-async def test_pipeline(cluster3: Servers, tmp_path: Path, kind: type[Job], fault: Fault, report: Note) -> None:
+async def test_pipeline(cluster3, tmp_path, kind, fault, report):
     """Every row is there once at the end, whatever the first run said."""
     job, running = await _prepared(cluster3, tmp_path, kind)
     leader = await leader_of(cluster3, "B")
@@ -192,7 +192,7 @@ async def test_pipeline(cluster3: Servers, tmp_path: Path, kind: type[Job], faul
 
 
 @KINDS
-async def test_pipeline_without_any_server(cluster3: Servers, tmp_path: Path, kind: type[Job], report: Note) -> None:
+async def test_pipeline_without_any_server(cluster3, tmp_path, kind, report):
     """The first run gives up, the second one completes."""
     job, running = await _prepared(cluster3, tmp_path, kind)
     network = next(iter(cluster3.values())).network

@@ -7,8 +7,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
@@ -23,7 +22,7 @@ KEYS = [f"k.{number}" for number in range(60)]
 
 
 @pytest.fixture
-def hub_and_leaf(tmp_path: Path) -> Iterator[dict[str, HostServer]]:
+def hub_and_leaf(tmp_path):
     """Two servers on two hosts, a JetStream domain each."""
     with Network(["hub", "leaf"]) as net:
         hub = 'jetstream { store_dir: "@store@", domain: hub }\n'
@@ -69,9 +68,9 @@ async def hub_killed(servers: Mapping[str, HostServer]) -> None:
 
 @pytest.mark.parametrize("fault", [cut, one_way, leaf_killed, hub_killed], ids=lambda fault: fault.__name__)
 async def test_replicas(
-    hub_and_leaf: dict[str, HostServer], fault: Callable[..., object], seed: int, steps: Callable[[int], int],
-    report: Callable[[Workload, int], None],
-) -> None:  # fmt: skip
+    hub_and_leaf, fault, seed, steps,
+    report,
+):  # fmt: skip
     dice = random.Random(f"{seed} {fault.__name__}")
     hub, leaf = hub_and_leaf["hub"].url, hub_and_leaf["leaf"].url
     for words in (("bucket", "add", "A", "--history", "3", "--marker-ttl", "1h"), ("bucket", "add", "B")):

@@ -17,7 +17,7 @@ async def publish(client: Client, stream: str, count: int, size: int = 3) -> Non
 
 
 @pytest.fixture
-async def make_stream(client: Client, unique: Callable[..., str]) -> MakeStream:
+async def make_stream(client, unique):
     """`await make_stream(10)`: a fresh stream with ten messages on its subjects; options as in its configuration."""
 
     async def make(messages: int = 0, size: int = 3, **config: object) -> Stream:

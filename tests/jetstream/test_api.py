@@ -11,19 +11,11 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl import Client, Context
+from kvctl import Context
 from kvctl.connection import connect
-from kvctl.errors import (
-    ConflictError,
-    ConsumerNotFound,
-    JetStreamDisabled,
-    KvctlError,
-    NotFoundError,
-    ServerError,
-    StreamNotFound,
-)
+from kvctl.errors import ConflictError, ConsumerNotFound, JetStreamDisabled, NotFoundError, ServerError, StreamNotFound
 from kvctl.jetstream.api import Api, parse_reply, server_error
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 
 PLAIN = "listen: 127.0.0.1:@client@\nserver_name: @name@\n"
 ACCOUNTS = PLAIN + (
@@ -55,25 +47,25 @@ async def api_of(context: Context) -> AsyncIterator[Api]:
         (400, 10052, ServerError, 1),
     ],
 )
-def test_the_servers_errors_are_ours(code: int, err_code: int, kind: type[KvctlError], exit_code: int) -> None:
+def test_the_servers_errors_are_ours(code, err_code, kind, exit_code):
     error = server_error({"code": code, "err_code": err_code, "description": "something is wrong"})
     assert (type(error), error.exit_code) == (kind, exit_code)
     assert "omething is wrong" in error.message
 
 
-def test_an_error_without_details_is_one() -> None:
+def test_an_error_without_details_is_one():
     error = server_error({"code": 500})
     assert (type(error), error.message) == (ServerError, "The server refused: status 500")
 
 
 @pytest.mark.parametrize("reply", [b"", b"-ERR", b"[]", b"1", b"\xff"])
-def test_invalid_reply_is_an_error(reply: bytes) -> None:
+def test_invalid_reply_is_an_error(reply):
     with pytest.raises(ServerError, match="reply is not"):
         parse_reply(reply)
 
 
 class TestPrefixes:
-    async def test_write_prefix_of_the_default_a_domain_and_an_import(self, server: Server) -> None:
+    async def test_write_prefix_of_the_default_a_domain_and_an_import(self, server):
         base = Context(url=server.url)
         for context, prefix, writes in (
             (base, "$JS.API", ""),
@@ -84,7 +76,7 @@ class TestPrefixes:
                 assert (api.prefix, api.write_prefix) == (prefix, writes)
                 assert api.at("X.API").prefix == "X.API"
 
-    async def test_one_that_nobody_serves_is_said_at_once(self, server: Server) -> None:
+    async def test_one_that_nobody_serves_is_said_at_once(self, server):
         for changes in ({"domain": "nowhere"}, {"api_prefix": "NOBODY.API"}):
             async with api_of(replace(Context(url=server.url, timeout=timedelta(seconds=300)), **changes)) as api:
                 begun = time.monotonic()
@@ -95,7 +87,7 @@ class TestPrefixes:
 
 
 class TestWithoutJetStream:
-    async def test_a_server_without_it_is_said(self) -> None:
+    async def test_a_server_without_it_is_said(self):
         with run_server(name="plain", config=PLAIN) as server:
             async with kvctl.connect(server.url) as client:
                 for attempt in (client.create_bucket("B"), client.bucket("B").get("k"), client.bucket_names()):
@@ -104,7 +96,7 @@ class TestWithoutJetStream:
                     assert caught.value.exit_code == 5
                     assert "Enable JetStream" in str(caught.value.hint)
 
-    async def test_an_account_without_it_is_said(self) -> None:
+    async def test_an_account_without_it_is_said(self):
         with run_server(name="accounts", config=ACCOUNTS) as server:
             async with api_of(Context(url=server.url, user="with", password="x")) as api:
                 assert "streams" in await api.account_info()
@@ -114,7 +106,7 @@ class TestWithoutJetStream:
 
 
 class TestRetrying:
-    async def test_repeatable_request_waits_for_the_server(self, own_server: Server) -> None:
+    async def test_repeatable_request_waits_for_the_server(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             asking = [asyncio.create_task(client.api.call("INFO", retry=True)) for _ in range(5)]
             own_server.kill()
@@ -122,7 +114,7 @@ class TestRetrying:
             asking += [asyncio.create_task(client.api.call("INFO", retry=True)) for _ in range(5)]
             assert all("streams" in reply for reply in await asyncio.gather(*asking))
 
-    async def test_missing_stream_is_reported_without_waiting(self, client: Client) -> None:
+    async def test_missing_stream_is_reported_without_waiting(self, client):
         client.connection.timeout = 300
         begun = time.monotonic()
         with pytest.raises(StreamNotFound):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvctl import Bucket, Client
+from kvctl import Bucket
 from kvctl.errors import ServerError, UsageError, WrongRevision
 from kvctl.jetstream.atomic_batch import LIMIT, BatchMessage, publish_batch
 from kvctl.tokens import header_lines
@@ -12,7 +12,7 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     return await client.create_bucket(bucket_name, atomic=True)
 
 
@@ -20,24 +20,22 @@ def put(bucket: Bucket, key: str, value: bytes = b"", **headers: str) -> BatchMe
     return f"$KV.{bucket.name}.{key}".encode(), value, header_lines(headers).encode()
 
 
-async def test_messages_are_stored_together_in_order(client: Client, bucket: Bucket) -> None:
+async def test_messages_are_stored_together_in_order(client, bucket):
     assert await publish_batch(client.connection, [put(bucket, f"k.{n}", b"%d" % n) for n in range(LIMIT)]) == LIMIT
     assert [entry.value async for entry in bucket.history()] == [b"%d" % number for number in range(LIMIT)]
 
 
-async def test_a_small_batch_is_one_write_to_the_socket(
-    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_small_batch_is_one_write_to_the_socket(client, bucket, monkeypatch):
     writes = recorded_writes(client.connection, monkeypatch)
     await publish_batch(client.connection, [put(bucket, f"k.{number}") for number in range(16)])
     assert [data.count(b"HPUB") for data in writes] == [16]
 
 
-async def test_one_message_is_a_batch(client: Client, bucket: Bucket) -> None:
+async def test_one_message_is_a_batch(client, bucket):
     assert await publish_batch(client.connection, [put(bucket, "k")]) == 1
 
 
-async def test_one_broken_condition_stores_nothing(client: Client, bucket: Bucket) -> None:
+async def test_one_broken_condition_stores_nothing(client, bucket):
     await bucket.put("a", b"1")
     batch = [put(bucket, "b"), put(bucket, "a", b"2", **{EXPECTED: "7"}), put(bucket, "c")]
     with pytest.raises(WrongRevision):
@@ -47,19 +45,19 @@ async def test_one_broken_condition_stores_nothing(client: Client, bucket: Bucke
     assert await publish_batch(client.connection, batch) == 4
 
 
-async def test_too_many_messages_store_nothing(client: Client, bucket: Bucket) -> None:
+async def test_too_many_messages_store_nothing(client, bucket):
     with pytest.raises(ServerError):
         await publish_batch(client.connection, [put(bucket, f"k.{number}") for number in range(LIMIT + 1)])
     assert (await bucket.status()).values == 0
 
 
-async def test_a_message_too_large_is_refused_before_any_is_sent(client: Client, bucket: Bucket) -> None:
+async def test_a_message_too_large_is_refused_before_any_is_sent(client, bucket):
     with pytest.raises(UsageError):
         await publish_batch(client.connection, [put(bucket, "a"), put(bucket, "b", b"x" * (2 << 20))])
     assert ((await bucket.status()).values, client.connection.epoch) == (0, 0)
 
 
-async def test_a_stream_that_takes_none_stores_none(client: Client, bucket_name: str) -> None:
+async def test_a_stream_that_takes_none_stores_none(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     with pytest.raises(ServerError) as caught:
         await publish_batch(client.connection, [put(bucket, "a"), put(bucket, "b")])

@@ -2,13 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 import kvctl
-from kvctl import Client
 from kvctl.errors import (
     ConflictError,
     ConsumerNotFound,
@@ -19,13 +17,12 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.jetstream.consumers.message import Message
-from kvctl.server import Server
 from tests.jetstream.conftest import MakeStream, publish
 
 SECOND = timedelta(seconds=1)
 
 
-async def test_a_stream_is_created_found_changed_listed_and_deleted(client: Client, unique: Callable[..., str]) -> None:
+async def test_a_stream_is_created_found_changed_listed_and_deleted(client, unique):
     js, name = client.jetstream, unique("LIFE")
     await js.create_stream(name, subjects=[f"{name}.>"], max_age=60 * SECOND)
     again = await js.create_stream(name, subjects=[f"{name}.>"], max_age=60 * SECOND)
@@ -48,7 +45,7 @@ async def test_a_stream_is_created_found_changed_listed_and_deleted(client: Clie
             await missing
 
 
-async def test_messages_are_read_deleted_and_purged(client: Client, make_stream: MakeStream) -> None:
+async def test_messages_are_read_deleted_and_purged(client, make_stream):
     stream = await make_stream(10)
     await publish(client, stream.name, 1, size=7)
     first = await stream.get_message(1)
@@ -70,7 +67,7 @@ async def test_messages_are_read_deleted_and_purged(client: Client, make_stream:
     assert (await stream.info())["state"]["messages"] == 2
 
 
-async def test_purge_of_a_replicated_stream_wants_its_name(client: Client, make_stream: MakeStream) -> None:
+async def test_purge_of_a_replicated_stream_wants_its_name(client, make_stream):
     origin, other = await make_stream(3), await make_stream(3)
     js, mirror = client.jetstream, f"M{origin.name}"
     await js.create_stream(mirror, mirror={"name": origin.name})
@@ -85,7 +82,7 @@ async def test_purge_of_a_replicated_stream_wants_its_name(client: Client, make_
     assert await other.purge() == 3
 
 
-async def test_a_consumer_is_created_found_changed_listed_and_deleted(client: Client, make_stream: MakeStream) -> None:
+async def test_a_consumer_is_created_found_changed_listed_and_deleted(client, make_stream):
     stream = await make_stream()
     js, name = client.jetstream, stream.name
     with pytest.raises(ConsumerNotFound, match="`c` of stream"):
@@ -114,7 +111,7 @@ async def test_a_consumer_is_created_found_changed_listed_and_deleted(client: Cl
         await js.create_consumer("NONE", "c")
 
 
-async def test_consumers_are_listed_through_all_pages(make_stream: MakeStream) -> None:
+async def test_consumers_are_listed_through_all_pages(make_stream):
     stream = await make_stream()
     await asyncio.gather(*(stream.create_consumer(f"c{number}", mem_storage=True) for number in range(300)))
     assert len(await stream.consumer_names()) == 300
@@ -122,7 +119,7 @@ async def test_consumers_are_listed_through_all_pages(make_stream: MakeStream) -
     await stream.delete()
 
 
-async def test_a_pause_holds_messages_back(make_stream: MakeStream) -> None:
+async def test_a_pause_holds_messages_back(make_stream):
     consumer = await (await make_stream(1)).create_consumer("c")
     paused = await consumer.pause(time.time_ns() + 60 * 10**9)
     assert paused["paused"]
@@ -131,7 +128,7 @@ async def test_a_pause_holds_messages_back(make_stream: MakeStream) -> None:
     assert await consumer.next() is not None
 
 
-async def test_the_account_tells_usage_and_limits(client: Client, make_stream: MakeStream) -> None:
+async def test_the_account_tells_usage_and_limits(client, make_stream):
     await make_stream()
     info = await client.jetstream.account_info()
     assert info["streams"] >= 1
@@ -150,19 +147,19 @@ class TestAnswers:
         """How often the message has been delivered, each time that it comes within a second."""
         return [message.metadata.delivered async for message in self.consumer.fetch(1, expires=SECOND)]
 
-    async def test_acknowledged_message_is_not_redelivered(self, make_stream: MakeStream) -> None:
+    async def test_acknowledged_message_is_not_redelivered(self, make_stream):
         message = await self.first(make_stream)
         await message.ack()
         while (await self.consumer.info())["num_ack_pending"]:
             await asyncio.sleep(0.01)
         assert (await self.consumer.info())["ack_floor"]["stream_seq"] == 1
 
-    async def test_a_double_ack_has_arrived_when_it_returns(self, make_stream: MakeStream) -> None:
+    async def test_a_double_ack_has_arrived_when_it_returns(self, make_stream):
         message = await self.first(make_stream)
         await message.double_ack()
         assert (await self.consumer.info())["num_ack_pending"] == 0
 
-    async def test_failed_message_is_redelivered_immediately_or_after_a_delay(self, make_stream: MakeStream) -> None:
+    async def test_failed_message_is_redelivered_immediately_or_after_a_delay(self, make_stream):
         message = await self.first(make_stream)
         await message.nak()
         assert await self.again() == [2]
@@ -174,20 +171,20 @@ class TestAnswers:
         with pytest.raises(UsageError):
             await message.nak(-SECOND)
 
-    async def test_terminated_message_is_not_redelivered(self, make_stream: MakeStream) -> None:
+    async def test_terminated_message_is_not_redelivered(self, make_stream):
         message = await self.first(make_stream, ack_wait=SECOND)
         await message.term("it is broken")
         while (await self.consumer.info())["num_ack_pending"]:
             await asyncio.sleep(0.01)
 
-    async def test_message_in_progress_is_not_redelivered(self, make_stream: MakeStream) -> None:
+    async def test_message_in_progress_is_not_redelivered(self, make_stream):
         message = await self.first(make_stream, ack_wait=4 * SECOND)
         for _ in range(50):
             await asyncio.sleep(0.1)
             await message.in_progress()
         assert (await self.consumer.info())["num_redelivered"] == 0
 
-    async def test_a_connection_for_reading_sends_none(self, server: Server, make_stream: MakeStream) -> None:
+    async def test_a_connection_for_reading_sends_none(self, server, make_stream):
         message = await self.first(make_stream)
         async with kvctl.connect(server.url, read_only=True) as reader:
             theirs = Message(message.frame, reader.connection)
@@ -197,7 +194,7 @@ class TestAnswers:
         assert (await self.consumer.info())["num_ack_pending"] == 1
 
 
-async def test_a_message_says_where_it_comes_from(client: Client, make_stream: MakeStream) -> None:
+async def test_a_message_says_where_it_comes_from(client, make_stream):
     stream = await make_stream()
     consumer = await stream.create_consumer("c")
     await client.connection.request(f"{stream.name}.a", b"data", b"NATS/1.0\r\nColor: red\r\nColor: blue\r\n\r\n")
@@ -212,14 +209,14 @@ async def test_a_message_says_where_it_comes_from(client: Client, make_stream: M
 
 
 class TestOrderedReading:
-    async def test_everything_comes_once_in_order_and_ends(self, make_stream: MakeStream) -> None:
+    async def test_everything_comes_once_in_order_and_ends(self, make_stream):
         stream = await make_stream(50)
         assert [message.sequence async for message in stream.read()] == list(range(1, 51))
         assert [message.sequence async for message in stream.read(f"{stream.name}.7", f"{stream.name}.9")] == [8, 10]
         assert [m.sequence async for m in stream.read(deliver="by_start_sequence", start=48)] == [48, 49, 50]
         assert await stream.consumer_names() == []
 
-    async def test_ordered_reading_follows_across_gaps_deleted_consumers_and_restarts(self, own_server: Server) -> None:
+    async def test_ordered_reading_follows_across_gaps_deleted_consumers_and_restarts(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             await publish(client, "S", 5)
@@ -241,7 +238,7 @@ class TestOrderedReading:
                         break
         assert found == list(range(1, 16))
 
-    async def test_impossible_options_are_usage_errors(self, make_stream: MakeStream) -> None:
+    async def test_impossible_options_are_usage_errors(self, make_stream):
         stream = await make_stream()
         for wrong in ({"deliver": "last"}, {"start": 3}, {"deliver": "by_start_sequence"}):
             with pytest.raises(UsageError):

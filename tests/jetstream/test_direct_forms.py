@@ -1,7 +1,6 @@
 """Requests and answers of direct gets as plain values: what is asked, refused and read, without a server."""
 
 import base64
-from typing import Any
 
 import pytest
 
@@ -66,7 +65,7 @@ def stored(sequence: int, pending: int | None = None) -> StoredMessage:
         (DirectRequest(last_of=("a", "b\n")), "subject"),
     ],
 )
-def test_request_that_servers_refuse_is_refused_with_its_reason(request_: DirectRequest, why: str) -> None:
+def test_request_that_servers_refuse_is_refused_with_its_reason(request_, why):
     with pytest.raises(UsageError, match=why):
         request_.check()
 
@@ -93,12 +92,12 @@ def test_request_that_servers_refuse_is_refused_with_its_reason(request_: Direct
          {"multi_last": ["a"], "up_to_time": "1970-01-01T00:00:00.000000001Z"}),
     ],
 )  # fmt: skip
-def test_request_is_written_as_adr_31_says(request_: DirectRequest, many: bool, body: dict[str, Any]) -> None:
+def test_request_is_written_as_adr_31_says(request_, many, body):
     request_.check()
     assert (request_.many, request_.body()) == (many, body)
 
 
-def test_last_message_of_all_is_asked_for_in_two_parts() -> None:
+def test_last_message_of_all_is_asked_for_in_two_parts():
     assert direct_get._in_parts({"last_by_subj": ">"}) == [{"last_by_subj": "*"}, {"last_by_subj": "*.>"}]
     assert direct_get._in_parts({"last_by_subj": "a.>"}) == [{"last_by_subj": "a.>"}]
     assert direct_get._in_parts({"seq": 3}) == [{"seq": 3}]
@@ -107,7 +106,7 @@ def test_last_message_of_all_is_asked_for_in_two_parts() -> None:
 # -- one answer --------------------------------------------------------------------------------------------
 
 
-def test_message_is_read_without_what_the_server_adds() -> None:
+def test_message_is_read_without_what_the_server_adds():
     assert message_from_answer(answer(), b"v") == StoredMessage("S", "s.\udcff", 7, T, b"", b"v")
     assert message_from_answer(answer(b"\r\nA: b"), b"") == StoredMessage(
         "S", "s.\udcff", 7, T, b"NATS/1.0\r\nA: b\r\n\r\n", b""
@@ -117,7 +116,7 @@ def test_message_is_read_without_what_the_server_adds() -> None:
     assert (batched.pending, batched.last_sequence) == (4, 6)
 
 
-def test_message_that_was_republished_is_read_by_what_stands_last() -> None:
+def test_message_that_was_republished_is_read_by_what_stands_last():
     older = b"\r\nNats-Stream: OLD\r\nNats-Subject: x\r\nNats-Sequence: 1\r\nNats-Time-Stamp: 2020-01-01T00:00:00Z"
     found = message_from_answer(answer(older), b"")
     assert found is not None
@@ -125,7 +124,7 @@ def test_message_that_was_republished_is_read_by_what_stands_last() -> None:
 
 
 @pytest.mark.parametrize("own", [b"\r\nA: b", b"\r\nNats-S", answer()[8:-2].replace(b" 7", b" 9") + b"A", b""])
-def test_message_whose_writer_did_not_end_its_header_is_read_by_what_the_server_adds(own: bytes) -> None:
+def test_message_whose_writer_did_not_end_its_header_is_read_by_what_the_server_adds(own):
     tail = b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"
     header = b"NATS/1.0" + own + answer(tail=tail)[10:]  # the server put its lines in place of the last two bytes
     found = message_from_answer(header, b"v")
@@ -134,7 +133,7 @@ def test_message_whose_writer_did_not_end_its_header_is_read_by_what_the_server_
     assert messages_from_answers([(b"", b"", header, b"v")] * 2) == [found] * 2
 
 
-def test_message_in_the_leaders_reply_is_read() -> None:
+def test_message_in_the_leaders_reply_is_read():
     message = {"subject": "s", "seq": 7, "time": STAMP}
     assert message_from_leader("S", {"message": message}) == StoredMessage("S", "s", 7, T, b"", b"")
     held = {name: base64.b64encode(data).decode() for name, data in (("hdrs", b"NATS/1.0\r\n\r\n"), ("data", b"v"))}
@@ -151,7 +150,7 @@ def test_message_in_the_leaders_reply_is_read() -> None:
         (b"", ServerError, "The server refused a direct get: 0"),
     ],
 )
-def test_status_is_an_error_with_its_code(header: bytes, error: type[ServerError], text: str) -> None:
+def test_status_is_an_error_with_its_code(header, error, text):
     with pytest.raises(error) as caught:
         message_from_answer(header, b"")
     assert type(caught.value) is error
@@ -159,14 +158,14 @@ def test_status_is_an_error_with_its_code(header: bytes, error: type[ServerError
     assert caught.value.code == int(header[9:12] or 0)
 
 
-def test_status_404_means_no_message() -> None:
+def test_status_404_means_no_message():
     assert message_from_answer(end("404 Message Not Found"), b"") is None
 
 
 # -- pages -------------------------------------------------------------------------------------------------
 
 
-def test_answers_of_a_page_are_read_in_order_as_each_alone() -> None:
+def test_answers_of_a_page_are_read_in_order_as_each_alone():
     tail = b"Nats-Num-Pending: 1\r\nNats-Last-Sequence: 0\r\n"
     stamps = ["2026-11-23T02:36:52Z", "2026-11-23T02:36:52.5Z", "2026-11-23T02:36:52.000000001Z", STAMP]
     own = [b"", b"\r\nA: b", b"\r\nNats-Stream: OLD\r\nNats-Sequence: 1", answer(tail=tail)[8:-2]]
@@ -176,7 +175,7 @@ def test_answers_of_a_page_are_read_in_order_as_each_alone() -> None:
 
 
 @pytest.mark.parametrize("header", [answer(), end("404 Message Not Found")])
-def test_answer_of_a_server_without_batches_is_not_understood(header: bytes) -> None:
+def test_answer_of_a_server_without_batches_is_not_understood(header):
     with pytest.raises(NotUnderstood):
         messages_from_answers([(b"", b"", header, b"")])
 
@@ -201,9 +200,7 @@ BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
          Page([stored(4, 2), stored(6, 1)], 1, 6, 9)),
     ],
 )  # fmt: skip
-def test_page_ends_with_what_is_left(
-    messages: list[StoredMessage], header: bytes, request_: DirectRequest, page: Page[StoredMessage]
-) -> None:
+def test_page_ends_with_what_is_left(messages, header, request_, page):
     assert multi_get._closed(messages, messages[-1] if messages else None, header, request_) == page
 
 
@@ -219,9 +216,7 @@ def test_page_ends_with_what_is_left(
         ([stored(4, 1)], end("500 disk full"), BATCH, ServerError),
     ],
 )
-def test_page_that_ends_otherwise_is_an_error(
-    messages: list[StoredMessage], header: bytes, request_: DirectRequest, error: type[Exception]
-) -> None:
+def test_page_that_ends_otherwise_is_an_error(messages, header, request_, error):
     with pytest.raises(error) as caught:
         multi_get._closed(messages, messages[-1] if messages else None, header, request_)
     assert type(caught.value) is error

@@ -20,7 +20,7 @@ def created(raw: RawClient, name: str, **config: Any) -> dict[str, Any]:
     return raw.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config}).get("error") or {}
 
 
-def test_provoked_errors_have_hints() -> None:
+def test_provoked_errors_have_hints():
     with run_server(name="limited", config=LIMITED) as server, RawClient(server.url) as raw:
         assert created(raw, "A") == {}
         sealed = {"name": "A", "subjects": ["A.>"], "storage": "memory"}
@@ -43,7 +43,7 @@ def test_provoked_errors_have_hints() -> None:
 
 
 @pytest.mark.parametrize("code", [10005, 10023, 10026, 10027, 10028, 10047, 10052, 10058, 10065, 10074, 10118])
-def test_codes_that_an_operator_can_meet_have_a_hint(code: int) -> None:
+def test_codes_that_an_operator_can_meet_have_a_hint(code):
     raised = server_error({"code": 400, "err_code": code, "description": "text"})
     assert isinstance(raised, KvctlError)
     assert raised.hint

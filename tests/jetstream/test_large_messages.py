@@ -1,21 +1,16 @@
 """Lists of last entries in streams with history: the server drops what does not fit into a pull's bytes."""
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 import kvctl
-from kvctl.server import Server
-from tests.support.raw import RawClient
 
 LARGE = os.urandom(450_000).hex().encode()
 
 
 @pytest.mark.parametrize(("small", "large"), [(0, 40), (3000, 110)])
-async def test_none_is_missing_however_sizes_are_mixed(
-    server: Server, raw: RawClient, unique: Callable[..., str], small: int, large: int
-) -> None:
+async def test_none_is_missing_however_sizes_are_mixed(server, raw, unique, small, large):
     name = unique()
     raw.create_bucket(name, max_msgs_per_subject=5)
     for number in range(small):

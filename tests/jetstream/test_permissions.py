@@ -1,7 +1,6 @@
 """What a connection may do: yes, no, or unknown where servers leave the question to one another."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,7 @@ import kvctl
 from kvctl import Context
 from kvctl.doctor import examination
 from kvctl.jetstream.permissions import probe
-from kvctl.labs import Lab
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from tests.support.raw import RawClient
 
 PUSHING = """
@@ -22,13 +20,13 @@ authorization { users: [ { user: u, password: p, permissions: { publish: { deny:
 
 
 @pytest.fixture
-def pushing() -> Iterator[Context]:
+def pushing():
     """A user who may make consumers and not pull from them."""
     with run_server(config=PUSHING) as server:
         yield Context(url=server.url, user="u", password="p")
 
 
-async def test_pulling_is_asked_for(pushing: Context) -> None:
+async def test_pulling_is_asked_for(pushing):
     async with kvctl.connect(pushing) as client:
         found = {item.action: item for item in await probe(client.api)}
     assert [name for name, item in found.items() if not item.allowed] == ["receive what is listed"]
@@ -36,7 +34,7 @@ async def test_pulling_is_asked_for(pushing: Context) -> None:
     assert found["receive what is listed"].subject == "$JS.API.CONSUMER.MSG.NEXT.KV_BUCKET.KEY"
 
 
-async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server: Server) -> None:
+async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("B")
         before = raw.api("STREAM.LIST")["streams"][0]["state"]
@@ -52,7 +50,7 @@ async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server:
     assert [line for line in log.splitlines() if "[WRN]" in line or "[ERR]" in line] == []
 
 
-async def test_silence_in_a_cluster_is_unknown_after_a_second(cluster: Lab) -> None:
+async def test_silence_in_a_cluster_is_unknown_after_a_second(cluster):
     async with kvctl.connect(replace(cluster.contexts["cluster"], name=None)) as client:
         begun = time.monotonic()
         found = {item.action: item for item in await probe(client.api)}

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -21,7 +20,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import PublishWindow, Unmatched, publish
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from kvctl.wire import publish_frame
 from tests.support.raw import RawClient
 
@@ -59,21 +58,19 @@ class Responder(threading.Thread):
 
 
 @pytest.fixture
-def busy(server: Server) -> Iterator[list[Responder]]:
+def busy(server):
     running: list[Responder] = []
     yield running
     for responder in running:
         responder.end()
 
 
-async def test_stream_that_is_busy_is_asked_again(server: Server, client: kvctl.Client, busy: list[Responder]) -> None:
+async def test_stream_that_is_busy_is_asked_again(server, client, busy):
     busy.append(Responder(server.url, "busy.for.a.moment", 3))
     assert await publish(client.connection, "busy.for.a.moment", b"") == 4
 
 
-async def test_stream_that_stays_busy_is_unreachable_and_no_conflict(
-    server: Server, client: kvctl.Client, busy: list[Responder]
-) -> None:
+async def test_stream_that_stays_busy_is_unreachable_and_no_conflict(server, client, busy):
     busy.append(Responder(server.url, "busy.for.ever", 10**9))
     with pytest.raises(UnreachableError, match="busy with another one; nothing was written") as caught:
         async with asyncio.timeout(30):
@@ -103,7 +100,7 @@ class Sent:
 
 
 class TestRuns:
-    async def test_all_stored_messages_have_their_sequences(self, client: kvctl.Client, bucket_name: str) -> None:
+    async def test_all_stored_messages_have_their_sequences(self, client, bucket_name):
         await client.create_bucket(bucket_name)
         writes: list[bytes] = []
         write = client.connection.write
@@ -114,7 +111,7 @@ class TestRuns:
         assert not sent.failed
         assert sum(data.startswith(b"PUB") for data in writes) == 12  # one write for each run
 
-    async def test_run_of_which_some_are_refused_is_unmatched(self, client: kvctl.Client, bucket_name: str) -> None:
+    async def test_run_of_which_some_are_refused_is_unmatched(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, max_bytes=10_000)
         sent = Sent(client)
         await sent.send(f"$KV.{bucket_name}.", [range(10), range(10, 250), range(250, 300)], size=100)
@@ -125,14 +122,14 @@ class TestRuns:
         assert {type(sent.failed[tag]) for tag in range(250, 300)} == {ServerError}
         assert len(sent.failed) == 290
 
-    async def test_messages_to_no_stream_are_known_not_to_be_stored(self, client: kvctl.Client) -> None:
+    async def test_messages_to_no_stream_are_known_not_to_be_stored(self, client):
         sent = Sent(client)
         await sent.send("nobody.listens.", [range(250), range(250, 500)])
         assert not sent.stored
         assert {type(error) for error in sent.failed.values()} == {NoResponders}
         assert len(sent.failed) == 500
 
-    async def test_denied_messages_are_named_among_stored_ones(self, denying: Server) -> None:
+    async def test_denied_messages_are_named_among_stored_ones(self, denying):
         async with kvctl.connect(denying.url) as client:
             await client.create_bucket("B")
             sent = Sent(client)
@@ -142,7 +139,7 @@ class TestRuns:
             assert {type(error) for error in sent.failed.values()} == {PermissionDenied}
             assert [tag for tag, _ in sorted(sent.stored)] == [tag for tag in range(300) if tag not in denied]
 
-    async def test_cut_connection_fails_the_run(self, client: kvctl.Client, bucket_name: str) -> None:
+    async def test_cut_connection_fails_the_run(self, client, bucket_name):
         await client.create_bucket(bucket_name)
         sent = Sent(client)
         with suppress(NoServer):
@@ -155,9 +152,7 @@ class TestRuns:
         assert sent.failed.keys() == set(range(250))
         assert all(isinstance(error, ConnectionLost) for error in sent.failed.values())
 
-    async def test_run_does_not_overtake_those_of_a_lost_connection(
-        self, client: kvctl.Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_run_does_not_overtake_those_of_a_lost_connection(self, client, bucket_name, monkeypatch):
         bucket = await client.create_bucket(bucket_name)
         collect, connection = PublishWindow._collect, client.connection
 
@@ -174,7 +169,7 @@ class TestRuns:
         assert {type(sent.failed[tag]) for tag in range(500)} == {ConnectionLost}
         assert (await bucket.status()).values <= 250
 
-    async def test_key_is_not_taken_for_a_denied_one_in_another_case(self, denying: Server) -> None:
+    async def test_key_is_not_taken_for_a_denied_one_in_another_case(self, denying):
         async with kvctl.connect(denying.url) as client:
             bucket = await client.create_bucket("LETTERS")
             await bucket.put("k", b"")  # resolves the name
@@ -184,7 +179,7 @@ class TestRuns:
 
 
 @pytest.fixture(scope="module")
-def denying() -> Iterator[Server]:
+def denying():
     """Server whose account may not publish some keys."""
     config = """
     port: @client@, jetstream {store_dir: "@store@"}

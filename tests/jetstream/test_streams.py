@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import Client
 from kvctl.errors import ConflictError, NotFoundError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
-from kvctl.server import Server
 from tests.support.raw import RawClient
 
 
@@ -16,7 +14,7 @@ def config(name: str, **settings: Any) -> dict[str, Any]:
     return {"name": name, "subjects": [f"{name}.>"], "storage": "memory", **settings}
 
 
-async def test_thousands_are_listed_page_by_page(own_server: Server) -> None:
+async def test_thousands_are_listed_page_by_page(own_server):
     count = 1100  # names come by 1,024, infos by 256
     with RawClient(own_server.url) as raw:
         for number in range(count):
@@ -34,9 +32,7 @@ async def test_thousands_are_listed_page_by_page(own_server: Server) -> None:
         assert found == [("S5", "S5"), ("NONE", None), ("S3", "S3")]
 
 
-async def test_names_are_complete_though_streams_are_deleted_between_pages(
-    own_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_names_are_complete_though_streams_are_deleted_between_pages(own_server, monkeypatch):
     with RawClient(own_server.url) as raw:
         for number in range(1100):
             assert "error" not in raw.api(f"STREAM.CREATE.S{number:04}", config(f"S{number:04}"))
@@ -57,20 +53,20 @@ async def test_names_are_complete_though_streams_are_deleted_between_pages(
     assert names == [f"S{number:04}" for number in range(50, 1100)]
 
 
-async def test_an_account_without_streams_has_none(own_server: Server) -> None:
+async def test_an_account_without_streams_has_none(own_server):
     async with kvctl.connect(own_server.url) as client:
         assert await streams.names(client.api) == []
         assert (await streams.listing(client.api)).complete() == ()
 
 
-def test_a_listing_without_an_answer_of_each_stream_is_not_complete() -> None:
+def test_a_listing_without_an_answer_of_each_stream_is_not_complete():
     listed = streams.Listing(({"config": {"name": "A"}},), {"M": None, "KV_B": None})
     with pytest.raises(StreamOffline, match="`KV_B`, `M`") as caught:
         listed.complete()
     assert (caught.value.streams, caught.value.exit_code) == (("KV_B", "M"), 5)
 
 
-async def test_one_is_made_found_changed_and_deleted(client: Client, bucket_name: str) -> None:
+async def test_one_is_made_found_changed_and_deleted(client, bucket_name):
     api, wanted = client.api, config(bucket_name)
     assert await streams.find(api, bucket_name) is None
     made = await streams.create(api, wanted)
@@ -86,7 +82,7 @@ async def test_one_is_made_found_changed_and_deleted(client: Client, bucket_name
             await attempt
 
 
-async def test_messages_are_counted_purged_and_deleted(raw: RawClient, client: Client, bucket_name: str) -> None:
+async def test_messages_are_counted_purged_and_deleted(raw, client, bucket_name):
     await streams.create(client.api, config(bucket_name))
     for number in range(10):
         raw.request(f"{bucket_name}.{'ab'[number % 2]}.x")

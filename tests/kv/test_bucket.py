@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Operation
+from kvctl import Bucket, Operation
 from kvctl.errors import (
     BucketNotFound,
     KeyExists,
@@ -21,22 +21,19 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.labs import Lab
-from kvctl.server import Server
-from tests.support.raw import RawClient
 from tests.support.waiting import until_async
 
 SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     """An empty bucket that keeps five revisions of each key."""
     return await client.create_bucket(bucket_name, history=5)
 
 
 @pytest.fixture
-async def expiring(client: Client, bucket_name: str) -> Bucket:
+async def expiring(client, bucket_name):
     """An empty bucket whose keys may have a ttl, and leave markers. With more history the server makes it longer."""
     return await client.create_bucket(bucket_name, marker_ttl=60 * SECOND)
 
@@ -53,21 +50,21 @@ async def gone(bucket: Bucket, key: str) -> None:
 
 class TestGet:
     @pytest.mark.parametrize("value", [b"", b"x", b"\x00\xff\r\n", b"x" * 100_000])
-    async def test_gives_the_exact_bytes(self, bucket: Bucket, value: bytes) -> None:
+    async def test_gives_the_exact_bytes(self, bucket, value):
         revision = await bucket.put("a.b", value)
         entry = await bucket.get("a.b")
         assert (entry.bucket, entry.key, entry.value, entry.revision) == (bucket.name, "a.b", value, revision)
         assert (entry.operation, entry.reason) == (Operation.PUT, None)
         assert abs(entry.created.timestamp() - time.time()) < 60
 
-    async def test_a_key_never_written_is_not_found(self, bucket: Bucket) -> None:
+    async def test_a_key_never_written_is_not_found(self, bucket):
         with pytest.raises(KeyNotFound, match="`nope` is not in bucket") as caught:
             await bucket.get("nope")
         assert caught.value.exit_code == 3
         assert await bucket.last_entry("nope") is None
 
     @pytest.mark.guarantee("reading-5")
-    async def test_a_deleted_or_purged_key_is_not_found_and_the_hint_says_when(self, bucket: Bucket) -> None:
+    async def test_a_deleted_or_purged_key_is_not_found_and_the_hint_says_when(self, bucket):
         for key, remove, word in (("d", bucket.delete, "deleted"), ("p", bucket.purge, "purged")):
             await bucket.put(key, b"x")
             revision = await remove(key)
@@ -76,16 +73,14 @@ class TestGet:
             assert f"was {word} at 20" in str(caught.value.hint)
             assert f"revision {revision}" in str(caught.value.hint)
 
-    async def test_a_missing_bucket_is_not_found_and_a_near_one_named(
-        self, client: Client, unique: Callable[..., str]
-    ) -> None:
+    async def test_a_missing_bucket_is_not_found_and_a_near_one_named(self, client, unique):
         name = unique("Invoices")
         await client.create_bucket(name)
         with pytest.raises(BucketNotFound, match=f"`{name}x` does not exist") as caught:
             await client.bucket(f"{name}x").get("k")
         assert f"Did you mean `{name}`?" in str(caught.value.hint)
 
-    async def test_a_revision_gives_the_value_it_had(self, bucket: Bucket) -> None:
+    async def test_a_revision_gives_the_value_it_had(self, bucket):
         first, second = await bucket.put("k", b"1"), await bucket.put("k", b"2")
         other = await bucket.put("other", b"3")
         for leader in (False, True):
@@ -97,17 +92,17 @@ class TestGet:
         with pytest.raises(UsageError):
             await bucket.get("k", revision=0)
 
-    async def test_revision_of_a_deletion_is_not_a_value(self, bucket: Bucket) -> None:
+    async def test_revision_of_a_deletion_is_not_a_value(self, bucket):
         await bucket.put("k", b"1")
         with pytest.raises(KeyNotFound):
             await bucket.get("k", revision=await bucket.delete("k"))
 
-    async def test_a_prefix_of_a_key_is_another_key(self, bucket: Bucket) -> None:
+    async def test_a_prefix_of_a_key_is_another_key(self, bucket):
         await bucket.put("a.b", b"x")
         with pytest.raises(KeyNotFound):
             await bucket.get("a")
 
-    async def test_headers_that_look_like_the_servers_change_nothing(self, raw: RawClient, bucket: Bucket) -> None:
+    async def test_headers_that_look_like_the_servers_change_nothing(self, raw, bucket):
         forged = {
             "Nats-Sequence": "999",
             "Nats-Subject": "$KV.X.y",
@@ -123,9 +118,7 @@ class TestGet:
 
 class TestPut:
     @pytest.mark.guarantee("writing-9")
-    async def test_a_value_over_the_servers_limit_is_refused_before_it_is_sent(
-        self, bucket: Bucket, client: Client
-    ) -> None:
+    async def test_a_value_over_the_servers_limit_is_refused_before_it_is_sent(self, bucket, client):
         limit = client.connection.max_payload
         with pytest.raises(UsageError, match=f"the server's limit is {limit}"):
             await bucket.put("k", b"x" * (limit + 1))
@@ -134,16 +127,14 @@ class TestPut:
         await bucket.put("k", b"x" * limit)
         assert client.connection.epoch == 0
 
-    async def test_a_value_over_the_buckets_limit_is_refused_by_the_server(
-        self, client: Client, bucket_name: str
-    ) -> None:
+    async def test_a_value_over_the_buckets_limit_is_refused_by_the_server(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, max_value_size=100)
         with pytest.raises(ServerError) as caught:
             await bucket.put("k", b"x" * 101)
         assert caught.value.err_code == 10054
         assert "--max-value-size" in str(caught.value.hint)
 
-    async def test_a_full_bucket_says_so_and_still_takes_what_is_there(self, client: Client, bucket_name: str) -> None:
+    async def test_a_full_bucket_says_so_and_still_takes_what_is_there(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, max_bytes=2000)
         await bucket.put("k", b"x" * 1000)
         with pytest.raises(ServerError) as caught:
@@ -154,7 +145,7 @@ class TestPut:
         await bucket.delete("k")
 
     @pytest.mark.guarantee("writing-16")
-    async def test_a_key_too_long_to_be_asked_for_is_refused(self, bucket: Bucket) -> None:
+    async def test_a_key_too_long_to_be_asked_for_is_refused(self, bucket):
         key = "k" * 3800
         await bucket.put(key, b"x")
         assert (await bucket.get(key)).value == b"x"
@@ -164,7 +155,7 @@ class TestPut:
 
     @pytest.mark.guarantee("writing-8")
     @pytest.mark.parametrize("key", ["a.*", ">", "a b", "_kv.x", "a..b", "a\n"])
-    async def test_invalid_key_is_refused_before_it_is_sent(self, bucket: Bucket, key: str) -> None:
+    async def test_invalid_key_is_refused_before_it_is_sent(self, bucket, key):
         writes = (
             bucket.put(key, b""),
             bucket.create(key, b""),
@@ -177,7 +168,7 @@ class TestPut:
                 await attempt
         assert (await bucket.status()).values == 0
 
-    async def test_a_missing_bucket_is_not_found(self, client: Client, bucket_name: str) -> None:
+    async def test_a_missing_bucket_is_not_found(self, client, bucket_name):
         bucket = client.bucket(bucket_name)
         for attempt in (
             bucket.put("k", b""),
@@ -189,7 +180,7 @@ class TestPut:
             with pytest.raises(BucketNotFound):
                 await attempt
 
-    async def test_a_handle_finds_a_bucket_made_after_it(self, client: Client, bucket_name: str) -> None:
+    async def test_a_handle_finds_a_bucket_made_after_it(self, client, bucket_name):
         handle = client.bucket(bucket_name)
         with pytest.raises(BucketNotFound):
             await handle.put("k", b"1")
@@ -199,7 +190,7 @@ class TestPut:
 
 class TestCreate:
     @pytest.mark.guarantee("writing-5")
-    async def test_create_writes_a_new_key_and_refuses_a_live_one(self, bucket: Bucket) -> None:
+    async def test_create_writes_a_new_key_and_refuses_a_live_one(self, bucket):
         revision = await bucket.create("k", b"1")
         with pytest.raises(KeyExists, match="`k` already exists") as caught:
             await bucket.create("k", b"2")
@@ -207,14 +198,14 @@ class TestCreate:
         assert (await bucket.get("k")).value == b"1"
 
     @pytest.mark.parametrize("remove", [Bucket.delete, Bucket.purge])
-    async def test_succeeds_over_a_deletion(self, bucket: Bucket, remove: Callable[..., object]) -> None:
+    async def test_succeeds_over_a_deletion(self, bucket, remove):
         await bucket.put("k", b"1")
         await remove(bucket, "k")  # type: ignore[misc]
         await bucket.create("k", b"2")
         assert (await bucket.get("k")).value == b"2"
 
     @pytest.mark.guarantee("writing-5")
-    async def test_succeeds_over_an_expired_keys_marker(self, expiring: Bucket) -> None:
+    async def test_succeeds_over_an_expired_keys_marker(self, expiring):
         await expiring.create("k", b"1", ttl=SECOND)
         await gone(expiring, "k")
         marker = await expiring.last_entry("k")
@@ -222,21 +213,21 @@ class TestCreate:
         assert (marker.operation, marker.reason) == (Operation.PURGE, "MaxAge")
         assert await expiring.create("k", b"2") > marker.revision
 
-    async def test_succeeds_over_a_max_age_marker(self, client: Client, bucket_name: str) -> None:
+    async def test_succeeds_over_a_max_age_marker(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, ttl=SECOND, marker_ttl=60 * SECOND)
         await bucket.put("k", b"1")
         await gone(bucket, "k")
         assert (await bucket.last_entry("k")) is not None
         await bucket.create("k", b"2")
 
-    async def test_succeeds_once_the_key_has_expired_without_a_marker(self, client: Client, bucket_name: str) -> None:
+    async def test_succeeds_once_the_key_has_expired_without_a_marker(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, ttl=SECOND)
         await bucket.create("k", b"1")
         await gone(bucket, "k")
         await bucket.create("k", b"2")
 
     @pytest.mark.guarantee("writing-5", by="race")
-    async def test_one_of_many_concurrent_creates_succeeds(self, bucket: Bucket) -> None:
+    async def test_one_of_many_concurrent_creates_succeeds(self, bucket):
         results = await asyncio.gather(
             *(bucket.create("k", b"%d" % number) for number in range(20)), return_exceptions=True
         )
@@ -247,20 +238,20 @@ class TestCreate:
 
 class TestUpdate:
     @pytest.mark.guarantee("writing-6")
-    async def test_succeeds_on_the_last_revision_only(self, bucket: Bucket) -> None:
+    async def test_succeeds_on_the_last_revision_only(self, bucket):
         first = await bucket.put("k", b"1")
         second = await bucket.update("k", b"2", first)
         with pytest.raises(WrongRevision, match=f"`k` is at revision {second}, not {first}") as caught:
             await bucket.update("k", b"3", first)
         assert (caught.value.found, caught.value.exit_code) == (second, 4)
 
-    async def test_zero_means_never_written(self, bucket: Bucket) -> None:
+    async def test_zero_means_never_written(self, bucket):
         revision = await bucket.update("k", b"1", 0)
         with pytest.raises(WrongRevision) as caught:
             await bucket.update("k", b"2", 0)
         assert caught.value.found == revision
 
-    async def test_a_deletion_counts_as_a_revision(self, bucket: Bucket) -> None:
+    async def test_a_deletion_counts_as_a_revision(self, bucket):
         first = await bucket.put("k", b"1")
         marker = await bucket.delete("k")
         with pytest.raises(WrongRevision) as caught:
@@ -268,15 +259,13 @@ class TestUpdate:
         assert caught.value.found == marker
         assert await bucket.update("k", b"2", marker) == marker + 1
 
-    async def test_a_key_never_written_has_no_revision(self, bucket: Bucket) -> None:
+    async def test_a_key_never_written_has_no_revision(self, bucket):
         with pytest.raises(WrongRevision) as caught:
             await bucket.update("k", b"1", 7)
         assert caught.value.found == 0
 
     @pytest.mark.guarantee("writing-7", by="race")
-    async def test_writers_on_a_cluster_never_hear_that_it_is_busy(
-        self, cluster: Lab, unique: Callable[..., str]
-    ) -> None:
+    async def test_writers_on_a_cluster_never_hear_that_it_is_busy(self, cluster, unique):
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
             bucket = await client.create_bucket(unique(), replicas=3, history=64)
             await bucket.put("n", b"0")
@@ -298,14 +287,14 @@ class TestUpdate:
 
 
 class TestDelete:
-    async def test_keeps_the_history_and_marks_its_end(self, bucket: Bucket) -> None:
+    async def test_keeps_the_history_and_marks_its_end(self, bucket):
         await bucket.put("k", b"1")
         revision = await bucket.delete("k")
         entries = [entry async for entry in bucket.history("k")]
         assert [(entry.operation, entry.value) for entry in entries] == [(Operation.PUT, b"1"), (Operation.DEL, b"")]
         assert entries[-1].revision == revision == await bucket.last_revision("k")
 
-    async def test_delete_writes_nothing_for_a_missing_key(self, bucket: Bucket) -> None:
+    async def test_delete_writes_nothing_for_a_missing_key(self, bucket):
         with pytest.raises(KeyNotFound, match="`k` is not in bucket"):
             await bucket.delete("k")
         await bucket.put("k", b"1")
@@ -315,7 +304,7 @@ class TestDelete:
         assert (await bucket.status()).last_revision == marker
 
     @pytest.mark.guarantee("writing-6")
-    async def test_on_condition(self, bucket: Bucket) -> None:
+    async def test_on_condition(self, bucket):
         first = await bucket.put("k", b"1")
         second = await bucket.put("k", b"2")
         with pytest.raises(WrongRevision) as caught:
@@ -325,7 +314,7 @@ class TestDelete:
 
 
 class TestPurge:
-    async def test_erases_the_history_but_its_own_mark(self, bucket: Bucket) -> None:
+    async def test_erases_the_history_but_its_own_mark(self, bucket):
         for value in (b"1", b"2"):
             await bucket.put("k", value)
         await bucket.put("other", b"x")
@@ -333,25 +322,25 @@ class TestPurge:
         assert [entry.operation async for entry in bucket.history("k")] == [Operation.PURGE]
         assert (await bucket.get("other")).value == b"x"
 
-    async def test_purge_of_a_deleted_key(self, bucket: Bucket) -> None:
+    async def test_purge_of_a_deleted_key(self, bucket):
         await bucket.put("k", b"1")
         await bucket.delete("k")
         await bucket.purge("k")
         assert [entry.operation async for entry in bucket.history("k")] == [Operation.PURGE]
 
-    async def test_purge_of_a_key_never_written_writes_nothing(self, bucket: Bucket) -> None:
+    async def test_purge_of_a_key_never_written_writes_nothing(self, bucket):
         with pytest.raises(KeyNotFound):
             await bucket.purge("k")
         assert (await bucket.status()).values == 0
 
     @pytest.mark.guarantee("writing-6")
-    async def test_on_condition(self, bucket: Bucket) -> None:
+    async def test_on_condition(self, bucket):
         revision = await bucket.put("k", b"1")
         with pytest.raises(WrongRevision):
             await bucket.purge("k", revision=revision + 1)
         await bucket.purge("k", revision=revision)
 
-    async def test_its_mark_goes_with_its_ttl(self, expiring: Bucket) -> None:
+    async def test_its_mark_goes_with_its_ttl(self, expiring):
         await expiring.put("k", b"1")
         await expiring.purge("k", ttl=SECOND)
 
@@ -363,7 +352,7 @@ class TestPurge:
 
 class TestTtl:
     @pytest.mark.guarantee("reading-5")
-    async def test_a_key_lives_as_long_as_it_was_given(self, expiring: Bucket) -> None:
+    async def test_a_key_lives_as_long_as_it_was_given(self, expiring):
         await expiring.create("long", b"1", ttl=3600 * SECOND)
         assert (await expiring.get("long")).ttl == 3600 * SECOND
         await expiring.create("k", b"1", ttl=SECOND)
@@ -373,16 +362,16 @@ class TestTtl:
         assert "It expired at 20" in str(caught.value.hint)
 
     @pytest.mark.parametrize("ttl", [timedelta(), timedelta(milliseconds=999), -SECOND])
-    async def test_less_than_a_second_is_refused(self, expiring: Bucket, ttl: timedelta) -> None:
+    async def test_less_than_a_second_is_refused(self, expiring, ttl):
         for attempt in (expiring.create("k", b"1", ttl=ttl), expiring.update("k", b"1", 0, ttl=ttl)):
             with pytest.raises(UsageError, match="at least 1 second"):
                 await attempt
 
-    async def test_parts_of_a_second_are_kept(self, expiring: Bucket) -> None:
+    async def test_parts_of_a_second_are_kept(self, expiring):
         await expiring.create("k", b"1", ttl=timedelta(seconds=90.5))
         assert (await expiring.get("k")).ttl == timedelta(seconds=90.5)
 
-    async def test_a_bucket_without_them_says_how_to_have_them(self, bucket: Bucket) -> None:
+    async def test_a_bucket_without_them_says_how_to_have_them(self, bucket):
         with pytest.raises(ServerError) as caught:
             await bucket.create("k", b"1", ttl=60 * SECOND)
         assert caught.value.err_code == 10166
@@ -390,19 +379,19 @@ class TestTtl:
 
 
 class TestRevert:
-    async def test_revert_writes_the_old_value_again(self, bucket: Bucket) -> None:
+    async def test_revert_writes_the_old_value_again(self, bucket):
         first = await bucket.put("k", b"1")
         await bucket.put("k", b"2")
         assert await bucket.revert("k", first) == first + 2
         assert (await bucket.get("k")).value == b"1"
 
-    async def test_brings_a_deleted_key_back(self, bucket: Bucket) -> None:
+    async def test_brings_a_deleted_key_back(self, bucket):
         first = await bucket.put("k", b"1")
         await bucket.delete("k")
         await bucket.revert("k", first)
         assert (await bucket.get("k")).value == b"1"
 
-    async def test_revert_to_an_evicted_revision_writes_nothing(self, bucket: Bucket) -> None:
+    async def test_revert_to_an_evicted_revision_writes_nothing(self, bucket):
         revision = await bucket.put("k", b"1")
         with pytest.raises(RevisionNotFound):
             await bucket.revert("k", revision + 5)
@@ -411,7 +400,7 @@ class TestRevert:
 
 class TestReadOnly:
     @pytest.mark.guarantee("writing-11")
-    async def test_read_only_handle_refuses_every_write_before_it_is_sent(self, client: Client, bucket: Bucket) -> None:
+    async def test_read_only_handle_refuses_every_write_before_it_is_sent(self, client, bucket):
         await bucket.put("k", b"1")
         handle = client.bucket(bucket.name, read_only=True)
         assert (await handle.get("k")).value == b"1"
@@ -424,7 +413,7 @@ class TestReadOnly:
                 await attempt
         assert (await bucket.status()).last_revision == 1
 
-    async def test_read_only_connection_refuses_every_write(self, server: Server, bucket: Bucket) -> None:
+    async def test_read_only_connection_refuses_every_write(self, server, bucket):
         async with kvctl.connect(server.url, read_only=True) as reader:
             with pytest.raises(ReadOnly):
                 await reader.bucket(bucket.name).put("k", b"")
@@ -438,11 +427,11 @@ class TestWithoutDirectGet:
     """Buckets as nats-py makes them: the direct API answers 503."""
 
     @pytest.fixture
-    async def plain(self, raw: RawClient, client: Client, bucket_name: str) -> Bucket:
+    async def plain(self, raw, client, bucket_name):
         raw.create_bucket(bucket_name, allow_direct=False, max_msgs_per_subject=5)
         return client.bucket(bucket_name)
 
-    async def test_reads_go_to_the_leader(self, plain: Bucket) -> None:
+    async def test_reads_go_to_the_leader(self, plain):
         first = await plain.put("k", b"1")
         await plain.put("k", b"2")
         assert (await plain.get("k")).value == b"2"
@@ -451,7 +440,7 @@ class TestWithoutDirectGet:
         with pytest.raises(KeyNotFound):
             await plain.get("nope")
 
-    async def test_many_keys_and_listings(self, plain: Bucket) -> None:
+    async def test_many_keys_and_listings(self, plain):
         await plain.put_many((f"k.{number}", b"%d" % number) for number in range(300))
         found = await plain.get_many([f"k.{number}" for number in range(301)])
         assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(300)), None]
@@ -463,12 +452,12 @@ class TestReadYourWrites:
     """A handle's reads never show less than it has written, whichever replica answers."""
 
     @pytest.mark.guarantee("reading-1")
-    async def test_with_three_replicas(self, cluster: Lab, unique: Callable[..., str]) -> None:
+    async def test_with_three_replicas(self, cluster, unique):
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
             await _write_and_read(await client.create_bucket(unique(), replicas=3))
 
     @pytest.mark.guarantee("reading-1")
-    async def test_with_a_mirror_that_answers_too(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+    async def test_with_a_mirror_that_answers_too(self, raw, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         answer = raw.api(
             f"STREAM.CREATE.M{bucket_name}",
@@ -484,7 +473,7 @@ class TestReadYourWrites:
         await until_async(the_mirror_answers, what="answer of the mirror")
         await _write_and_read(bucket)
 
-    async def test_on_a_mirrors_name(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+    async def test_on_a_mirrors_name(self, raw, client, bucket_name):
         await client.create_bucket(bucket_name)
         config = {"name": f"M{bucket_name}", "mirror": {"name": f"KV_{bucket_name}"}, "storage": "file"}
         assert "error" not in raw.api(f"STREAM.CREATE.M{bucket_name}", {**config, "max_msgs_per_subject": 1})
@@ -507,7 +496,7 @@ async def _write_and_read(bucket: Bucket) -> None:
 
 
 class TestPutWhile:
-    async def test_put_while_writes_only_while_the_other_key_is_unchanged(self, bucket: Bucket) -> None:
+    async def test_put_while_writes_only_while_the_other_key_is_unchanged(self, bucket):
         revision = await bucket.put("fence", b"1")
         made = await bucket.put_while("key", b"v", "fence", revision)
         assert (await bucket.get("key")).revision == made
@@ -522,7 +511,7 @@ class TestAStreamThatIsNoBucket:
     """It is named like one, and takes other subjects."""
 
     @pytest.mark.parametrize("subject", ["foo", "foo.>", "$KV.other.>", "$KV"])
-    async def test_every_use_names_it(self, client: Client, raw: RawClient, bucket_name: str, subject: str) -> None:
+    async def test_every_use_names_it(self, client, raw, bucket_name, subject):
         subject = subject if subject.startswith("$") else f"{bucket_name}.{subject}"
         raw.api(
             f"STREAM.CREATE.KV_{bucket_name}",
@@ -541,9 +530,7 @@ class TestAStreamThatIsNoBucket:
                 await use(client.bucket(bucket.name))
         raw.api(f"STREAM.DELETE.KV_{bucket_name}", {})
 
-    async def test_one_that_takes_some_of_the_keys_is_read(
-        self, client: Client, raw: RawClient, bucket_name: str
-    ) -> None:
+    async def test_one_that_takes_some_of_the_keys_is_read(self, client, raw, bucket_name):
         raw.api(
             f"STREAM.CREATE.KV_{bucket_name}",
             {"name": f"KV_{bucket_name}", "subjects": [f"$KV.{bucket_name}.a.*"], "storage": "memory"},

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,6 @@ from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind, Republish
 from kvctl.kv.config_edit import SETTINGS
 from kvctl.kv.transaction.transaction import Transaction
-from kvctl.labs import Lab
 from kvctl.server import Server
 from kvctl.topology.model import Mirror, Origin
 from tests.support.raw import RawClient
@@ -51,7 +50,7 @@ def stop(server: Server) -> None:
 
 
 @pytest.mark.guarantee("buckets-7")
-async def test_a_new_bucket_is_the_adr_s_stream(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_a_new_bucket_is_the_adr_s_stream(client, raw, bucket_name):
     wanted = BucketConfig(bucket_name)
     made = await catalog.create(client.api, wanted)
     assert made.created
@@ -60,7 +59,7 @@ async def test_a_new_bucket_is_the_adr_s_stream(client: kvctl.Client, raw: RawCl
     assert not any(found[name] for name in ("mirror_direct", "sealed", "deny_purge", "allow_msg_ttl"))
 
 
-async def test_every_setting_arrives(client: kvctl.Client, bucket_name: str) -> None:
+async def test_every_setting_arrives(client, bucket_name):
     wanted = BucketConfig(
         bucket_name, description="d", history=3, ttl=MINUTE, marker_ttl=MINUTE, storage="memory", max_value_size=100,
         max_bytes=1000, compress=True, republish=Republish(f"$KV.{bucket_name}.>", f"copies.{bucket_name}.>"),
@@ -73,7 +72,7 @@ async def test_every_setting_arrives(client: kvctl.Client, bucket_name: str) -> 
 
 
 @pytest.mark.guarantee("buckets-2")
-async def test_creating_an_equal_bucket_again_succeeds_without_change(client: kvctl.Client, bucket_name: str) -> None:
+async def test_creating_an_equal_bucket_again_succeeds_without_change(client, bucket_name):
     config = BucketConfig(bucket_name, history=2, metadata={"a": "1"})
     first = await catalog.create(client.api, config)
     await client.bucket(bucket_name).put("k", b"v")
@@ -83,9 +82,7 @@ async def test_creating_an_equal_bucket_again_succeeds_without_change(client: kv
     assert again.info["state"]["messages"] == 1
 
 
-async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(
-    client: kvctl.Client, raw: RawClient, bucket_name: str
-) -> None:
+async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(client, raw, bucket_name):
     stream = {**BucketConfig(bucket_name).to_stream(), "discard": "old", "allow_direct": False}
     raw.api(f"STREAM.CREATE.KV_{bucket_name}", stream)
     with pytest.raises(BucketExists) as exists:
@@ -95,7 +92,7 @@ async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(
 
 
 @pytest.mark.guarantee("buckets-6", by="race")
-async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server: Server) -> None:
+async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server):
     """Servers may read the files of the deleted stream into the new one (in about one of twenty rounds)."""
     async with kvctl.connect(own_server.url) as client:
         for number in range(60):
@@ -106,9 +103,7 @@ async def test_a_recreated_bucket_holds_nothing_of_the_deleted_one(own_server: S
 
 
 @pytest.mark.guarantee("buckets-2")
-async def test_another_configuration_is_a_conflict_that_shows_each_field(
-    client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_another_configuration_is_a_conflict_that_shows_each_field(client, bucket_name):
     await client.create_bucket(bucket_name, history=5)
     with pytest.raises(BucketExists) as conflict:
         await client.create_bucket(bucket_name, ttl=MINUTE)
@@ -119,17 +114,13 @@ async def test_another_configuration_is_a_conflict_that_shows_each_field(
     ]
 
 
-async def test_stream_fields_beyond_a_bucket_config_are_compared(
-    client: kvctl.Client, raw: RawClient, bucket_name: str
-) -> None:
+async def test_stream_fields_beyond_a_bucket_config_are_compared(client, raw, bucket_name):
     raw.create_bucket(bucket_name, allow_direct=False)
     with pytest.raises(BucketExists, match="allow_direct: none -> yes"):
         await client.create_bucket(bucket_name)
 
 
-async def test_a_mirror_stream_of_the_name_is_a_conflict(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_a_mirror_stream_of_the_name_is_a_conflict(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
@@ -138,27 +129,25 @@ async def test_a_mirror_stream_of_the_name_is_a_conflict(
     assert f"KV_{mirror}" not in raw.api("STREAM.NAMES")["streams"]
 
 
-async def test_stream_that_is_not_a_bucket_is_a_conflict(
-    client: kvctl.Client, raw: RawClient, bucket_name: str
-) -> None:
+async def test_stream_that_is_not_a_bucket_is_a_conflict(client, raw, bucket_name):
     raw.api(f"STREAM.CREATE.KV_{bucket_name}", {"name": f"KV_{bucket_name}", "subjects": [f"{bucket_name}.>"]})
     with pytest.raises(BucketExists, match="is not a bucket"):
         await client.create_bucket(bucket_name)
 
 
-async def test_racing_creators_agree(client: kvctl.Client, bucket_name: str) -> None:
+async def test_racing_creators_agree(client, bucket_name):
     made = await asyncio.gather(*(catalog.create(client.api, BucketConfig(bucket_name)) for _ in range(10)))
     assert len({creation.info["created"] for creation in made}) == 1
 
 
-async def test_a_creation_without_an_answer_is_read_back(own_server: Server) -> None:
+async def test_a_creation_without_an_answer_is_read_back(own_server):
     async with kvctl.connect(own_server.url) as client:
         wanted = BucketConfig("B").to_stream()
         found = await over_silence(own_server, client, catalog.create_stream(client.api, wanted))
         assert found["config"]["name"] == "KV_B"
 
 
-async def test_a_creation_that_nobody_can_tell_of_is_an_open_outcome(own_server: Server) -> None:
+async def test_a_creation_that_nobody_can_tell_of_is_an_open_outcome(own_server):
     async with kvctl.connect(own_server.url) as client:
         client.connection.timeout = 0.5
         stop(own_server)
@@ -167,7 +156,7 @@ async def test_a_creation_that_nobody_can_tell_of_is_an_open_outcome(own_server:
         own_server.resume()
 
 
-async def test_a_read_only_connection_creates_nothing(server: Server, raw: RawClient, bucket_name: str) -> None:
+async def test_a_read_only_connection_creates_nothing(server, raw, bucket_name):
     async with kvctl.connect(server.url, read_only=True) as client:
         with pytest.raises(ReadOnly):
             await catalog.create(client.api, BucketConfig(bucket_name))
@@ -178,7 +167,7 @@ async def test_a_read_only_connection_creates_nothing(server: Server, raw: RawCl
 
 
 @pytest.mark.guarantee("buckets-3")
-async def test_an_edit_leaves_everything_else_as_it_is(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_an_edit_leaves_everything_else_as_it_is(client, raw, bucket_name):
     raw.create_bucket(
         bucket_name, allow_direct=False, allow_atomic=True, consumer_limits={"max_ack_pending": 7},
         subject_transform={"src": f"$KV.{bucket_name}.a.>", "dest": f"$KV.{bucket_name}.b.>"},
@@ -193,7 +182,7 @@ async def test_an_edit_leaves_everything_else_as_it_is(client: kvctl.Client, raw
     assert config_of(raw, f"KV_{bucket_name}") == before | {"max_msgs_per_subject": 4, "metadata": metadata}
 
 
-async def test_every_field_is_cleared_on_the_server(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_every_field_is_cleared_on_the_server(client, raw, bucket_name):
     await client.create_bucket(
         BucketConfig(
             bucket_name, description="d", history=3, ttl=MINUTE, marker_ttl=MINUTE, max_value_size=100, max_bytes=1000,
@@ -211,9 +200,7 @@ async def test_every_field_is_cleared_on_the_server(client: kvctl.Client, raw: R
     assert found["compression"] == "none"
 
 
-async def test_a_read_only_aggregate_stays_one(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_a_read_only_aggregate_stays_one(client, raw, unique):
     origin, name = unique("O"), unique("A")
     raw.create_bucket(origin)
     transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{name}.>"}]
@@ -227,20 +214,20 @@ async def test_a_read_only_aggregate_stays_one(
         await client.bucket(name).put("k", b"v")
 
 
-async def test_storage_cannot_be_changed(client: kvctl.Client, bucket_name: str) -> None:
+async def test_storage_cannot_be_changed(client, bucket_name):
     await client.create_bucket(bucket_name)
     with pytest.raises(RefusedError, match="storage"):
         await catalog.plan_edit(client.api, bucket_name, {"storage": "memory"})
 
 
-async def test_a_bucket_that_is_not_there_cannot_be_changed(client: kvctl.Client, bucket_name: str) -> None:
+async def test_a_bucket_that_is_not_there_cannot_be_changed(client, bucket_name):
     await client.create_bucket(f"{bucket_name}-payments")
     with pytest.raises(BucketNotFound) as missing:
         await catalog.plan_edit(client.api, f"{bucket_name}-payment", {"history": 2})
     assert f"Did you mean `{bucket_name}-payments`?" in str(missing.value.hint)
 
 
-async def test_update_gives_all_of_the_configuration(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_update_gives_all_of_the_configuration(client, raw, bucket_name):
     raw.create_bucket(bucket_name, metadata={"old": "1"}, description="old", allow_direct=False)
     await client.update_bucket(BucketConfig(bucket_name, history=3, metadata={"new": "2"}))
     found = config_of(raw, f"KV_{bucket_name}")
@@ -250,13 +237,13 @@ async def test_update_gives_all_of_the_configuration(client: kvctl.Client, raw: 
         await client.update_bucket(BucketConfig(f"{bucket_name}-none"))
 
 
-async def test_create_or_update_does_either(client: kvctl.Client, bucket_name: str) -> None:
+async def test_create_or_update_does_either(client, bucket_name):
     for history in (2, 5):
         bucket = await client.create_or_update_bucket(bucket_name, history=history)
         assert (await bucket.status()).history == history
 
 
-async def test_an_edit_without_an_answer_is_read_back(own_server: Server) -> None:
+async def test_an_edit_without_an_answer_is_read_back(own_server):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket("B")
         edit = await catalog.plan_edit(client.api, "B", {"history": 7})
@@ -268,7 +255,7 @@ async def test_an_edit_without_an_answer_is_read_back(own_server: Server) -> Non
 
 
 @pytest.mark.guarantee("buckets-10")
-async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Server) -> None:
+async def test_the_listing_tells_kinds_apart_through_all_pages(own_server):
     with RawClient(own_server.url) as raw:
         plain = {"storage": "memory"}
         for number in range(270):
@@ -298,7 +285,7 @@ async def test_the_listing_tells_kinds_apart_through_all_pages(own_server: Serve
 
 
 @pytest.mark.guarantee("buckets-10")
-async def test_buckets_of_a_dead_server_are_listed_as_offline(own_cluster: Lab) -> None:
+async def test_buckets_of_a_dead_server_are_listed_as_offline(own_cluster):
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         for name, replicas in (("ONE", 1), ("THREE", 3)):
             await client.create_bucket(name, replicas=replicas)
@@ -311,7 +298,7 @@ async def test_buckets_of_a_dead_server_are_listed_as_offline(own_cluster: Lab) 
         assert [status.bucket for status in found.statuses] == ["THREE"]
 
 
-async def test_deleting_removes_the_stream(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_deleting_removes_the_stream(client, raw, bucket_name):
     await client.create_bucket(bucket_name)
     await catalog.delete(client.api, f"KV_{bucket_name}")
     assert raw.api(f"STREAM.INFO.KV_{bucket_name}")["error"]["err_code"] == 10059
@@ -319,7 +306,7 @@ async def test_deleting_removes_the_stream(client: kvctl.Client, raw: RawClient,
         await catalog.delete(client.api, f"KV_{bucket_name}")
 
 
-async def test_a_deletion_without_an_answer_is_read_back(own_server: Server) -> None:
+async def test_a_deletion_without_an_answer_is_read_back(own_server):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket("B")
         await over_silence(own_server, client, catalog.delete(client.api, "KV_B"))
@@ -327,7 +314,7 @@ async def test_a_deletion_without_an_answer_is_read_back(own_server: Server) -> 
 
 
 @pytest.mark.parametrize("name", ["", "a.b", ">", "*"])
-async def test_names_are_checked_before_anything_is_sent(client: kvctl.Client, name: str) -> None:
+async def test_names_are_checked_before_anything_is_sent(client, name):
     with pytest.raises(UsageError):
         await catalog.plan_edit(client.api, name, {"history": 2})
 
@@ -361,7 +348,7 @@ async def _until_led(client: kvctl.Client) -> None:
 # -- sealing -----------------------------------------------------------------------------------------------
 
 
-async def test_sealed_bucket_is_read_and_takes_no_write(client: kvctl.Client, bucket_name: str) -> None:
+async def test_sealed_bucket_is_read_and_takes_no_write(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, history=2, ttl=MINUTE, marker_ttl=MINUTE, atomic=True)
     await bucket.put("k", b"1")
     assert await client.seal_bucket(bucket_name) is True
@@ -382,7 +369,7 @@ async def test_sealed_bucket_is_read_and_takes_no_write(client: kvctl.Client, bu
     await client.delete_bucket(bucket_name)
 
 
-async def test_only_buckets_can_be_sealed(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_only_buckets_can_be_sealed(client, unique):
     origin, mirror = unique("O"), unique("M")
     await client.create_bucket(origin)
     await kvctl.create_mirror(client, Mirror(mirror, Origin(origin)))

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 
 from kvctl.errors import UsageError
@@ -18,17 +16,17 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
-def rendered(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+def rendered(snapshot):
     """Snapshots of rendered JSON."""
     return snapshot.use_extension(JSONSnapshotExtension)
 
 
-def test_a_bucket_without_settings_is_as_the_adr_says(rendered: SnapshotAssertion) -> None:
+def test_a_bucket_without_settings_is_as_the_adr_says(rendered):
     assert BucketConfig("ORDERS").to_stream() == rendered
 
 
 @pytest.mark.guarantee("buckets-7")
-def test_the_adr_s_full_example() -> None:
+def test_the_adr_s_full_example():
     config = BucketConfig(
         "CONFIGURATION",
         history=5,
@@ -60,13 +58,13 @@ def test_the_adr_s_full_example() -> None:
     }
 
 
-def test_the_adr_s_full_example_as_json(rendered: SnapshotAssertion) -> None:
+def test_the_adr_s_full_example_as_json(rendered):
     republish = Republish("repub.>", "dest.>", headers_only=True)
     config = BucketConfig("CONFIGURATION", history=5, compress=True, cluster="clstr", tags=("tag1", "tag2"))
     assert replace(config, republish=republish).to_stream() == rendered
 
 
-def test_everything_at_once(rendered: SnapshotAssertion) -> None:
+def test_everything_at_once(rendered):
     assert EVERYTHING.to_stream() == rendered
 
 
@@ -93,13 +91,13 @@ EVERYTHING = BucketConfig(
 @pytest.mark.parametrize(
     ("ttl", "window"), [(0, 120), (1, 1), (90, 90), (119.5, 119.5), (120, 120), (3600, 120)], ids=str
 )
-def test_the_duplicate_window_is_the_ttl_where_that_is_under_two_minutes(ttl: float, window: float) -> None:
+def test_the_duplicate_window_is_the_ttl_where_that_is_under_two_minutes(ttl, window):
     stream = BucketConfig("B", ttl=timedelta(seconds=ttl)).to_stream()
     assert stream["max_age"] == ttl * 10**9
     assert stream["duplicate_window"] == window * 10**9
 
 
-def test_keys_with_a_ttl_are_allowed_with_the_markers_only() -> None:
+def test_keys_with_a_ttl_are_allowed_with_the_markers_only():
     assert "allow_msg_ttl" not in BucketConfig("B").to_stream()
     stream = BucketConfig("B", marker_ttl=timedelta(hours=1)).to_stream()
     assert (stream["allow_msg_ttl"], stream["subject_delete_marker_ttl"]) == (True, 3600 * 10**9)
@@ -129,14 +127,14 @@ def test_keys_with_a_ttl_are_allowed_with_the_markers_only() -> None:
     ],
     ids=str,
 )
-def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+def test_values_out_of_range_are_refused(settings):
     field = next(iter(settings)).replace("_", "-")
     with pytest.raises(UsageError, match=f"`{field}`"):
         BucketConfig("B", **settings).to_stream()
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "é", "a*", "a\n", "x" * 253])
-def test_bucket_names_are_the_adr_s(name: str) -> None:
+def test_bucket_names_are_the_adr_s(name):
     with pytest.raises(UsageError, match="bucket name"):
         BucketConfig(name).to_stream()
 
@@ -163,20 +161,20 @@ configs = st.builds(
 
 
 @given(configs)
-def test_rendered_configuration_reads_back_the_same(config: BucketConfig) -> None:
+def test_rendered_configuration_reads_back_the_same(config):
     assert BucketConfig.from_stream(config.to_stream()) == config
 
 
-def test_every_setting_reads_back() -> None:
+def test_every_setting_reads_back():
     assert BucketConfig.from_stream(EVERYTHING.to_stream()) == EVERYTHING
 
 
-def test_every_setting_is_a_field() -> None:
+def test_every_setting_is_a_field():
     assert set(EVERYTHING.settings()) == set(FIELDS)
     assert all(EVERYTHING.settings()[name] != default for name, default in FIELDS.items())
 
 
-def test_the_status_is_the_adr_s() -> None:
+def test_the_status_is_the_adr_s():
     stream = BucketConfig("ORDERS", history=5, ttl=90 * SECOND, compress=True).to_stream()
     state = {"messages": 7, "bytes": 512, "last_seq": 9}
     status = BucketStatus.from_info({"config": stream, "state": state, "created": "2026-01-31T12:00:00.123456789Z"})
@@ -186,7 +184,7 @@ def test_the_status_is_the_adr_s() -> None:
     assert status.created_ns % 10**9 == 123456789
 
 
-def test_stream_without_settings_reads_as_a_bucket_without_settings() -> None:
+def test_stream_without_settings_reads_as_a_bucket_without_settings():
     assert BucketConfig.from_stream({"name": "KV_B"}) == BucketConfig("B", history=0)
     zero = {"name": "KV_B", "max_msgs_per_subject": 3, "max_msg_size": 0, "max_bytes": 0}
     assert BucketConfig.from_stream(zero) == BucketConfig("B", history=3)
@@ -194,7 +192,7 @@ def test_stream_without_settings_reads_as_a_bucket_without_settings() -> None:
     assert BucketConfig.from_stream(one) == BucketConfig("B", history=3, max_value_size=1, max_bytes=1, replicas=3)
 
 
-def test_status_of_a_stream_without_settings_has_their_defaults() -> None:
+def test_status_of_a_stream_without_settings_has_their_defaults():
     info = {
         "config": {"name": "S"},
         "state": {"messages": 0, "bytes": 0, "last_seq": 0},

@@ -1,7 +1,6 @@
 """Edits change what was asked for, on whatever configuration is there."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,7 @@ LIVE = {
         ("tags", ("a",)), ("republish", Republish("a.>", "b.>")), ("metadata", {"team": "b"}), ("atomic", True),
     ],
 )  # fmt: skip
-def test_an_edit_changes_nothing_else(field: str, value: Any) -> None:
+def test_an_edit_changes_nothing_else(field, value):
     after = edited(LIVE, {field: value})
     changed = {name for name in {*LIVE, *after} if LIVE.get(name) != after.get(name)}
     assert changed == STREAM_FIELDS[field]
@@ -49,18 +48,18 @@ STREAM_FIELDS = {
 }  # fmt: skip
 
 
-def test_the_configuration_given_is_left_alone() -> None:
+def test_the_configuration_given_is_left_alone():
     before = BucketConfig("B", metadata={"a": "1"}).to_stream()
     edited(before, {"metadata": {"a": "2"}, "history": 3}, ["description"])
     assert before == BucketConfig("B", metadata={"a": "1"}).to_stream()
 
 
-def test_metadata_is_merged() -> None:
+def test_metadata_is_merged():
     after = edited(LIVE, {"metadata": {"owner": "b", "team": "c"}})
     assert after["metadata"] == {"owner": "b", "team": "c", "_nats.ver": "2.15.1", "_nats.level": "5"}
 
 
-def test_cluster_and_tags_do_not_replace_one_another() -> None:
+def test_cluster_and_tags_do_not_replace_one_another():
     placed = edited(edited(LIVE, {"cluster": "lon"}), {"tags": ("ssd",)})
     assert placed["placement"] == {"cluster": "lon", "tags": ["ssd"]}
     assert edited(placed, {}, ["tags"])["placement"] == {"cluster": "lon"}
@@ -68,7 +67,7 @@ def test_cluster_and_tags_do_not_replace_one_another() -> None:
 
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if SETTINGS[field].clearable])
-def test_every_field_can_be_cleared(field: str) -> None:
+def test_every_field_can_be_cleared(field):
     stream = EVERYTHING.to_stream()
     cleared = edited(stream, {}, [field.replace("_", "-")])
     expected = {**EVERYTHING.settings(), field: FIELDS[field]}
@@ -76,12 +75,12 @@ def test_every_field_can_be_cleared(field: str) -> None:
     assert cleared["allow_direct"] is True
 
 
-def test_clearing_markers_keeps_ttls_of_keys() -> None:
+def test_clearing_markers_keeps_ttls_of_keys():
     """Servers refuse to turn allow_msg_ttl off again."""
     assert edited(EVERYTHING.to_stream(), {}, ["marker-ttl"])["allow_msg_ttl"] is True
 
 
-def test_one_entry_of_the_metadata_can_be_cleared() -> None:
+def test_one_entry_of_the_metadata_can_be_cleared():
     after = edited(LIVE, {"metadata": {"a.b-c": "x"}})
     assert edited(after, {}, ["metadata.a.b-c"])["metadata"] == LIVE["metadata"]
     assert edited(LIVE, {}, ["metadata"])["metadata"] == {"_nats.ver": "2.15.1", "_nats.level": "5"}
@@ -90,12 +89,12 @@ def test_one_entry_of_the_metadata_can_be_cleared() -> None:
 @pytest.mark.parametrize(
     "field", ["bogus", "name", "first-revision", "allow-direct", "metadata.nobody", "metadata._nats.ver", ""]
 )
-def test_unknown_field_cannot_be_cleared(field: str) -> None:
+def test_unknown_field_cannot_be_cleared(field):
     with pytest.raises(UsageError):
         edited(LIVE, {}, [field])
 
 
-def test_the_hint_names_every_clearable_field() -> None:
+def test_the_hint_names_every_clearable_field():
     with pytest.raises(UsageError) as refused:
         edited(LIVE, {}, ["bogus"])
     assert all(f"`{field.replace('_', '-')}`" in (refused.value.hint or "") for field in CLEARABLE)
@@ -105,25 +104,25 @@ def test_the_hint_names_every_clearable_field() -> None:
     ("before", "after", "window"),
     [(0, 60, 60), (60, 30, 30), (60, 0, 120), (60, 600, 120), (600, 90, 90), (600, 0, 120), (60, 60, 60)],
 )
-def test_the_duplicate_window_follows_a_ttl_and_comes_back(before: int, after: int, window: int) -> None:
+def test_the_duplicate_window_follows_a_ttl_and_comes_back(before, after, window):
     stream = BucketConfig("B", ttl=timedelta(seconds=before)).to_stream()
     assert edited(stream, {"ttl": timedelta(seconds=after)})["duplicate_window"] == window * 10**9
 
 
-def test_a_window_of_its_own_stays() -> None:
+def test_a_window_of_its_own_stays():
     stream = {**BucketConfig("B").to_stream(), "duplicate_window": 30 * 10**9}
     assert edited(stream, {"ttl": timedelta(hours=1)})["duplicate_window"] == 30 * 10**9
     assert edited(stream, {"history": 2})["duplicate_window"] == 30 * 10**9
 
 
-def test_an_aggregate_gets_no_window_and_no_subjects() -> None:
+def test_an_aggregate_gets_no_window_and_no_subjects():
     """A window would drop entries of one origin as duplicates of another's; subjects would make it writable."""
     stream = {"name": "KV_A", "sources": [{"name": "KV_B"}], "max_msgs_per_subject": 1, "max_age": 0}
     after = edited(stream, {"ttl": timedelta(seconds=60), "history": 2})
     assert after == {**stream, "max_age": 60 * 10**9, "max_msgs_per_subject": 2}
 
 
-def test_headers_only_can_be_switched_alone() -> None:
+def test_headers_only_can_be_switched_alone():
     stream = BucketConfig("B", republish=Republish("a.>", "b.>")).to_stream()
     after = edited(stream, {"republish_headers_only": True})
     assert after["republish"] == {"src": "a.>", "dest": "b.>", "headers_only": True}
@@ -131,7 +130,7 @@ def test_headers_only_can_be_switched_alone() -> None:
         edited(LIVE, {"republish_headers_only": True})
 
 
-def test_unknown_field_cannot_be_set() -> None:
+def test_unknown_field_cannot_be_set():
     with pytest.raises(UsageError, match="`allow_direct` is not a field"):
         edited(LIVE, {"allow_direct": True})
 
@@ -139,7 +138,7 @@ def test_unknown_field_cannot_be_set() -> None:
 # -- differences -------------------------------------------------------------------------------------------
 
 
-def test_differences_speak_a_bucket_s_language() -> None:
+def test_differences_speak_a_bucket_s_language():
     before = BucketConfig("B", metadata={"a": "1"}).to_stream()
     after = EVERYTHING.to_stream() | {"name": "KV_B", "subjects": ["$KV.B.>"]}
     assert {str(difference) for difference in differences(before, after)} == {
@@ -163,12 +162,12 @@ def test_differences_speak_a_bucket_s_language() -> None:
     }
 
 
-def test_a_duration_differs_in_seconds() -> None:
+def test_a_duration_differs_in_seconds():
     found = differences({"max_age": 0}, {"max_age": 90 * 10**9, "duplicate_window": 500_000_000})
     assert found == [Difference("ttl", None, 90), Difference("duplicate_window", None, 0.5)]
 
 
-def test_fields_added_by_servers_are_not_differences() -> None:
+def test_fields_added_by_servers_are_not_differences():
     stream = BucketConfig("B").to_stream()
     found = {
         **stream, "compression": "none", "mirror_direct": False, "sealed": False, "deny_purge": False,
@@ -177,12 +176,12 @@ def test_fields_added_by_servers_are_not_differences() -> None:
     assert differences(stream, found) == []
 
 
-def test_a_field_that_only_newer_servers_have_is_a_difference() -> None:
+def test_a_field_that_only_newer_servers_have_is_a_difference():
     stream = BucketConfig("B").to_stream()
     assert differences(stream, {**stream, "allow_flying": True}) == [Difference("allow_flying", None, True)]
 
 
-def test_a_mark_of_unfinished_work_is_a_difference() -> None:
+def test_a_mark_of_unfinished_work_is_a_difference():
     stream = BucketConfig("B").to_stream()
     marked = {**stream, "metadata": {UNFINISHED: "x"}}
     assert [item.field for item in differences(marked, stream)] == [f"metadata.{UNFINISHED}"]

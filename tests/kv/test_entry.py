@@ -22,6 +22,6 @@ from kvctl.kv.entry import operation_of
         ("KV-Operation: DEL\r\nNats-Marker-Reason: MaxAge", Operation.DEL, None),
     ],
 )
-def test_operation_and_reason_of_a_message(header: str, operation: Operation, reason: str | None) -> None:
+def test_operation_and_reason_of_a_message(header, operation, reason):
     block = f"NATS/1.0\r\n{header}\r\n\r\n".encode() if header else b""
     assert operation_of(block) == (operation, reason)

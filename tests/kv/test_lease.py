@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Context
+from kvctl import Context
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -27,10 +27,7 @@ from kvctl.kv import lease_queue
 from kvctl.kv.lease import Lease, clock
 from kvctl.kv.lease_queue import acquire
 from kvctl.kv.write import conditional_write
-from kvctl.labs import Lab
-from kvctl.server import Server
 from tests.support.patience import quickest
-from tests.support.raw import RawClient
 
 SECOND = timedelta(seconds=1)
 TTL = 60 * SECOND
@@ -38,12 +35,12 @@ TTL = 60 * SECOND
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     return await client.create_bucket(bucket_name, marker_ttl=SECOND)
 
 
 @pytest.fixture
-async def theirs(server: Server, bucket: Bucket) -> AsyncIterator[Bucket]:
+async def theirs(server, bucket):
     """The same bucket over another connection."""
     async with kvctl.connect(server.url) as client:
         yield client.bucket(bucket.name)
@@ -66,7 +63,7 @@ async def refused(expected: type[KvctlError], taking: Awaitable[Lease], lease: L
 
 
 class TestTaking:
-    async def test_the_value_is_the_owner_and_the_ttl_the_leases(self, bucket: Bucket) -> None:
+    async def test_the_value_is_the_owner_and_the_ttl_the_leases(self, bucket):
         before = clock()
         lease = await acquire(bucket, "k", "me", timedelta(seconds=60.5))
         after = clock()
@@ -76,7 +73,7 @@ class TestTaking:
         assert before + 60.5 <= lease.deadline <= after + 60.5
 
     @pytest.mark.guarantee("leases-1", by="race")
-    async def test_one_of_many_owners_holds_the_lease_and_the_others_learn_its_name(self, bucket: Bucket) -> None:
+    async def test_one_of_many_owners_holds_the_lease_and_the_others_learn_its_name(self, bucket):
         results = await asyncio.gather(
             *(acquire(bucket, "k", f"owner {number}", TTL) for number in range(8)), return_exceptions=True
         )
@@ -85,12 +82,12 @@ class TestTaking:
         assert {error.owner for error in refused} == {lease.owner}
         assert (len(refused), refused[0].exit_code) == (7, 4)
 
-    async def test_the_same_owner_is_another_holder(self, bucket: Bucket) -> None:
+    async def test_the_same_owner_is_another_holder(self, bucket):
         await acquire(bucket, "k", "me", TTL)
         with pytest.raises(LeaseHeld):
             await acquire(bucket, "k", "me", TTL)
 
-    async def test_key_written_by_others_counts_as_held(self, bucket: Bucket) -> None:
+    async def test_key_written_by_others_counts_as_held(self, bucket):
         await bucket.put("k", b"x" * 1000)
         with pytest.raises(LeaseHeld) as caught:
             await acquire(bucket, "k", "me", TTL)
@@ -98,9 +95,7 @@ class TestTaking:
 
     @pytest.mark.guarantee("leases-1", by="fault")
     @pytest.mark.parametrize("error", [RequestTimeout("none"), ConnectionLost("cut")])
-    async def test_a_lost_answer_to_anothers_creation_is_not_taken_for_ours(
-        self, bucket: Bucket, theirs: Bucket, monkeypatch: pytest.MonkeyPatch, error: KvctlError
-    ) -> None:
+    async def test_a_lost_answer_to_anothers_creation_is_not_taken_for_ours(self, bucket, theirs, monkeypatch, error):
         publish = conditional_write.publish
 
         async def overtaken(*arguments: Any, **options: Any) -> int:
@@ -112,7 +107,7 @@ class TestTaking:
         with pytest.raises(LeaseHeld):
             await acquire(bucket, "k", "me", TTL)
 
-    async def test_a_lost_answer_to_ones_own_is(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_lost_answer_to_ones_own_is(self, bucket, monkeypatch):
         publish = conditional_write.publish
 
         async def lost(*arguments: Any, **options: Any) -> int:
@@ -124,14 +119,14 @@ class TestTaking:
         lease = await acquire(bucket, "k", "me", TTL)
         assert (lease.token, (await bucket.status()).last_revision) == (1, 1)
 
-    async def test_bucket_without_ttls_is_refused_with_a_hint(self, client: Client, bucket_name: str) -> None:
+    async def test_bucket_without_ttls_is_refused_with_a_hint(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         with pytest.raises(KvctlError, match="does not allow per-key TTLs") as caught:
             await acquire(bucket, "k", "me", TTL)
         assert caught.value.hint == f"Allow them with `kvctl bucket edit {bucket_name} --marker-ttl 1s`"
         assert (await bucket.status()).last_revision == 0
 
-    async def test_impossible_lease_is_refused(self, client: Client, bucket: Bucket, bucket_name: str) -> None:
+    async def test_impossible_lease_is_refused(self, client, bucket, bucket_name):
         with pytest.raises(UsageError, match="at least 1 second"):
             await acquire(bucket, "k", "me", timedelta(milliseconds=999))
         short = await client.create_bucket(f"{bucket_name}S", marker_ttl=SECOND, ttl=TTL)
@@ -140,9 +135,7 @@ class TestTaking:
         with pytest.raises(ReadOnly):
             await acquire(client.bucket(bucket.name, read_only=True), "k", "me", TTL)
 
-    async def test_lease_on_a_mirror_is_held_at_the_origin(
-        self, client: Client, bucket: Bucket, bucket_name: str
-    ) -> None:
+    async def test_lease_on_a_mirror_is_held_at_the_origin(self, client, bucket, bucket_name):
         await kvctl.create_mirror(client, kvctl.Mirror(f"{bucket_name}M", kvctl.Origin(bucket.name)))
         async with client.bucket(f"{bucket_name}M").lease("k", "me"):
             with pytest.raises(LeaseHeld):
@@ -150,7 +143,7 @@ class TestTaking:
 
 
 class TestKeeping:
-    async def test_lease_is_renewed_at_a_third_of_its_ttl(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_lease_is_renewed_at_a_third_of_its_ttl(self, bucket, theirs):
         lease = await acquire(bucket, "k", "me", 4.5 * SECOND)
         first, ends, keeping = lease.revision, [lease.deadline], await kept(lease)
         async with asyncio.timeout(60):
@@ -173,13 +166,13 @@ class TestKeeping:
         ],
         ids=["deleted", "taken", "bucket gone"],
     )
-    async def test_losing_it_is_noticed_at_once(self, bucket: Bucket, theirs: Bucket, what: Any, said: str) -> None:
+    async def test_losing_it_is_noticed_at_once(self, bucket, theirs, what, said):
         keeping = await kept(await acquire(bucket, "k", "me", 600 * SECOND))
         await what(theirs)
         with pytest.raises(LeaseLost, match=said):
             await asyncio.wait_for(keeping, 60)  # its next renewal is in 200 s
 
-    async def test_lease_without_a_server_is_given_up_before_it_expires(self, own_server: Server) -> None:
+    async def test_lease_without_a_server_is_given_up_before_it_expires(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             lease = await acquire(await client.create_bucket("B", marker_ttl=SECOND), "k", "me", 6 * SECOND)
             lease.grace = 3.9
@@ -189,7 +182,7 @@ class TestKeeping:
                 await asyncio.wait_for(keeping, 60)
             assert lease.grace > lease.deadline - clock() > 0
 
-    async def test_a_short_outage_is_survived(self, own_server: Server) -> None:
+    async def test_a_short_outage_is_survived(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             lease = await acquire(await client.create_bucket("B", marker_ttl=SECOND), "k", "me", 60 * SECOND)
             lease.deadline -= 18  # as if taken so long ago: the next renewal is in 2 s
@@ -202,9 +195,7 @@ class TestKeeping:
                     assert not keeping.done()
             keeping.cancel()
 
-    async def test_a_holder_that_was_held_up_does_not_renew(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_holder_that_was_held_up_does_not_renew(self, bucket, monkeypatch):
         """As if stopped: much later by the clock, though the server would still take the renewal."""
         lease = await acquire(bucket, "k", "me", TTL)
         monkeypatch.setattr(leases, "clock", lambda: clock() + 100)
@@ -212,9 +203,7 @@ class TestKeeping:
             await asyncio.wait_for(lease.keep(), 60)
         assert (await bucket.status()).last_revision == 1
 
-    async def test_lost_answer_to_a_renewal_does_not_lose_the_lease(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_lost_answer_to_a_renewal_does_not_lose_the_lease(self, bucket, monkeypatch):
         async def soon(self: Lease, moment: float) -> None:
             await asyncio.sleep(0.1)
 
@@ -239,7 +228,7 @@ class TestKeeping:
         keeping.cancel()
 
     @pytest.mark.slow
-    async def test_lease_survives_the_leaders_death(self, own_cluster: Lab) -> None:
+    async def test_lease_survives_the_leaders_death(self, own_cluster):
         urls = ",".join(server.url for server in own_cluster.servers.values())
         async with kvctl.connect(Context(url=urls)) as client:
             bucket = await client.create_bucket("B", replicas=3, marker_ttl=SECOND)
@@ -258,13 +247,13 @@ class TestKeeping:
 
 class TestWaiting:
     @pytest.fixture
-    def told_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told_only(self, monkeypatch):
         """Who waits does not look by himself for minutes."""
         monkeypatch.setattr(lease_queue, "LOOK_AGAIN", 300.0)
 
     @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")
-    async def test_waiting_owner_wakes_when_the_lease_is_released(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_waiting_owner_wakes_when_the_lease_is_released(self, bucket, theirs):
         async def released() -> float:
             lease = await acquire(bucket, "k", "me", 600 * SECOND)
             told: list[str] = []
@@ -285,9 +274,7 @@ class TestWaiting:
 
     @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")
-    async def test_waiting_owner_wakes_when_the_lease_expires(
-        self, bucket: Bucket, theirs: Bucket, raw: RawClient
-    ) -> None:
+    async def test_waiting_owner_wakes_when_the_lease_expires(self, bucket, theirs, raw):
         """Of a holder that is no kvctl, so that nothing but the server's marker tells."""
 
         async def expired() -> float:
@@ -314,7 +301,7 @@ class TestWaiting:
 
         assert await quickest(expired, 0.2, tries=20) < 0.2
 
-    async def test_the_time_is_up(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_the_time_is_up(self, bucket, theirs):
         await acquire(bucket, "k", "me", 600 * SECOND)
         begun = time.monotonic()
         with pytest.raises(WaitExpired, match="`k` is still held by `me`"):
@@ -323,8 +310,8 @@ class TestWaiting:
 
     @pytest.mark.guarantee("leases-2")
     async def test_a_vanished_holder_is_waited_for_as_long_as_its_ttl_whatever_the_marker_ttl(
-        self, client: Client, bucket_name: str
-    ) -> None:
+        self, client, bucket_name
+    ):
         """The server keeps the key for an hour: with a history it raises a message's ttl to the marker's."""
         bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(hours=1), history=2)
         lease = await acquire(bucket, "k", "me", 2 * SECOND)
@@ -333,7 +320,7 @@ class TestWaiting:
         assert 0 < clock() - lease.deadline < 60
         assert other.token > lease.token
 
-    async def test_a_holder_that_renews_is_not_robbed(self, client: Client, bucket_name: str) -> None:
+    async def test_a_holder_that_renews_is_not_robbed(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(hours=1), history=2)
 
         lease = await acquire(bucket, "k", "me", 3 * SECOND)
@@ -342,7 +329,7 @@ class TestWaiting:
         assert not keeping.done()
         keeping.cancel()
 
-    async def test_many_take_turns(self, bucket: Bucket) -> None:
+    async def test_many_take_turns(self, bucket):
         inside, most, turns = 0, 0, 0
 
         async def work(name: int) -> None:
@@ -360,15 +347,13 @@ class TestWaiting:
 
 
 class TestReleasing:
-    async def test_lease_is_released_by_revision(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_lease_is_released_by_revision(self, bucket, theirs):
         lease = await acquire(bucket, "k", "me", TTL)
         await theirs.put("k", b"you")
         assert not await lease.release()
         assert (await bucket.get("k")).value == b"you"
 
-    async def test_a_taking_that_is_given_up_leaves_nothing(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_taking_that_is_given_up_leaves_nothing(self, bucket, monkeypatch):
         write = bucket.write_message
 
         async def slow(*arguments: Any, **options: Any) -> int:
@@ -390,7 +375,7 @@ class TestReleasing:
 
 
 class TestHolding:
-    async def test_a_block_runs_under_the_lease(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_a_block_runs_under_the_lease(self, bucket, theirs):
         async with bucket.lease("k", "me") as lease:
             assert (await theirs.get("k")).revision == lease.token
             with pytest.raises(LeaseHeld):
@@ -399,7 +384,7 @@ class TestHolding:
         async with theirs.lease("k", "you", ttl=TTL) as other:
             assert other.token > lease.token
 
-    async def test_a_lost_lease_ends_the_block(self, bucket: Bucket, theirs: Bucket) -> None:
+    async def test_a_lost_lease_ends_the_block(self, bucket, theirs):
         steps = []
 
         async def work() -> None:
@@ -419,7 +404,7 @@ class TestHolding:
         assert task is not None
         assert not task.cancelling()
 
-    async def test_error_of_the_block_passes_and_the_key_is_released(self, bucket: Bucket) -> None:
+    async def test_error_of_the_block_passes_and_the_key_is_released(self, bucket):
         with pytest.raises(ZeroDivisionError):
             async with bucket.lease("k", "me"):
                 raise ZeroDivisionError

@@ -7,14 +7,10 @@ import pytest
 import kvctl
 from kvctl import Context
 from kvctl.errors import RequestTimeout
-from kvctl.server import Server
 from tests.support.proxy import LoseAnswer, Proxy
-from tests.support.raw import RawClient
 
 
-async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(
-    server: Server, raw: RawClient, client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(server, raw, client, bucket_name):
     await client.create_bucket(f"{bucket_name}_ORIGIN")
     await client.create_bucket(bucket_name)
     mirror = {"name": bucket_name, "mirror": {"name": f"KV_{bucket_name}_ORIGIN"}, "storage": "file"}

@@ -41,11 +41,11 @@ FILTERS = [
 
 class TestBuckets:
     @pytest.mark.parametrize("name", ["B", "a_b-C9", "-", "_", "x" * 252])
-    def test_valid(self, name: str) -> None:
+    def test_valid(self, name):
         assert check_bucket(name) == name
 
     @pytest.mark.parametrize("name", ["", "a.b", "a b", "a\n", "é", "*", ">", "a/b", "KV\x00", "x" * 253])
-    def test_refused(self, name: str) -> None:
+    def test_refused(self, name):
         with pytest.raises(UsageError) as caught:
             check_bucket(name)
         assert caught.value.exit_code == 2
@@ -55,7 +55,7 @@ class TestKeys:
     @pytest.mark.parametrize(
         "key", ["a", "a.b.c", "-/_=aZ9", "/etc/passwd", "a/b", "a/", "=cmd", "-rf", "KV.x", "1.2.3"]
     )
-    def test_valid(self, key: str) -> None:
+    def test_valid(self, key):
         assert check_key(key) == key
 
     @pytest.mark.parametrize(
@@ -83,34 +83,34 @@ class TestKeys:
             '"',
         ],
     )
-    def test_refused(self, key: str) -> None:
+    def test_refused(self, key):
         with pytest.raises(UsageError) as caught:
             check_key(key)
         assert caught.value.exit_code == 2
 
     @pytest.mark.parametrize("key", ["*", ">", "a.*", "a.>", "*.b", "a*", "a>", "a.b*c"])
-    def test_no_wildcard_names_a_key(self, key: str) -> None:
+    def test_no_wildcard_names_a_key(self, key):
         with pytest.raises(UsageError, match="wildcards") as caught:
             check_key(key)
         assert "--match" in (caught.value.hint or "")
 
     @pytest.mark.parametrize("key", ["_kv", "_kv.a", "_kvx"])
-    def test_those_for_internal_use_are_refused(self, key: str) -> None:
+    def test_those_for_internal_use_are_refused(self, key):
         with pytest.raises(UsageError, match="reserved"):
             check_key(key)
 
     @pytest.mark.parametrize("key", ["a_kv", "kv", "a._kv"])
-    def test_reserved_prefix_is_refused_only_at_the_start(self, key: str) -> None:
+    def test_reserved_prefix_is_refused_only_at_the_start(self, key):
         assert check_key(key) == key
 
 
 class TestForeignKeys:
     @pytest.mark.parametrize("key", ["é", "a\x1b[31m", "*", "star.*", ">", "a:b", "_kv.x", "a\udcffb"])
-    def test_literal_key_may_have_any_subject_characters(self, key: str) -> None:
+    def test_literal_key_may_have_any_subject_characters(self, key):
         assert check_literal(key) == key
 
     @pytest.mark.parametrize("key", ["", "a b", "a\tb", "a\r", "a\n", "a..b", ".a", "a."])
-    def test_literal_key_with_illegal_subject_characters_is_refused(self, key: str) -> None:
+    def test_literal_key_with_illegal_subject_characters_is_refused(self, key):
         with pytest.raises(UsageError):
             check_literal(key)
 
@@ -125,7 +125,7 @@ class TestForeignKeys:
             ("a*", "a*", True),
         ],
     )
-    def test_are_read_by_a_filter_that_includes_them(self, key: str, text: str, plain: bool) -> None:
+    def test_are_read_by_a_filter_that_includes_them(self, key, text, plain):
         assert (literal_filter(key), is_plain(key)) == (text, plain)
 
 
@@ -133,26 +133,26 @@ class TestFilters:
     @pytest.mark.parametrize(
         "text", ["a", "a.b", "*", ">", "a.*", "*.b", "a.*.c", "a.>", "*.>", "a.*.>", "_kv.>", "-/_=."[:-1]]
     )
-    def test_valid(self, text: str) -> None:
+    def test_valid(self, text):
         assert check_filter(text) == text
 
     @pytest.mark.parametrize(
         "text",
         ["", ".", "a.", ".a", "a..b", ">.a", "a.>.b", "a*", "*a", "a>", "a.b>", "**", ">>", "a\n", "a b", "é", ">\n"],
     )
-    def test_refused(self, text: str) -> None:
+    def test_refused(self, text):
         with pytest.raises(UsageError, match="is not a filter" if text else "is empty") as caught:
             check_filter(text)
         assert caught.value.exit_code == 2
 
     @pytest.mark.parametrize(("text", "wild"), [("a.b", False), ("*", True), ("a.*", True), (">", True), ("a.>", True)])
-    def test_wild_or_not(self, text: str, wild: bool) -> None:
+    def test_wild_or_not(self, text, wild):
         assert is_wild(text) == wild
 
-    def test_no_filter_matches_everything(self) -> None:
+    def test_no_filter_matches_everything(self):
         assert matches("a.b", ())
 
-    def test_select_what_the_server_selects(self, raw: RawClient, bucket_name: str) -> None:
+    def test_select_what_the_server_selects(self, raw, bucket_name):
         raw.create_bucket(bucket_name)
         for key in KEYS:
             raw.put(bucket_name, key, b"")
@@ -168,7 +168,7 @@ chosen = st.lists(st.sampled_from(FILTERS), max_size=5)
 
 @settings(deadline=None)
 @given(chosen)
-def test_filter_covered_by_another_is_dropped_and_no_other(filters: list[str]) -> None:
+def test_filter_covered_by_another_is_dropped_and_no_other(filters):
     kept = disjoint(filters)
     assert set(kept) <= set(filters)
     assert _selected(kept) == _selected(filters)
@@ -177,7 +177,7 @@ def test_filter_covered_by_another_is_dropped_and_no_other(filters: list[str]) -
 
 @settings(deadline=None)
 @given(chosen)
-def test_filters_overlap_where_a_key_matches_two(filters: list[str]) -> None:
+def test_filters_overlap_where_a_key_matches_two(filters):
     several = any(
         any(matches(key, (one,)) and matches(key, (other,)) for key in LONGER)
         for one, other in combinations(filters, 2)
@@ -185,7 +185,7 @@ def test_filters_overlap_where_a_key_matches_two(filters: list[str]) -> None:
     assert overlapping(filters) == several
 
 
-def test_the_server_takes_every_set_of_filters_that_does_not_overlap(raw: RawClient, bucket_name: str) -> None:
+def test_the_server_takes_every_set_of_filters_that_does_not_overlap(raw, bucket_name):
     raw.create_bucket(bucket_name)
     pairs = [
         pair for pair in combinations(FILTERS, 2) if len(disjoint(list(pair))) == 2 and not overlapping(list(pair))
@@ -196,7 +196,7 @@ def test_the_server_takes_every_set_of_filters_that_does_not_overlap(raw: RawCli
         assert "error" not in answer, pair
 
 
-def test_the_server_refuses_a_filter_covered_by_another(raw: RawClient, bucket_name: str) -> None:
+def test_the_server_refuses_a_filter_covered_by_another(raw, bucket_name):
     raw.create_bucket(bucket_name)
     assert _consumer(raw, bucket_name, "c", ("a.>", "a.b"))["error"]["err_code"] == 10138
 
@@ -216,7 +216,7 @@ def _consumer(raw: RawClient, bucket: str, name: str, filters: tuple[str, ...]) 
     "keys",
     [["a", "b\nc"], ["a\n"], ["\na"], ["a", ""], [""], ["a", "_kv.x"], ["_kv"], ["a..b"], ["a", "b "], ["a", "*"]],
 )
-def test_many_keys_are_checked_as_strictly_as_one(keys: list[str]) -> None:
+def test_many_keys_are_checked_as_strictly_as_one(keys):
     with pytest.raises(UsageError) as one:
         check_key(keys[-1])
     with pytest.raises(UsageError) as many:
@@ -227,31 +227,31 @@ def test_many_keys_are_checked_as_strictly_as_one(keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("keys", [["a\nb\nc"], ["a\nb", "c\nd"], ["a\nb\nc", "d", "e\nf"]])
-def test_key_with_line_ends_is_not_counted_as_several(keys: list[str]) -> None:
+def test_key_with_line_ends_is_not_counted_as_several(keys):
     with pytest.raises(UsageError, match="is not a key"):
         check_keys(keys)
 
 
-def test_key_without_wildcards_is_refused_without_a_word_about_filters() -> None:
+def test_key_without_wildcards_is_refused_without_a_word_about_filters():
     for key in ("a b", "", "a..b"):
         with pytest.raises(UsageError) as caught:
             check_key(key)
         assert "--match" not in (caught.value.hint or "")
 
 
-def test_ref_in_place_of_a_bucket_is_refused_as_a_ref() -> None:
+def test_ref_in_place_of_a_bucket_is_refused_as_a_ref():
     with pytest.raises(UsageError, match="`orders@main` is a ref of a repository"):
         check_bucket("orders@main")
 
 
 @settings(deadline=None)
 @given(st.sampled_from(LONGER), st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3))
-def test_key_is_selected_where_a_regular_expression_says_so(key: str, filters: list[str]) -> None:
+def test_key_is_selected_where_a_regular_expression_says_so(key, filters):
     patterns = [re.escape(text).replace(r"\*", "[^.]+").replace(">", ".+") for text in filters]
     assert matches(key, tuple(filters)) == any(re.fullmatch(pattern, key) for pattern in patterns)
 
 
-def test_every_two_filters_overlap_exactly_where_they_select_a_common_key() -> None:
+def test_every_two_filters_overlap_exactly_where_they_select_a_common_key():
     selected = {text: _selected([text]) for text in FILTERS}
     for one, other in product(selected, repeat=2):
         assert overlapping([one, other]) == bool(selected[one] & selected[other]), (one, other)

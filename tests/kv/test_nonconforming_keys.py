@@ -2,9 +2,8 @@
 
 import pytest
 
-from kvctl import Bucket, Client, Operation
+from kvctl import Bucket, Operation
 from kvctl.errors import KeyNotFound, UsageError
-from tests.support.raw import RawClient
 
 FOREIGN = [
     # 0x7f is left out: the server itself does not find such a subject again
@@ -16,7 +15,7 @@ BESIDE = ["star.a", "star.b", "b.a", "a.b.c", "two.x.y", "mid.x.dle", "plain"]
 
 
 @pytest.fixture
-async def bucket(raw: RawClient, client: Client, bucket_name: str) -> Bucket:
+async def bucket(raw, client, bucket_name):
     """All of them twice, each with itself as its last value."""
     raw.create_bucket(bucket_name, max_msgs_per_subject=5)
     for key in [*FOREIGN, *BESIDE]:
@@ -33,14 +32,14 @@ async def living(bucket: Bucket) -> dict[str, bytes]:
     return {entry.key: entry.value async for entry in bucket.entries()}
 
 
-async def test_all_are_listed_as_they_are(bucket: Bucket) -> None:
+async def test_all_are_listed_as_they_are(bucket):
     assert sorted([key async for key in bucket.keys()]) == sorted([*FOREIGN, *BESIDE])
     assert await living(bucket) == {key: value_of(key) for key in [*FOREIGN, *BESIDE]}
     assert [key async for key in bucket.keys("star.*")] == ["star.*", "star.a", "star.b"]
 
 
 @pytest.mark.parametrize("key", FOREIGN)
-async def test_each_is_read_as_itself(bucket: Bucket, key: str) -> None:
+async def test_each_is_read_as_itself(bucket, key):
     entry = await bucket.get_literal(key)
     assert (entry.key, entry.value) == (key, value_of(key))
     assert (await bucket.get_literal(key, revision=entry.revision - 1)).value == b"old"
@@ -50,7 +49,7 @@ async def test_each_is_read_as_itself(bucket: Bucket, key: str) -> None:
 
 @pytest.mark.guarantee("writing-15")
 @pytest.mark.parametrize("key", FOREIGN)
-async def test_deleting_one_leaves_all_others_and_the_connection(client: Client, bucket: Bucket, key: str) -> None:
+async def test_deleting_one_leaves_all_others_and_the_connection(client, bucket, key):
     revision = await bucket.delete_literal(key)
     left = await living(bucket)
     assert left == {other: value_of(other) for other in [*FOREIGN, *BESIDE] if other != key}
@@ -64,14 +63,14 @@ async def test_deleting_one_leaves_all_others_and_the_connection(client: Client,
 
 
 @pytest.mark.parametrize("key", ["none.*", "none", "plain.*", "日"])
-async def test_one_that_is_not_there_is_not_found_though_it_would_match(bucket: Bucket, key: str) -> None:
+async def test_one_that_is_not_there_is_not_found_though_it_would_match(bucket, key):
     for attempt in (bucket.get_literal(key), bucket.delete_literal(key)):
         with pytest.raises(KeyNotFound):
             await attempt
 
 
 @pytest.mark.parametrize("key", FOREIGN)
-async def test_nonconforming_keys_are_refused_without_literal(bucket: Bucket, key: str) -> None:
+async def test_nonconforming_keys_are_refused_without_literal(bucket, key):
     for attempt in (
         bucket.get(key),
         bucket.put(key, b""),
@@ -83,15 +82,13 @@ async def test_nonconforming_keys_are_refused_without_literal(bucket: Bucket, ke
             await attempt
 
 
-async def test_ordinary_keys_may_be_given_as_literals_too(bucket: Bucket) -> None:
+async def test_ordinary_keys_may_be_given_as_literals_too(bucket):
     assert (await bucket.get_literal("star.a")).value == b"star.a"
     await bucket.delete_literal("star.a")
     assert "star.a" not in await living(bucket)
 
 
-async def test_a_get_answered_with_another_key_is_a_key_not_found(
-    raw: RawClient, client: Client, bucket_name: str
-) -> None:
+async def test_a_get_answered_with_another_key_is_a_key_not_found(raw, client, bucket_name):
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a.b", b"x")  # what the server answers with when asked for `a.*`
     bucket = client.bucket(bucket_name)

@@ -1,22 +1,20 @@
 """Buckets whose stream stores keys under other names, as a `subject_transform` does: a key is not found after a put."""
 
 import json
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Transaction
+from kvctl import Bucket, Transaction
 from kvctl.errors import KeyNotFound, RefusedError
 from kvctl.kv.lease_queue import acquire
-from kvctl.server import Server
 from tests.cli.conftest import run_process
 from tests.support.raw import RawClient
 
 
 @pytest.fixture
-async def bucket(raw: RawClient, client: Client, bucket_name: str) -> Bucket:
+async def bucket(raw, client, bucket_name):
     """Stores `k` as `renamed.k`."""
     rename = {"src": f"$KV.{bucket_name}.>", "dest": f"$KV.{bucket_name}.renamed.>"}
     made = raw.create_bucket(bucket_name, subject_transform=rename, allow_atomic=True, allow_msg_ttl=True)
@@ -47,16 +45,14 @@ async def put_after_a_look(bucket: Bucket) -> object:
 
 
 @pytest.mark.parametrize("write", [put_many, commit, lease, put_after_a_look])
-async def test_writes_to_a_renaming_stream_are_refused(
-    bucket: Bucket, raw: RawClient, write: Callable[[Bucket], Awaitable[object]]
-) -> None:
+async def test_writes_to_a_renaming_stream_are_refused(bucket, raw, write):
     with pytest.raises(RefusedError, match=rf"stores `\$KV.{bucket.name}.>` as .*nothing was written") as caught:
         await write(bucket)
     assert f"stream edit KV_{bucket.name} --set subject_transform=null" in str(caught.value.hint)
     assert stored(raw, bucket) == 0
 
 
-async def test_reads_of_a_renaming_stream_show_what_it_stores(bucket: Bucket, raw: RawClient) -> None:
+async def test_reads_of_a_renaming_stream_show_what_it_stores(bucket, raw):
     raw.put(bucket.name, "k", b"v")
     assert [key async for key in bucket.keys()] == ["renamed.k"]
     assert (await bucket.get("renamed.k")).value == b"v"
@@ -65,9 +61,7 @@ async def test_reads_of_a_renaming_stream_show_what_it_stores(bucket: Bucket, ra
     assert "a key is not found after a put" in str(caught.value.hint)
 
 
-async def test_commands_name_a_renaming_stream_until_it_is_mended(
-    bucket: Bucket, raw: RawClient, server: Server
-) -> None:
+async def test_commands_name_a_renaming_stream_until_it_is_mended(bucket, raw, server):
     def run(*words: str, stdin: str | None = None) -> tuple[int, str, str]:
         result = run_process(*words, "-s", server.url, **({"stdin": stdin.encode()} if stdin else {}))
         return result.exit_code, result.out, result.err

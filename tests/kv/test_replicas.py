@@ -2,19 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import kvctl
-from kvctl import CURRENT, Bucket, Client, Context, Entry
+from kvctl import CURRENT, Bucket, Context, Entry
 from kvctl.errors import BucketNotFound, KeyExists, KeyNotFound, KvctlError, ReadOnly, WrongRevision
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 
 LIMIT = 60.0
 """Seconds that replication may take on a busy machine."""
@@ -76,18 +76,18 @@ async def use(bucket: Bucket) -> None:
 
 class TestMirror:
     @pytest.fixture
-    async def origin(self, client: Client, bucket_name: str) -> Bucket:
+    async def origin(self, client, bucket_name):
         return await client.create_bucket(bucket_name, history=5)
 
     @pytest.fixture(params=["M{}", "KV_M{}"], ids=["by-its-stream", "named-like-a-bucket"])
-    async def mirror(self, request: pytest.FixtureRequest, client: Client, origin: Bucket) -> Bucket:
+    async def mirror(self, request, client, origin):
         """The mirror's handle, its stream named as kvctl and nats-architecture do, or as older tools do."""
         await make(
             client.api, request.param.format(origin.name), mirror={"name": f"KV_{origin.name}"}, allow_direct=True
         )
         return client.bucket(f"M{origin.name}")
 
-    async def test_keys_are_found_under_the_origins_subjects(self, origin: Bucket, mirror: Bucket) -> None:
+    async def test_keys_are_found_under_the_origins_subjects(self, origin, mirror):
         revision = await origin.put("a.b", b"1")
         entry = await arrived(mirror, "a.b", b"1")
         assert (entry.bucket, entry.key, entry.revision) == (mirror.name, "a.b", revision)
@@ -97,7 +97,7 @@ class TestMirror:
         assert (await mirror.get("a.b", revision=revision)).value == b"1"
         assert [entry and entry.value for entry in await mirror.get_many(["a.b", "nope"])] == [b"1", None]
 
-    async def test_everything_works_on_its_name_as_on_the_origins(self, origin: Bucket, mirror: Bucket) -> None:
+    async def test_everything_works_on_its_name_as_on_the_origins(self, origin, mirror):
         first = await mirror.create("k", b"1")
         assert (await origin.get("k")).revision == first
         assert (await mirror.get("k")).value == b"1"
@@ -111,9 +111,7 @@ class TestMirror:
             await mirror.get("k")
 
     @pytest.mark.parametrize("operation", ["get", "delete", "purge", "revision", "last_revision"])
-    async def test_a_fresh_handle_finds_out_what_the_name_means(
-        self, client: Client, origin: Bucket, mirror: Bucket, operation: str
-    ) -> None:
+    async def test_a_fresh_handle_finds_out_what_the_name_means(self, client, origin, mirror, operation):
         revision = await origin.put("k", b"1")
         await arrived(client.bucket(mirror.name), "k", b"1")
         fresh = client.bucket(mirror.name)
@@ -126,7 +124,7 @@ class TestMirror:
         }[operation]()
         assert getattr(result, "revision", result) in (revision, revision + 1)
 
-    async def test_writes_and_watches_go_to_the_origin(self, origin: Bucket, mirror: Bucket) -> None:
+    async def test_writes_and_watches_go_to_the_origin(self, origin, mirror):
         assert await watched(mirror, 1, lambda: mirror.put("k", b"1")) == [("k", b"1")]
         assert (await origin.get("k")).value == b"1"
         assert await watched(mirror, 1, lambda: origin.put("k", b"2")) == [("k", b"2")]
@@ -134,9 +132,7 @@ class TestMirror:
         assert (await origin.get("m")).value == b"x"
 
     @pytest.mark.guarantee("reading-4", by="fault")
-    async def test_mirror_answers_reads_and_refuses_writes_after_its_origin_is_deleted(
-        self, client: Client, origin: Bucket, mirror: Bucket
-    ) -> None:
+    async def test_mirror_answers_reads_and_refuses_writes_after_its_origin_is_deleted(self, client, origin, mirror):
         await origin.put("k", b"1")
         await arrived(mirror, "k", b"1")
         await origin.destroy()
@@ -146,14 +142,14 @@ class TestMirror:
         with pytest.raises(BucketNotFound, match=f"`{origin.name}`, the origin of mirror `{mirror.name}`"):
             await fresh.put("k", b"2")
 
-    async def test_deleting_it_leaves_the_origin(self, client: Client, origin: Bucket, mirror: Bucket) -> None:
+    async def test_deleting_it_leaves_the_origin(self, client, origin, mirror):
         await origin.put("k", b"1")
         await mirror.destroy()
         assert (await origin.get("k")).value == b"1"
         with pytest.raises(BucketNotFound):
             await client.bucket(mirror.name).get("k")
 
-    async def test_a_mirror_of_a_mirror_has_the_first_ones_keys(self, client: Client, origin: Bucket) -> None:
+    async def test_a_mirror_of_a_mirror_has_the_first_ones_keys(self, client, origin):
         await make(client.api, f"M{origin.name}", mirror={"name": f"KV_{origin.name}"})
         await make(client.api, f"MM{origin.name}", mirror={"name": f"M{origin.name}"}, allow_direct=True)
         await origin.put("k", b"1")
@@ -165,19 +161,19 @@ class TestMirror:
 
 class TestAggregate:
     @pytest.fixture
-    async def origins(self, client: Client, unique: Callable[..., str]) -> list[Bucket]:
+    async def origins(self, client, unique):
         return [await client.create_bucket(unique()) for _ in range(2)]
 
     @pytest.fixture
-    def sources(self, origins: list[Bucket], bucket_name: str) -> list[dict[str, Any]]:
+    def sources(self, origins, bucket_name):
         def transforms(origin: Bucket) -> list[dict[str, str]]:
             return [{"src": f"$KV.{origin.name}.>", "dest": f"$KV.{bucket_name}.{origin.name}.>"}]
 
         return [{"name": f"KV_{origin.name}", "subject_transforms": transforms(origin)} for origin in origins]
 
     async def test_reads_go_to_it_and_writes_are_refused_naming_its_origins(
-        self, client: Client, origins: list[Bucket], sources: list[dict[str, Any]], bucket_name: str
-    ) -> None:
+        self, client, origins, sources, bucket_name
+    ):
         await make(client.api, f"KV_{bucket_name}", sources=sources, allow_direct=True, deny_delete=True)
         aggregate = client.bucket(bucket_name)
         names = [origin.name for origin in origins]
@@ -194,9 +190,7 @@ class TestAggregate:
                 await attempt
             assert caught.value.exit_code == 1
 
-    async def test_a_writable_one_takes_its_own(
-        self, client: Client, origins: list[Bucket], sources: list[dict[str, Any]], bucket_name: str
-    ) -> None:
+    async def test_a_writable_one_takes_its_own(self, client, origins, sources, bucket_name):
         subjects = [f"$KV.{bucket_name}.>"]
         await make(
             client.api,
@@ -212,12 +206,12 @@ class TestAggregate:
 
 
 class TestDomains:
-    async def test_a_bucket_of_another_domain_is_used_as_any(self, leaf: Lab, bucket_name: str) -> None:
+    async def test_a_bucket_of_another_domain_is_used_as_any(self, leaf, bucket_name):
         async with kvctl.connect(leaf.contexts["hub-via-leaf"]) as far, kvctl.connect(leaf.contexts["hub"]) as near:
             await use(await far.create_bucket(bucket_name, history=5))
             assert (await near.bucket(bucket_name).get("w")).value == b"x"
 
-    async def test_a_batch_goes_there_too(self, leaf: Lab, bucket_name: str) -> None:
+    async def test_a_batch_goes_there_too(self, leaf, bucket_name):
         from kvctl.kv.write.copy_key import rename
 
         async with kvctl.connect(leaf.contexts["hub-via-leaf"]) as far:
@@ -226,7 +220,7 @@ class TestDomains:
             assert await rename(bucket, "old", bucket, "new") == 2
             assert [key async for key in bucket.keys()] == ["new"]
 
-    async def test_a_mirror_of_it_is_read_here_and_written_there(self, leaf: Lab, bucket_name: str) -> None:
+    async def test_a_mirror_of_it_is_read_here_and_written_there(self, leaf, bucket_name):
         async with kvctl.connect(leaf.contexts["leaf"]) as here, kvctl.connect(leaf.contexts["hub"]) as there:
             origin = await there.create_bucket(bucket_name, history=5)
             external = {"name": f"KV_{bucket_name}", "external": {"api": "$JS.hub.API"}}
@@ -267,21 +261,21 @@ accounts {
 
 
 @pytest.fixture(scope="module")
-def importing() -> Iterator[Server]:
+def importing():
     """Account OWNER has JetStream, GUEST imports all of it and the buckets' subjects."""
     with run_server(name="importing", config=IMPORTING) as running:
         yield running
 
 
 class TestOtherAccounts:
-    async def test_a_bucket_imported_under_a_prefix_is_used_as_any(self, importing: Server, bucket_name: str) -> None:
+    async def test_a_bucket_imported_under_a_prefix_is_used_as_any(self, importing, bucket_name):
         guest = Context(url=importing.url, user="guest", password="x", api_prefix="OWNER.API")
         owner = Context(url=importing.url, user="owner", password="x")
         async with kvctl.connect(guest) as far, kvctl.connect(owner) as near:
             await use(await far.create_bucket(bucket_name, history=5))
             assert (await near.bucket(bucket_name).get("w")).value == b"x"
 
-    async def test_a_mirror_of_anothers_bucket_is_read_here(self, accounts: Lab) -> None:
+    async def test_a_mirror_of_anothers_bucket_is_read_here(self, accounts):
         async with (
             kvctl.connect(accounts.contexts["origin"]) as there,
             kvctl.connect(accounts.contexts["replica"]) as here,
@@ -300,17 +294,17 @@ class TestOtherAccounts:
 class TestOtherNames:
     """Buckets imported under other streams and subjects than ADR-8's."""
 
-    async def test_are_used_with_their_own_names(self, client: Client, bucket_name: str) -> None:
+    async def test_are_used_with_their_own_names(self, client, bucket_name):
         prefix = f"app.{bucket_name}."
         await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], allow_direct=True, allow_rollup_hdrs=True)
         await use(client.bucket("orders", stream=f"S{bucket_name}", prefix=prefix))
 
-    async def test_mirror_of_a_mirror_works_without_direct_get(self, client: Client, bucket_name: str) -> None:
+    async def test_mirror_of_a_mirror_works_without_direct_get(self, client, bucket_name):
         prefix = f"app.{bucket_name}."
         await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], allow_rollup_hdrs=True)
         await use(client.bucket("orders", stream=f"S{bucket_name}", prefix=prefix))
 
-    async def test_a_stream_that_is_not_there_is_a_bucket_not_found(self, client: Client) -> None:
+    async def test_a_stream_that_is_not_there_is_a_bucket_not_found(self, client):
         bucket = client.bucket("orders", stream="NO_SUCH", prefix="no.such.")
         for attempt in (bucket.get("k"), bucket.put("k", b""), bucket.status(), bucket.get("k", leader=True)):
             with pytest.raises(BucketNotFound, match="no stream `NO_SUCH`"):
@@ -319,7 +313,7 @@ class TestOtherNames:
 
 class TestSupercluster:
     @pytest.fixture
-    async def mirrored(self, supercluster: Lab, unique: Callable[..., str]) -> AsyncIterator[Bucket]:
+    async def mirrored(self, supercluster, unique):
         """A bucket in lon with a mirror in nyc, as nyc sees it, with key k."""
         name = unique()
         async with kvctl.connect(supercluster.contexts["nyc"]) as client:
@@ -330,7 +324,7 @@ class TestSupercluster:
             await arrived(client.bucket(f"M{name}"), "k", b"1")
             yield bucket
 
-    async def test_the_nearest_replica_answers(self, supercluster: Lab, mirrored: Bucket) -> None:
+    async def test_the_nearest_replica_answers(self, supercluster, mirrored):
         async with asyncio.timeout(LIMIT):
             while (await mirrored.get("k")).stream != f"M{mirrored.name}":
                 await asyncio.sleep(0.05)
@@ -338,7 +332,7 @@ class TestSupercluster:
             assert (await near.bucket(mirrored.name).get("k")).stream == f"KV_{mirrored.name}"
 
     @pytest.mark.guarantee("reading-4", by="kill")
-    async def test_mirror_answers_while_the_origins_cluster_is_down(self, supercluster: Lab, mirrored: Bucket) -> None:
+    async def test_mirror_answers_while_the_origins_cluster_is_down(self, supercluster, mirrored):
         async with asyncio.timeout(LIMIT):
             while (await mirrored.get("k")).stream != f"M{mirrored.name}":
                 await asyncio.sleep(0.05)

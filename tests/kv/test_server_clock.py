@@ -5,14 +5,13 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client
+from kvctl import Bucket
 from kvctl.errors import ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.server_clock import ServerClock
@@ -21,7 +20,6 @@ from kvctl.kv.dump import dumper
 from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import parse_moment
 from kvctl.kv.write.copy_key import copy, rename
-from kvctl.server import Server
 from kvctl.topology.discover import links
 from kvctl.units import parse_time
 from kvctl.versions.config import stream_name
@@ -34,7 +32,7 @@ OFF_NS = 7200 * 10**9
 
 
 @pytest.fixture(params=[OFF_NS, -OFF_NS], ids=["clock-ahead", "clock-behind"])
-def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def skew(request, monkeypatch):
     """Nanoseconds by which the client's clock is off."""
     off: int = request.param
     right, right_ns = time.time, time.time_ns
@@ -44,7 +42,7 @@ def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     """A bucket with the key `k`, which has an hour to live."""
     made = await client.create_bucket(bucket_name, history=5, marker_ttl=timedelta(seconds=1))
     await made.create("k", b"v", ttl=HOUR)
@@ -60,36 +58,36 @@ async def ttl_of(bucket: Bucket, key: str) -> timedelta | None:
 
 
 class TestClock:
-    async def test_clock_continues_from_the_server_s_time(self, client: Client, bucket: Bucket, skew: int) -> None:
+    async def test_clock_continues_from_the_server_s_time(self, client, bucket, skew):
         true = time.time_ns() - skew
         clock = await ServerClock.read(client.api, f"KV_{bucket.name}")
         assert abs(clock.now_ns() - true) < 5 * 10**9
         await asyncio.sleep(0.05)
         assert clock.now_ns() >= true + 50_000_000
 
-    def test_needs_a_server_that_reports_it(self) -> None:
+    def test_needs_a_server_that_reports_it(self):
         with pytest.raises(ServerError, match="does not report its time"):
             ServerClock.from_info({"config": {}})
 
 
 class TestTtls:
-    async def test_rename_keeps_what_is_left(self, bucket: Bucket, skew: int) -> None:
+    async def test_rename_keeps_what_is_left(self, bucket, skew):
         await rename(bucket, "k", bucket, "k2")
         assert about_an_hour(await ttl_of(bucket, "k2"))
 
     @pytest.mark.parametrize("overwrite", [False, True])
-    async def test_copy_keeps_what_is_left(self, bucket: Bucket, skew: int, overwrite: bool) -> None:
+    async def test_copy_keeps_what_is_left(self, bucket, skew, overwrite):
         await copy(bucket, "k", bucket, "k2", overwrite=overwrite)
         assert about_an_hour(await ttl_of(bucket, "k2"))
 
     @pytest.mark.parametrize("data", [copy_bucket.LATEST, copy_bucket.HISTORY])
-    async def test_bucket_copy_keeps_what_is_left(self, client: Client, bucket: Bucket, skew: int, data: str) -> None:
+    async def test_bucket_copy_keeps_what_is_left(self, client, bucket, skew, data):
         name = f"{bucket.name}x"
         await copy_bucket.copy(bucket, client.api, name, data=data)
         assert about_an_hour(await ttl_of(client.bucket(name), "k"))
 
     @pytest.mark.parametrize("history", [False, True])
-    async def test_dump_notes_what_is_left(self, bucket: Bucket, skew: int, history: bool) -> None:
+    async def test_dump_notes_what_is_left(self, bucket, skew, history):
         true = time.time_ns() - skew
         file = io.BytesIO()
         await dumper.dump(bucket, file, history=history)
@@ -97,28 +95,26 @@ class TestTtls:
         assert about_an_hour(timedelta(seconds=entry["ttl"]))
         assert abs(parse_time(header["created"]) - true) < 60 * 10**9
 
-    async def test_dump_of_the_past_notes_what_is_left(self, bucket: Bucket, skew: int) -> None:
+    async def test_dump_of_the_past_notes_what_is_left(self, bucket, skew):
         file = io.BytesIO()
         await dumper.dump_past(bucket, parse_moment("1"), file)
         assert about_an_hour(timedelta(seconds=json.loads(file.getvalue().splitlines()[1])["ttl"]))
 
 
 class TestAges:
-    async def test_compact_takes_what_is_old_enough(self, bucket: Bucket, skew: int) -> None:
+    async def test_compact_takes_what_is_old_enough(self, bucket, skew):
         await bucket.delete("k")
         assert not (await compaction.find(bucket, older_than=HOUR)).entries
         assert len((await compaction.find(bucket)).entries) == 1
 
-    async def test_an_edit_that_shortens_the_ttl_counts_what_expires(
-        self, client: Client, bucket: Bucket, skew: int
-    ) -> None:
+    async def test_an_edit_that_shortens_the_ttl_counts_what_expires(self, client, bucket, skew):
         edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(minutes=30)})
         assert (await links.cost(client.api, edit.before, edit.info, edit.after)).expired == 0
         await asyncio.sleep(1.1)
         edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(seconds=1)})
         assert (await links.cost(client.api, edit.before, edit.info, edit.after)).expired == 1
 
-    async def test_a_relative_moment_counts_back_from_the_server_s_time(self, bucket: Bucket, skew: int) -> None:
+    async def test_a_relative_moment_counts_back_from_the_server_s_time(self, bucket, skew):
         await asyncio.sleep(1.5)
         await bucket.put("later", b"")
         assert (await bucket.as_of("-1s")).revision == 1
@@ -126,9 +122,7 @@ class TestAges:
         await asyncio.sleep(0.1)
         assert (await bucket.as_of("-1ms")).revision == 2
 
-    async def test_a_young_bucket_has_lost_nothing_to_its_ttl(
-        self, client: Client, bucket_name: str, skew: int
-    ) -> None:
+    async def test_a_young_bucket_has_lost_nothing_to_its_ttl(self, client, bucket_name, skew):
         young = await client.create_bucket(bucket_name, ttl=HOUR, history=2)
         for key in ("a", "a", "a", "b"):  # the history drops the first entry, not its age
             await young.put(key, b"")
@@ -137,7 +131,7 @@ class TestAges:
 
 
 @pytest.fixture(params=[OFF_NS, -OFF_NS], ids=["clock-ahead", "clock-behind"])
-def skewed(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Callable[..., str]:
+def skewed(request, tmp_path, server):
     """Run kvctl as a process whose clock is off; its standard output."""
     clock = tmp_path / "clock"
     clock.mkdir()
@@ -157,7 +151,7 @@ def skewed(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Ca
 
 
 class TestCommands:
-    async def test_rename_copy_and_edit_keep_what_is_left(self, bucket: Bucket, skewed: Callable[..., str]) -> None:
+    async def test_rename_copy_and_edit_keep_what_is_left(self, bucket, skewed):
         await asyncio.to_thread(skewed, "rename", bucket.name, "k", "k2")
         await asyncio.to_thread(skewed, "copy", bucket.name, "k2", "k3")
         await asyncio.to_thread(skewed, "edit", bucket.name, "k3", EDITOR="sed -i s/v/edited/")
@@ -165,9 +159,7 @@ class TestCommands:
         assert (await bucket.get("k3")).value == b"edited"
         assert about_an_hour(await ttl_of(bucket, "k3"))
 
-    async def test_relative_times_of_streams_and_consumers_are_the_server_s(
-        self, client: Client, bucket: Bucket, skewed: Callable[..., str], tmp_path: Path
-    ) -> None:
+    async def test_relative_times_of_streams_and_consumers_are_the_server_s(self, client, bucket, skewed, tmp_path):
         stream = f"KV_{bucket.name}"
         true = time.time_ns()
         found = await asyncio.to_thread(skewed, "stream", "get", stream, "--start-time", "-10m", "-o", "json")
@@ -186,9 +178,7 @@ class TestCommands:
         info = await client.api.call(f"CONSUMER.INFO.{stream}.c")
         assert 500 * 10**9 < info["pause_remaining"] <= 600 * 10**9
 
-    async def test_relative_start_of_a_mirror_is_the_server_s(
-        self, client: Client, bucket: Bucket, skewed: Callable[..., str]
-    ) -> None:
+    async def test_relative_start_of_a_mirror_is_the_server_s(self, client, bucket, skewed):
         stream, true = f"KV_{bucket.name}", time.time_ns()
         mirror = f"M{bucket.name}"
         start = ("--set", f"mirror.name={stream}", "--set", "mirror.opt_start_time=-10m")
@@ -197,9 +187,7 @@ class TestCommands:
         assert abs(parse_time(info["config"]["mirror"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9
 
 
-async def test_lives_of_tables_and_repositories_follow_each_other(
-    client: Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lives_of_tables_and_repositories_follow_each_other(client, unique, monkeypatch):
     """The first sequence of a life is the server's time: a clock that was set back gives no sequence twice."""
     name, lives = unique("T"), []
     right = time.time_ns

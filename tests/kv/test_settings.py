@@ -30,25 +30,25 @@ def options(*words: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("resource", COMMANDS)
-def test_every_setting_of_a_resource_is_an_option_of_its_commands(resource: Resource) -> None:
+def test_every_setting_of_a_resource_is_an_option_of_its_commands(resource):
     expected = {f"--{row.option_name}" for row in SETTINGS.values() if resource in row.of}
     for words in COMMANDS[resource]:
         assert expected <= set(options(*words)), words
 
 
-def test_options_of_other_resources_are_not_offered() -> None:
+def test_options_of_other_resources_are_not_offered():
     assert {"--atomic", "--republish", "--marker-ttl"}.isdisjoint(options("mirror", "create"))
     assert {"--history", "--atomic"}.isdisjoint(options("table", "create"))
 
 
-def test_edits_can_switch_a_setting_off() -> None:
+def test_edits_can_switch_a_setting_off():
     switches = {f"--no-{row.option_name}" for row in SETTINGS.values() if row.form is Form.FLAG and not row.part_of}
     assert switches <= set(options("bucket", "edit"))
     assert switches.isdisjoint(options("bucket", "add"))
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_every_setting_of_a_resource_is_a_field_of_a_topology_file(section: str) -> None:
+def test_every_setting_of_a_resource_is_a_field_of_a_topology_file(section):
     resource = section.removesuffix("s")
     assert {row.name for row in SETTINGS.values() if resource in row.of} <= set(SECTIONS[section].fields)
 
@@ -56,5 +56,5 @@ def test_every_setting_of_a_resource_is_a_field_of_a_topology_file(section: str)
 @pytest.mark.parametrize(
     ("model", "resource"), [(BucketConfig, "bucket"), (Mirror, "mirror"), (Aggregate, "aggregate")]
 )
-def test_every_setting_of_a_resource_is_a_field_of_its_class(model: type, resource: Resource) -> None:
+def test_every_setting_of_a_resource_is_a_field_of_its_class(model, resource):
     assert {item.name for item in fields(model)} & set(FIELDS) == set(settings_of(resource))

@@ -1,17 +1,9 @@
 """What a stream is to a key-value user."""
 
-from typing import Any
-
 import pytest
 
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.stream_kind import (
-    KIND,
-    UNFINISHED,
-    Kind,
-    bucket_name,
-    kind_of,
-)
+from kvctl.kv.stream_kind import KIND, UNFINISHED, Kind, bucket_name, kind_of
 
 BUCKET = BucketConfig("B").to_stream()
 SOURCES = [{"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$KV.B.>"}]}]
@@ -39,12 +31,12 @@ SOURCES = [{"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$
         ({"name": "M", "mirror": {"name": "EVENTS"}}, None, "M"),
     ],
 )
-def test_kinds(stream: dict[str, Any], kind: Kind | None, name: str) -> None:
+def test_kinds(stream, kind, name):
     assert kind_of(stream) is kind
     assert bucket_name(stream, kind) == name
 
 
-def test_a_mirror_of_a_mirror_is_one_where_the_first_is_in_view() -> None:
+def test_a_mirror_of_a_mirror_is_one_where_the_first_is_in_view():
     first = {"name": "M1", "mirror": {"name": "KV_O"}}
     second = {"name": "M2", "mirror": {"name": "M1"}}
     assert kind_of(second, {"M1": first}) is Kind.MIRROR
@@ -53,6 +45,6 @@ def test_a_mirror_of_a_mirror_is_one_where_the_first_is_in_view() -> None:
     assert kind_of(elsewhere, {"M1": first}) is None
 
 
-def test_mirrors_in_a_circle_end() -> None:
+def test_mirrors_in_a_circle_end():
     circle = {"A": {"name": "A", "mirror": {"name": "C"}}, "C": {"name": "C", "mirror": {"name": "A"}}}
     assert kind_of(circle["A"], circle) is None

@@ -1,16 +1,13 @@
 """One Spark session for the whole run, and buckets to read."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import pytest
-from pyspark.sql import SparkSession
 
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.session_config import Target
 from tests.conftest import CACHE
-from tests.support.raw import RawClient
 from tests.support.readme import ROOT
 
 Fill = Callable[..., str]
@@ -18,13 +15,13 @@ Fill = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spark_home(tmp_path_factory):
     """The home directory of the shared session's workers: what they resolve a context's name from."""
     return tmp_path_factory.mktemp("spark-home")
 
 
 @pytest.fixture(scope="session")
-def engine(spark_home: Path) -> Iterator[Engine]:
+def engine(spark_home):
     """The session that all tests of a process share, on two cores; takes four seconds to start.
 
     Settings of SQL may be changed in a test and put back; what kills processes starts an engine of its own.
@@ -45,13 +42,13 @@ def engine(spark_home: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def spark(engine: Engine) -> SparkSession:
+def spark(engine):
     """The shared session itself."""
     return engine.spark
 
 
 @pytest.fixture
-def fill(raw: RawClient, unique: Callable[..., str]) -> Fill:
+def fill(raw, unique):
     """Makes buckets with entries on the shared server."""
 
     def fill(entries: Mapping[str, bytes] | None = None, **config: object) -> str:

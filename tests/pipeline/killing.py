@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-MARKS = {
-    "worker": b"pyspark.daemon",
-    "planner": b"python_streaming_source_runner",
-    "jvm": b"org.apache.spark",
-}
+MARKS = {"worker": b"pyspark.daemon", "planner": b"python_streaming_source_runner", "jvm": b"org.apache.spark"}
 """Whom, and what the command line holds."""
 
 

@@ -31,7 +31,7 @@ def text_of(error: Exception) -> str:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_class_message_hint_and_fields_come_back(error: KvctlError) -> None:
+def test_class_message_hint_and_fields_come_back(error):
     back = recall(text_of(error))
     assert back is not None
     assert (type(back), back.message, back.hint, back.exit_code) == (
@@ -43,29 +43,29 @@ def test_class_message_hint_and_fields_come_back(error: KvctlError) -> None:
     assert vars(back) == {name: value for name, value in vars(error).items() if name != "__notes__"}
 
 
-def test_a_class_of_another_module_comes_back_as_the_one_it_extends() -> None:
+def test_a_class_of_another_module_comes_back_as_the_one_it_extends():
     assert type(recall(text_of(Local("bad")))) is UsageError
 
 
-def test_traceback_includes_the_hint() -> None:
+def test_traceback_includes_the_hint():
     assert "\nhint: Say `y`\n" in text_of(UsageError("Bad", hint="Say `y`"))
 
 
-def test_an_error_that_crosses_twice_is_marked_once() -> None:
+def test_an_error_that_crosses_twice_is_marked_once():
     with pytest.raises(UsageError) as caught, crossing(), crossing():
         raise UsageError("Bad")
     assert len(caught.value.__notes__) == 1
 
 
-def test_last_of_several_marks_counts() -> None:
+def test_last_of_several_marks_counts():
     back = recall(text_of(UsageError("first")) + text_of(BucketNotFound("second")))
     assert isinstance(back, BucketNotFound)
 
 
-def test_other_errors_pass_unmarked() -> None:
+def test_other_errors_pass_unmarked():
     assert recall(text_of(ValueError("x"))) is None
 
 
 @pytest.mark.parametrize("rest", ["", '{"kind": "Us', '{"kind": "Nothing", "message": "", "hint": ""}', "[]", "{}"])
-def test_truncated_mark_is_ignored(rest: str) -> None:
+def test_truncated_mark_is_ignored(rest):
     assert recall(f"{MARK}{rest}") is None

@@ -7,13 +7,13 @@ from tests.support.readme import ROOT
 TOPIC = (ROOT / "kvctl" / "topics" / "pipeline.md").read_text(encoding="utf-8")
 
 
-def test_the_topic_lists_the_options_as_they_are() -> None:
+def test_the_topic_lists_the_options_as_they_are():
     """If not: `python -m kvctl.cli.app.manual`."""
     assert with_option_list(TOPIC) == TOPIC
     assert option_list() in TOPIC
 
 
-def test_every_option_is_listed_with_its_default() -> None:
+def test_every_option_is_listed_with_its_default():
     listed = option_list()
     assert [line.split("`")[1] for line in listed.splitlines() if line.startswith("- ")] == [
         option.name for option in OPTIONS
@@ -21,7 +21,7 @@ def test_every_option_is_listed_with_its_default() -> None:
     assert "default latest" in listed
 
 
-def test_outdated_option_list_is_replaced() -> None:
+def test_outdated_option_list_is_replaced():
     stale = TOPIC.replace("- `mode` latest", "- `mood` latest")
     assert stale != TOPIC
     assert with_option_list(stale) == TOPIC

@@ -9,14 +9,14 @@ from kvctl.errors import UsageError
 from kvctl.pipeline.options import OPTIONS, SourceOptions, given_as, parse
 
 
-def test_option_names_ignore_case_and_have_defaults() -> None:
+def test_option_names_ignore_case_and_have_defaults():
     options = parse({"BUCKET": "orders", "includedeleted": "TRUE", "timeout": "2s", "filter": "a.>, b.*"})
     assert options == SourceOptions("orders", include_deleted=True, timeout=timedelta(seconds=2), filter=("a.>", "b.*"))
     assert (options.mode, options.on_evicted, options.write_mode) == ("latest", "newer", "put")
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_every_option_has_a_field_and_every_field_an_option() -> None:
+def test_every_option_has_a_field_and_every_field_an_option():
     assert [option.field for option in OPTIONS] == list(SourceOptions.__dataclass_fields__)
     assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
 
@@ -39,7 +39,7 @@ def test_every_option_has_a_field_and_every_field_an_option() -> None:
         ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "cannot be combined"),
     ],
 )
-def test_invalid_value_names_the_option(given: dict[str, str], said: str) -> None:
+def test_invalid_value_names_the_option(given, said):
     with pytest.raises(UsageError) as refused:
         parse(given)
     assert said in refused.value.message
@@ -48,7 +48,7 @@ def test_invalid_value_names_the_option(given: dict[str, str], said: str) -> Non
 @pytest.mark.parametrize(
     ("name", "near"), [("buckt", "bucket"), ("colums", "columns"), ("frmRevision", "fromRevision"), ("Urll", "url")]
 )
-def test_unknown_option_suggests_the_nearest(name: str, near: str) -> None:
+def test_unknown_option_suggests_the_nearest(name, near):
     with pytest.raises(UsageError) as refused:
         parse({"bucket": "B", name: "x"})
     assert f"`{name}` is not an option" in refused.value.message
@@ -56,20 +56,20 @@ def test_unknown_option_suggests_the_nearest(name: str, near: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["password", "Token", "seed"])
-def test_secret_is_refused_with_an_alternative(name: str) -> None:
+def test_secret_is_refused_with_an_alternative(name):
     with pytest.raises(UsageError) as refused:
         parse({"bucket": "B", name: "hunter2"})
     assert "context" in (refused.value.hint or "")
     assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"
 
 
-def test_a_secret_in_a_url_is_refused_and_not_shown() -> None:
+def test_a_secret_in_a_url_is_refused_and_not_shown():
     with pytest.raises(UsageError) as refused:
         parse({"bucket": "B", "url": "nats://me:hunter2@127.0.0.1"})
     assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"
 
 
-def test_options_are_written_as_they_were_given() -> None:
+def test_options_are_written_as_they_were_given():
     given = {
         "bucket": "orders", "url": "nats://h:4222", "mode": "changes", "fromRevision": "7", "columns": "key,value",
         "includeDeleted": "true", "timeout": "1m30s", "failOnDataLoss": "false",
@@ -77,5 +77,5 @@ def test_options_are_written_as_they_were_given() -> None:
     assert given_as(parse(given)) == given
 
 
-def test_options_of_spark_are_ignored() -> None:
+def test_options_of_spark_are_ignored():
     assert parse({"bucket": "B", "path": "file:/x", "checkpointlocation": "/y"}) == SourceOptions("B")

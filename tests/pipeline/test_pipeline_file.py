@@ -8,13 +8,7 @@ from jsonschema import Draft202012Validator
 
 from kvctl.documents import parser
 from kvctl.errors import UsageError
-from kvctl.pipeline.pipeline_file import (
-    Bucket,
-    Declared,
-    Files,
-    json_schema,
-    read_declared,
-)
+from kvctl.pipeline.pipeline_file import Bucket, Declared, Files, json_schema, read_declared
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = Draft202012Validator(json_schema())
@@ -56,12 +50,12 @@ def read(text: str) -> Declared:
 
 
 @pytest.mark.parametrize("text", RIGHT)
-def test_accepted_files_are_valid_by_the_schema(text: str) -> None:
+def test_accepted_files_are_valid_by_the_schema(text):
     read(text)
     VALIDATOR.validate(parser.parse(text.encode(), "p.yaml").data)
 
 
-def test_paths_begin_at_the_files_folder() -> None:
+def test_paths_begin_at_the_files_folder():
     options = "creds: ../a.creds, dead_letter: bad, tls_ca: /etc/ca.pem"
     sink = read(f"version: 1\nsource: {{bucket: B}}\nsink: {{bucket: C, {options}}}").sink
     assert isinstance(sink, Bucket)
@@ -73,19 +67,19 @@ def test_paths_begin_at_the_files_folder() -> None:
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_files_invalid_by_the_schema_are_refused(text: str) -> None:
+def test_files_invalid_by_the_schema_are_refused(text):
     with pytest.raises(UsageError):
         read(text)
     assert not VALIDATOR.is_valid(parser.parse(text.encode(), "p.yaml").data)
 
 
 @pytest.mark.parametrize("text", READER_ALONE)
-def test_files_valid_by_the_schema_may_be_refused_by_the_reader(text: str) -> None:
+def test_files_valid_by_the_schema_may_be_refused_by_the_reader(text):
     with pytest.raises(UsageError):
         read(text)
 
 
-def test_options_are_those_of_the_data_source() -> None:
+def test_options_are_those_of_the_data_source():
     found = read(RIGHT[1])
     assert found.sources == {
         "source": Bucket({"bucket": "B", "filter": "a.>,b", "includeDeleted": "true", "partitions": "4"})
@@ -93,13 +87,13 @@ def test_options_are_those_of_the_data_source() -> None:
     assert found.sink == Files(Path("/there/o.csv"), "csv", "error")
 
 
-def test_error_names_line_and_field() -> None:
+def test_error_names_line_and_field():
     with pytest.raises(UsageError) as caught:
         read("version: 1\nsource:\n  bucket: B\n  fliter: a\nsink: {bucket: C}")
     assert caught.value.message == "p.yaml:4:3: source.fliter: `fliter` is not a field of `source`"
     assert caught.value.hint == "Did you mean `filter`?"
 
 
-def test_shipped_schema_is_current() -> None:
+def test_shipped_schema_is_current():
     shipped = json.loads((ROOT / "schemas" / "pipeline.json").read_text(encoding="utf-8"))
     assert shipped == json_schema(), "run `kvctl pipeline schema > schemas/pipeline.json`"

@@ -3,17 +3,13 @@
 import random
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from kvctl.server import Server
 from tests.pipeline.random_sink import RandomSink
 from tests.pipeline.random_source import RandomSource
 from tests.pipeline.revisions import Revisions
 from tests.pipeline.write.test_stream_writer import Query
-from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.oracle
 Steps = Callable[[int], int]
@@ -22,9 +18,9 @@ Steps = Callable[[int], int]
 @pytest.mark.guarantee("pipeline-19")
 @pytest.mark.parametrize("history", [1, 2, 10])
 def test_stream_sink_writes_each_row_once_whatever_is_replayed(
-    seed: int, steps: Steps, history: int, server: Server, raw: RawClient, unique: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    seed, steps, history, server, raw, unique,
+    monkeypatch,
+):  # fmt: skip
     """In any partitions, by any worker, after kills; and newer values of others stay."""
     revisions = Revisions(raw, unique("SINK"), max_msgs_per_subject=history)
     sink = RandomSink(seed * 10 + history, revisions, history, server.url, monkeypatch)
@@ -35,13 +31,14 @@ def test_stream_sink_writes_each_row_once_whatever_is_replayed(
 
 @pytest.mark.parametrize("history", [1, 4])
 @pytest.mark.parametrize(
-    "config", [{}, {"max_age": 10**9, "duplicate_window": 10**8}, {"max_msgs": 40, "discard": "old"}],
+    "config",
+    [{}, {"max_age": 10**9, "duplicate_window": 10**8}, {"max_msgs": 40, "discard": "old"}],
     ids=["lasting", "expiring", "evicting"],
-)  # fmt: skip
+)
 def test_stream_returns_the_newest_state_of_every_key_or_reports_a_loss(
-    seed: int, steps: Steps, history: int, config: dict[str, object], server: Server, raw: RawClient,
-    unique: Callable[..., str],
-) -> None:  # fmt: skip
+    seed, steps, history, config, server, raw,
+    unique,
+):  # fmt: skip
     """Each revision once, in batches of any size, with restarts at any point; readings hold what the bucket does."""
     revisions = Revisions(raw, unique("SOURCE"), max_msgs_per_subject=history, **config)
     source = RandomSource(seed * 10 + history, revisions, server.url, history=history, loses=bool(config))
@@ -56,9 +53,9 @@ def test_stream_returns_the_newest_state_of_every_key_or_reports_a_loss(
 
 @pytest.mark.guarantee("pipeline-19")
 def test_query_that_is_replayed_at_random_leaves_what_others_wrote(
-    seed: int, steps: Steps, spark: SparkSession, server: Server, raw: RawClient, unique: Callable[..., str],
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    seed, steps, spark, server, raw, unique,
+    tmp_path,
+):  # fmt: skip
     """In Spark itself, which starts each batch again in other partitions after its last commit was lost."""
     dice = random.Random(seed)
     history = dice.choice((1, 3))

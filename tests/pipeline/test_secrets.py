@@ -16,13 +16,8 @@ import pytest
 from kvctl.contexts import Context, ContextStore
 from kvctl.server import run_server
 from tests.cli.conftest import run_process
-from tests.pipeline.cluster import READY, SMALL, Cluster, environment, run_cluster
-from tests.support.credentials import (
-    USER,
-    Key,
-    Operator,
-    creds_file,
-)
+from tests.pipeline.cluster import READY, SMALL, environment, run_cluster
+from tests.support.credentials import USER, Key, Operator, creds_file
 from tests.support.readme import ROOT
 
 pytestmark = pytest.mark.slow
@@ -70,13 +65,13 @@ with Engine.start(Target(master=master, conf=conf)) as engine:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     """The home directory of driver and workers: contexts and files with credentials."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
-def accounts(home: Path) -> Iterator[tuple[list[dict[str, str]], list[str]]]:
+def accounts(home):
     """Options of `nats-kv`, one set per kind of credentials; and all secrets in them."""
     key, operator = Key(USER), Operator()
     (jwt, seed), (other_jwt, other_seed) = operator.user(), operator.user()
@@ -114,15 +109,13 @@ FIELDS = ("url", "user", "password", "token", "user_jwt", "user_seed")
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(home, tmp_path_factory):
     with run_cluster(tmp_path_factory.mktemp("cluster"), {"HOME": str(home)}) as running:
         yield running
 
 
 @pytest.mark.guarantee("pipeline-2")
-def test_no_credential_leaves_the_workers(
-    accounts: tuple[list[dict[str, str]], list[str]], cluster: Cluster, home: Path, tmp_path: Path
-) -> None:
+def test_no_credential_leaves_the_workers(accounts, cluster, home, tmp_path):
     sets, secrets = accounts
     events = tmp_path / "events"
     events.mkdir()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from kvctl.server import Server
 from tests.cli.conftest import run_process
 from tests.support.readme import ROOT
 
@@ -48,7 +47,7 @@ def run_plan(directory: Path, environment: dict[str, str], **inputs: str) -> Don
     return Done(done.returncode, done.stdout + done.stderr, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
 
 
-def test_action_declares_what_it_uses() -> None:
+def test_action_declares_what_it_uses():
     used = {
         name for step in ACTION["runs"]["steps"] for text in step["env"].values() for name in EXPRESSION.findall(text)
     }
@@ -59,12 +58,12 @@ def test_action_declares_what_it_uses() -> None:
     assert [name for name, one in ACTION["inputs"].items() if one.get("required")] == ["file"]
 
 
-def test_inputs_reach_scripts_only_through_the_environment() -> None:
+def test_inputs_reach_scripts_only_through_the_environment():
     assert not [step["name"] for step in ACTION["runs"]["steps"] if "${{" in step["run"]]
     assert {step["shell"] for step in ACTION["runs"]["steps"]} == {"bash"}
 
 
-def test_plan_is_written_to_the_summary_with_outputs(server: Server, tmp_path: Path, bucket_name: str) -> None:
+def test_plan_is_written_to_the_summary_with_outputs(server, tmp_path, bucket_name):
     (tmp_path / "t.yaml").write_text(f"version: 1\nbuckets:\n  {bucket_name}: {{history: 5}}\n")
     pending = run_plan(tmp_path, {}, file="t.yaml", url=server.url)
     assert (pending.exit_code, pending.outputs) == (0, {"exit-code": "8", "changes": "true"})
@@ -79,7 +78,7 @@ def test_plan_is_written_to_the_summary_with_outputs(server: Server, tmp_path: P
     assert nothing.summary == "### Plan: nothing to change\n"
 
 
-def test_failed_plan_fails_the_step_with_its_error_in_the_summary(tmp_path: Path) -> None:
+def test_failed_plan_fails_the_step_with_its_error_in_the_summary(tmp_path):
     (tmp_path / "t; touch injected.yaml").write_text("version: 1\nbuckets:\n  ORDERS: {histori: 5}\n")
     done = run_plan(tmp_path, {}, file="t; touch injected.yaml", url="nats://user:secret@127.0.0.1:1")
     assert (done.exit_code, done.outputs) == (2, {"exit-code": "2", "changes": ""})
@@ -90,7 +89,7 @@ def test_failed_plan_fails_the_step_with_its_error_in_the_summary(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_install_step_puts_kvctl_on_the_path(tmp_path: Path) -> None:
+def test_install_step_puts_kvctl_on_the_path(tmp_path):
     github_path = tmp_path / "path"
     runner = {"RUNNER_TEMP": str(tmp_path), "GITHUB_PATH": str(github_path), "PACKAGE": str(ROOT)}
     subprocess.run(["bash", "-c", INSTALL["run"]], env={**os.environ, **runner}, check=True, timeout=600)

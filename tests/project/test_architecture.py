@@ -97,9 +97,10 @@ OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
 PRIVATE = {
     "connection/nats_client.py": "nats-py",
     "cli/app/typer_adapter.py": "typer",
-    "pipeline/spark/home.py": "pyspark", "pipeline/spark/engine.py": "pyspark",
+    "pipeline/spark/home.py": "pyspark",
+    "pipeline/spark/engine.py": "pyspark",
     "pipeline/spark/job_progress.py": "pyspark",
-}  # fmt: skip
+}
 """The modules that may touch private names of a library, and of which."""
 PUBLIC_DESPITE_ITS_NAME = {"_replace", "_exit", "_asdict", "_fields", "_get_running_loop", "_getframe"}
 """Names of the standard library that are documented."""
@@ -107,7 +108,7 @@ HOT = {"wire.py: parse"}
 """Runs for every message, where a call costs more than what it does."""
 
 
-def test_imports_run_one_way() -> None:
+def test_imports_run_one_way():
     wrong = {
         str(module): sorted(more)
         for module in MODULES
@@ -117,7 +118,7 @@ def test_imports_run_one_way() -> None:
     assert not wrong
 
 
-def test_imports_form_no_cycle() -> None:
+def test_imports_form_no_cycle():
     """Imports in functions count, imports for typing do not."""
     trees = {_dotted(module): tree for module, tree in TREES.items()}
     graph = {name: {*_imported_at_runtime(tree)} & trees.keys() - {name} for name, tree in trees.items()}
@@ -128,12 +129,12 @@ def test_imports_form_no_cycle() -> None:
 
 
 @pytest.mark.parametrize("library", DOORS)
-def test_a_library_comes_in_by_its_own_door(library: str) -> None:
+def test_a_library_comes_in_by_its_own_door(library):
     users = [str(module) for module in MODULES if library in {name.split(".")[0] for name in _imports_of(module)}]
     assert not [user for user in users if not user.startswith(DOORS[library])]
 
 
-def test_the_package_that_spark_looks_for_holds_nothing_of_its_own() -> None:
+def test_the_package_that_spark_looks_for_holds_nothing_of_its_own():
     tree = ast.parse((PACKAGE.parent / "pyspark_kvctl" / "__init__.py").read_text(encoding="utf-8"))
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node) for node in found] == [
@@ -142,23 +143,23 @@ def test_the_package_that_spark_looks_for_holds_nothing_of_its_own() -> None:
     ]
 
 
-def test_pure_modules_touch_nothing_outside() -> None:
+def test_pure_modules_touch_nothing_outside():
     pure = [module for module in MODULES if str(module) in PURE or "[pure]" in _docstring(TREES[module])]
     touched = {str(module): INPUT_OUTPUT & {name.split(".")[0] for name in _imports_of(module)} for module in pure}
     assert len(pure) >= len(PURE)
     assert not {module: libraries for module, libraries in touched.items() if libraries}
 
 
-def test_modules_have_telling_names() -> None:
+def test_modules_have_telling_names():
     assert not [module for module in MODULES if EMPTY_WORDS & {*module.with_suffix("").parts, *module.stem.split("_")}]
 
 
-def test_everything_public_has_a_docstring() -> None:
+def test_everything_public_has_a_docstring():
     silent = [f"{module}: {name}" for module in MODULES for name in _undocumented(module)]
     assert not silent
 
 
-def test_functions_fit_on_a_screen() -> None:
+def test_functions_fit_on_a_screen():
     functions = (
         (f"{module}: {node.name}", _length(node))
         for module in MODULES
@@ -168,24 +169,24 @@ def test_functions_fit_on_a_screen() -> None:
     assert not [(name, lines) for name, lines in functions if lines > LONGEST_FUNCTION and name not in HOT]
 
 
-def test_rooms_hold_about_fifteen_modules() -> None:
+def test_rooms_hold_about_fifteen_modules():
     tests = (path.relative_to(PROJECT) for path in sorted((PROJECT / "tests").rglob("*.py")))
     crowded = {**_crowded(MODULES, MODULES_A_ROOM), **_crowded(tests, TESTS_A_ROOM)}
     assert not crowded
 
 
-def test_modules_are_named_with_nouns_and_verbs() -> None:
+def test_modules_are_named_with_nouns_and_verbs():
     assert not [str(module) for module in MODULES if module.stem.endswith("ing") and module.stem not in NOUNS]
 
 
-def test_a_name_of_a_module_is_used_once() -> None:
+def test_a_name_of_a_module_is_used_once():
     named = Counter(
         module.stem for module in MODULES if not str(module).startswith(OWN_NAMES) and not module.stem.startswith("__")
     )
     assert not [name for name, times in named.items() if times > 1 and name not in SAME_PART]
 
 
-def test_private_names_of_libraries_are_touched_in_adapters_alone() -> None:
+def test_private_names_of_libraries_are_touched_in_adapters_alone():
     own = {name for tree in TREES.values() for name in _defined(tree)} | PUBLIC_DESPITE_ITS_NAME
     users = {
         str(module): private
@@ -195,30 +196,30 @@ def test_private_names_of_libraries_are_touched_in_adapters_alone() -> None:
     assert not users
 
 
-def test_map_in_architecture_page_equals_tree() -> None:
+def test_map_in_architecture_page_equals_tree():
     assert house_map.page_map() == house_map.house_map(), f"run `{house_map.COMMAND}`"
 
 
-def test_every_folder_has_a_purpose_in_one_line() -> None:
+def test_every_folder_has_a_purpose_in_one_line():
     purposes = {path.parent: house_map.purpose(path.parent) for path in PACKAGE.rglob("__init__.py")}
     assert not [folder for folder, text in purposes.items() if not text.endswith(".") or len(text) > 110]
 
 
-def test_files_named_in_architecture_page_exist() -> None:
+def test_files_named_in_architecture_page_exist():
     text = house_map.PAGE.read_text(encoding="utf-8").partition(house_map.END)[2]
     named = {path for path in re.findall(r"`([a-z_/]+(?:\.py|/))`", text) if "/" in path.rstrip("/")}
     assert named
     assert not [path for path in named if not (PACKAGE / path).exists() and not (PROJECT / path).exists()]
 
 
-def test_pages_avoid_banned_phrases() -> None:
+def test_pages_avoid_banned_phrases():
     """Inline code is exempt: it quotes."""
     pages = (*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *PACKAGE.glob("topics/*.md"))
     texts = {page.name: re.sub(r"`[^`\n]+`", "", page.read_text(encoding="utf-8")) for page in pages}
     assert not [f"{name}: {phrase}" for name, text in texts.items() for phrase in BANNED.findall(text)]
 
 
-def test_strings_and_docstrings_avoid_banned_phrases() -> None:
+def test_strings_and_docstrings_avoid_banned_phrases():
     texts = (
         (f"{module}:{node.lineno}", node.value)
         for module, tree in TREES.items()

@@ -12,9 +12,7 @@ import pytest
 
 from kvctl.contexts import ContextStore
 from kvctl.labs import Lab, run_lab
-from kvctl.server import Server
 from tests.cli.conftest import Result, run_process
-from tests.support.raw import RawClient
 from tests.support.readme import ROOT
 from tests.support.waiting import until
 
@@ -24,7 +22,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run(server: Server) -> Run:
+def run(server):
     """Runs an example against the shared server, with kvctl on PATH."""
     path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"])
     environment = {**os.environ, "NATS_URL": server.url, "PATH": path}
@@ -35,12 +33,12 @@ def run(server: Server) -> Run:
     return run
 
 
-def test_every_example_has_a_test() -> None:
+def test_every_example_has_a_test():
     tested = Path(__file__).read_text(encoding="utf-8")
     assert not [path.name for path in EXAMPLES.iterdir() if path.is_file() and f'"{path.name}"' not in tested]
 
 
-def test_the_cache_follows_the_bucket(run: Run, raw: RawClient, bucket_name: str) -> None:
+def test_the_cache_follows_the_bucket(run, raw, bucket_name):
     raw.create_bucket(bucket_name)
     for key, value in (("a", b"1"), ("b", b"2"), ("gone", b"3")):
         raw.put(bucket_name, key, value)
@@ -50,7 +48,7 @@ def test_the_cache_follows_the_bucket(run: Run, raw: RawClient, bucket_name: str
     assert done.stdout == "a 1\nb 2\nseen.by the cache\n"
 
 
-def test_increments_by_several_at_once_all_count(run: Run, raw: RawClient, bucket_name: str) -> None:
+def test_increments_by_several_at_once_all_count(run, raw, bucket_name):
     raw.create_bucket(bucket_name)
     with ThreadPoolExecutor(3) as pool:
         runs = list(pool.map(lambda _: run(str(EXAMPLES / "increment.sh"), bucket_name, "counter"), range(4)))
@@ -91,7 +89,7 @@ class Applied:
             self("bucket", "delete", name, "--yes", "--confirm", name, context=context)
 
 
-def test_a_read_replica_in_another_cluster(supercluster: Lab) -> None:
+def test_a_read_replica_in_another_cluster(supercluster):
     kvctl = Applied(supercluster, "read-replica.yaml", "lon")
     kvctl("put", "ORDERS", "7", "nails")
     until(lambda: kvctl("get", "ORDERS", "7", context="nyc").out == "nails")
@@ -99,7 +97,7 @@ def test_a_read_replica_in_another_cluster(supercluster: Lab) -> None:
     kvctl.delete("ORDERS_NYC", "ORDERS")
 
 
-def test_regions_merged_into_one_view(supercluster: Lab) -> None:
+def test_regions_merged_into_one_view(supercluster):
     kvctl = Applied(supercluster, "merged-regions.yaml", "lon")
     for region in ("lon", "nyc"):
         kvctl("put", f"ORDERS_{region.upper()}", "7", region, context=region)
@@ -109,7 +107,7 @@ def test_regions_merged_into_one_view(supercluster: Lab) -> None:
     kvctl.delete("ORDERS_ALL_NYC", "ORDERS_ALL", "ORDERS_LON", "ORDERS_NYC")
 
 
-def test_a_copy_at_the_edge(leaf: Lab) -> None:
+def test_a_copy_at_the_edge(leaf):
     kvctl = Applied(leaf, "edge.yaml", "leaf")
     kvctl("put", "PRICES", "bolts", "5", context="hub")
     for key in ("17.bolts", "18.bolts"):
@@ -122,7 +120,7 @@ def test_a_copy_at_the_edge(leaf: Lab) -> None:
     kvctl.delete("PRICES", "STOCK", context="hub")
 
 
-def test_a_bucket_replicated_into_another_account() -> None:
+def test_a_bucket_replicated_into_another_account():
     with run_lab("accounts") as lab:
         kvctl = Applied(lab, "cross-account.yaml", "replica")
         for key in ("NEW.7", "OLD.1"):
@@ -132,6 +130,6 @@ def test_a_bucket_replicated_into_another_account() -> None:
         kvctl.check()
 
 
-def test_picture_in_the_readme_is_the_graph_of_its_example() -> None:
+def test_picture_in_the_readme_is_the_graph_of_its_example():
     drawn = run_process("topology", "graph", "-f", str(EXAMPLES / "merged-regions.yaml"), "--format", "svg")
     assert drawn.stdout == (ROOT / "docs" / "merged-regions.svg").read_bytes()

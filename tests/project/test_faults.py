@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ CAS_CLIENTS, WRITERS, WATCHERS = 4, 3, 2
 
 
 @pytest.fixture
-def seed() -> int:
+def seed():
     """What the test's choices are drawn from."""
     chosen = int(os.environ.get("KVCTL_SEED") or random.randrange(1 << 32))
     print(f"KVCTL_SEED={chosen}")
@@ -165,9 +165,7 @@ async def stopped(server: Server, away: float) -> None:
 
 @pytest.mark.guarantee("writing-1", "reading-2", by="kill")
 @pytest.mark.parametrize(("fault", "seconds"), [(killed, 2.0), (stopped, 3.0)], ids=["kill", "stop"])
-async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fails(
-    own_cluster: Lab, seed: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
-) -> None:
+async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fails(own_cluster, seed, fault, seconds):
     async with connections(own_cluster, 1) as (client,):
         bucket = await client.create_bucket("B", replicas=3)
         async with traffic(own_cluster, bucket) as work:
@@ -179,7 +177,7 @@ async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fa
 
 
 @pytest.mark.guarantee("writing-1", by="kill")
-async def test_nothing_acknowledged_is_lost_when_all_servers_die(own_cluster: Lab, seed: int) -> None:
+async def test_nothing_acknowledged_is_lost_when_all_servers_die(own_cluster, seed):
     async with connections(own_cluster, 1) as (client,):
         bucket = await client.create_bucket("B", replicas=3)
         async with traffic(own_cluster, bucket) as work:
@@ -206,7 +204,7 @@ class Seen:
 
 
 @pytest.mark.guarantee("reading-6", by="kill")
-async def test_watches_and_listings_are_complete_while_servers_restart(own_cluster: Lab, seed: int) -> None:
+async def test_watches_and_listings_are_complete_while_servers_restart(own_cluster, seed):
     stable = {f"s.{number}" for number in range(3000)}
     async with connections(own_cluster, WATCHERS + 1) as (client, *others):
         bucket = await client.create_bucket("B", replicas=3, history=64)
@@ -262,9 +260,7 @@ async def all_entries(bucket: Bucket, *filters: str) -> list[Entry]:
 
 
 @pytest.mark.guarantee("reading-14", by="kill")
-async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader_dies(
-    own_cluster: Lab, seed: int
-) -> None:
+async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader_dies(own_cluster, seed):
     async with connections(own_cluster, 1) as (client,):
         bucket = await client.create_bucket("B", replicas=3)
         value = os.urandom(1_000_000)
@@ -284,9 +280,7 @@ async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader
 
 
 @pytest.mark.guarantee("reading-16", by="fault")
-async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(
-    own_cluster: Lab, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(own_cluster, seed, monkeypatch):
     monkeypatch.setattr("kvctl.jetstream.consumers.ordered.pull_size.BATCH_MESSAGES", 200)
     async with connections(own_cluster, 2) as (client, other):
         bucket = await client.create_bucket("B", replicas=3)
@@ -307,7 +301,7 @@ async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(
 
 
 @pytest.mark.guarantee("writing-1", "writing-12", by="kill")
-async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluster: Lab, seed: int) -> None:
+async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluster, seed):
     count = 20_000
     async with connections(own_cluster, 1) as (client,):
         bucket = await client.create_bucket("B", replicas=3)

@@ -4,41 +4,36 @@ import re
 from collections import Counter
 
 from tests.support import guarantees
-from tests.support.guarantees import (
-    EXAMPLES_ONLY,
-    KINDS,
-    PAGE,
-    TOPICS,
-)
+from tests.support.guarantees import EXAMPLES_ONLY, KINDS, PAGE, TOPICS
 
 GUARANTEES = guarantees.guarantees()
 EVIDENCE = guarantees.evidence()
 GENERAL = [one for one in GUARANTEES if one.topic == "guarantees"]
 
 
-def test_every_guarantee_has_an_id_of_its_own() -> None:
+def test_every_guarantee_has_an_id_of_its_own():
     repeated = [id for id, number in Counter(one.id for one in GUARANTEES).items() if number > 1]
     assert len(GUARANTEES) > 150
     assert repeated == []
 
 
-def test_every_guarantee_has_a_test() -> None:
+def test_every_guarantee_has_a_test():
     assert [one.id for one in GUARANTEES if not EVIDENCE[one.id]] == []
 
 
-def test_every_mark_names_a_guarantee_and_a_kind() -> None:
+def test_every_mark_names_a_guarantee_and_a_kind():
     known = {one.id for one in GUARANTEES}
     assert {id: tests for id, tests in EVIDENCE.items() if tests and id not in known} == {}
     assert {test.kind for tests in EVIDENCE.values() for test in tests} <= KINDS.keys()
 
 
-def test_guarantees_that_only_examples_show_are_in_their_section() -> None:
+def test_guarantees_that_only_examples_show_are_in_their_section():
     strong = {id for id, tests in EVIDENCE.items() if any(test.kind != "example" for test in tests)}
     assert [one.id for one in GENERAL if one.section != EXAMPLES_ONLY and one.id not in strong] == []
     assert [one.id for one in GENERAL if one.section == EXAMPLES_ONLY and one.id in strong] == []
 
 
-def test_every_paragraph_of_a_guarantee_ends_with_its_id() -> None:
+def test_every_paragraph_of_a_guarantee_ends_with_its_id():
     text = (TOPICS / "guarantees.md").read_text(encoding="utf-8")
     promises = text[text.index("\n## ") : text.index("\n## Not guaranteed")].split("\n## ")[1:]
     blocks = [block for part in promises if not part.startswith(EXAMPLES_ONLY) for block in part.split("\n\n")[1:]]
@@ -48,6 +43,6 @@ def test_every_paragraph_of_a_guarantee_ends_with_its_id() -> None:
     assert [item for item in items if not re.search(r"\[[a-z]+-\d+\]\s*(\n\n.*)?$", item)] == []
 
 
-def test_page_of_guarantees_is_current() -> None:
+def test_page_of_guarantees_is_current():
     """If not: `python -m tests.support.guarantees`."""
     assert PAGE.read_text(encoding="utf-8") == guarantees.page()

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import kvctl
 from kvctl import Aggregate, BucketConfig, Client, Context, External, Mirror, Origin, Republish, Transaction
 from kvctl.errors import KvctlError, OutcomeUnknown, UnreachableError, UsageError
-from kvctl.server import Server
 from kvctl.tables.changes import Version
 from kvctl.tokens import check_filter_subject, check_header, check_name, check_subject, shown, unsafe
 from kvctl.wire import decode_headers, encode_headers
@@ -120,7 +119,7 @@ def client_tables(client: Client) -> kvctl.Tables:
 
 
 @pytest.fixture
-async def tapped(own_server: Server) -> AsyncIterator[tuple[Wiretap, Client, dict[str, Any]]]:
+async def tapped(own_server):
     """A client whose bytes are kept, and one of each thing that has methods."""
     async with (
         Wiretap(own_server.port) as tap,
@@ -207,9 +206,7 @@ def _wrapped(parameter: inspect.Parameter, text: str) -> Any:
 
 @pytest.mark.guarantee("commands-8", by="property")
 @pytest.mark.oracle
-async def test_no_public_entry_lets_a_name_become_a_command(
-    tapped: tuple[Wiretap, Client, dict[str, Any]], seed: int, steps: Callable[[int], int]
-) -> None:
+async def test_no_public_entry_lets_a_name_become_a_command(tapped, seed, steps):
     tap, client, world = tapped
     entries = Entries(client, world)
     tried = [(name, lambda text, f=f, p=p: _call(f, p, text)) for name, f, p in entries]
@@ -253,7 +250,7 @@ def refused(check: Callable[[Any], object], value: Any) -> bool:
 
 
 @given(naughty)
-def test_a_subject_passes_the_gate_when_it_is_one(text: str) -> None:
+def test_a_subject_passes_the_gate_when_it_is_one(text):
     block = text.encode(errors="surrogateescape")
     passes = not refused(check_subject, block)
     assert passes == _is_subject(text)
@@ -262,13 +259,13 @@ def test_a_subject_passes_the_gate_when_it_is_one(text: str) -> None:
 
 
 @given(naughty)
-def test_names_and_filters_that_pass_are_subjects(text: str) -> None:
+def test_names_and_filters_that_pass_are_subjects(text):
     for check in (lambda name: check_name(name, "stream"), check_filter_subject):
         assert refused(check, text) or _is_subject(text)
 
 
 @given(st.dictionaries(naughty, naughty, min_size=1, max_size=3))
-def test_headers_that_pass_come_back_as_they_are(headers: dict[str, str]) -> None:
+def test_headers_that_pass_come_back_as_they_are(headers):
     if refused(encode_headers, headers):
         lines = [text for pair in headers.items() for text in pair]
         assert any(set(text) & set("\r\n\0") for text in lines) or any(
@@ -285,7 +282,7 @@ def test_headers_that_pass_come_back_as_they_are(headers: dict[str, str]) -> Non
 
 
 @given(st.binary(max_size=20))
-def test_bytes_that_are_not_a_header_block_are_refused(block: bytes) -> None:
+def test_bytes_that_are_not_a_header_block_are_refused(block):
     for candidate in (block, b"NATS/1.0" + block, b"NATS/1.0\r\n" + block + b"\r\n\r\n"):
         whole = candidate.startswith(b"NATS/1.0") and candidate.count(b"\r\n\r\n") == 1
         if candidate and not (whole and candidate.endswith(b"\r\n\r\n")):
@@ -293,13 +290,13 @@ def test_bytes_that_are_not_a_header_block_are_refused(block: bytes) -> None:
                 check_header(candidate)
 
 
-def test_a_wrong_value_is_shown_on_one_line_and_shortened() -> None:
+def test_a_wrong_value_is_shown_on_one_line_and_shortened():
     assert shown("a\r\nb\0\x1b[31m\udcff") == r"a\r\nb\x00\x1b[31m\xff"
     assert shown(b"a b") == "a b"
     assert len(shown("x" * 5000)) < 200
 
 
-async def test_half_a_character_in_a_subject_is_a_usage_error(client: Client) -> None:
+async def test_half_a_character_in_a_subject_is_a_usage_error(client):
     for text in ("\ud800", "a.\udfff"):
         with pytest.raises(UsageError, match="lone surrogate"):
             await client.connection.request(text)

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -21,14 +20,14 @@ SYSTEM = ("bash", "cat", "chmod", "cut", "env", "head", "ls", "mkdir", "rm", "sh
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """A clone of the last commit in an empty folder."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "kvctl")], check=True)
     return tmp_path / "kvctl"
 
 
 @pytest.fixture
-def bare_machine(tmp_path: Path) -> dict[str, str]:
+def bare_machine(tmp_path):
     """An environment with a home that is empty and a PATH that holds little but Python: no compiler, git, jq, nats."""
     for name in ("bin", "home", "tmp"):
         (tmp_path / name).mkdir()
@@ -40,7 +39,7 @@ def bare_machine(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZipFile]:
+def wheel(tmp_path_factory):
     """The wheel that the working tree makes."""
     directory = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), str(ROOT)]
@@ -49,14 +48,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZipFile]:
         yield archive
 
 
-def test_the_first_command_installs_kvctl_and_shows_it_at_work(checkout: Path, bare_machine: dict[str, str]) -> None:
+def test_the_first_command_installs_kvctl_and_shows_it_at_work(checkout, bare_machine):
     done = shell(setup_commands()[0], checkout, bare_machine)
     assert done.returncode == 0, done.stderr
     assert "kvctl bucket add" in done.stdout + done.stderr
     assert not list(Path(bare_machine["HOME"], ".config").glob("nats/*"))
 
 
-def test_the_second_command_passes_the_tests(checkout: Path, bare_machine: dict[str, str]) -> None:
+def test_the_second_command_passes_the_tests(checkout, bare_machine):
     done = shell(setup_commands()[1], checkout, bare_machine)
     assert done.returncode == 0, done.stdout[-5000:]
     assert re.search(r"^\d+ passed\b", done.stdout.splitlines()[-1])
@@ -80,7 +79,7 @@ def _runs(python: str) -> bool:
 
 
 @pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
-def test_wheel_installs_and_works_on_every_supported_python(python: str, tmp_path: Path) -> None:
+def test_wheel_installs_and_works_on_every_supported_python(python, tmp_path):
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
     bin_directory = tmp_path / "venv" / "bin"
     subprocess.run([bin_directory / "pip", "install", "--quiet", f"{ROOT}[server]"], check=True)
@@ -91,7 +90,7 @@ def test_wheel_installs_and_works_on_every_supported_python(python: str, tmp_pat
         assert (tmp_path / "venv" / "share" / page).stat().st_size
 
 
-def test_wheel_contains_every_data_file(wheel: ZipFile) -> None:
+def test_wheel_contains_every_data_file(wheel):
     names = set(wheel.namelist())
     inside = [*ROOT.glob("kvctl/labs/*.conf"), *ROOT.glob("kvctl/topics/*.md"), ROOT / "kvctl" / "py.typed"]
     inside.append(ROOT / "kvctl" / "pipeline" / "log4j2.properties")
@@ -99,7 +98,7 @@ def test_wheel_contains_every_data_file(wheel: ZipFile) -> None:
     assert not {str(path.relative_to(ROOT)) for path in inside} - names
 
 
-def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel: ZipFile) -> None:
+def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel):
     shared = {name.split(".data/data/share/")[1] for name in wheel.namelist() if ".data/data/share/" in name}
     pages = {str(path.relative_to(ROOT)) for path in ROOT.glob("man/man?/*")}
     assert "man/man1/kvctl.1" in pages
@@ -112,12 +111,12 @@ def test_the_wheel_ships_manual_pages_and_completion_scripts(wheel: ZipFile) -> 
     assert not pages - shared
 
 
-def test_wheel_declares_the_plugin_of_pytest(wheel: ZipFile) -> None:
+def test_wheel_declares_the_plugin_of_pytest(wheel):
     (declared,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
     assert "[pytest11]\nkvctl = kvctl.pytest_plugin\n" in wheel.read(declared).decode()
 
 
-def test_the_wheel_holds_nothing_else(wheel: ZipFile) -> None:
+def test_the_wheel_holds_nothing_else(wheel):
     assert not [name for name in wheel.namelist() if not name.startswith(("kvctl", "pyspark_kvctl/__init__.py"))]
 
 

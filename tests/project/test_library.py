@@ -1,25 +1,21 @@
 """The library by itself, as its documentation shows it, and side by side with the client library's own buckets."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import nats
 import pytest
-from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
-from nats.js.kv import KeyValue
 
 import kvctl
-from kvctl import CURRENT, Bucket, Client, Context, Entry, Operation
+from kvctl import CURRENT, Context, Entry, Operation
 from kvctl.errors import BucketExists, BucketNotFound, KeyExists, KeyNotFound, NoServer, ReadOnly, WrongRevision
-from kvctl.server import Server
 from tests.support.waiting import until_async
 
 
 class TestAsDocumented:
-    async def test_a_bucket_is_made_written_read_and_watched(self, server: Server, bucket_name: str) -> None:
+    async def test_a_bucket_is_made_written_read_and_watched(self, server, bucket_name):
         async with kvctl.connect(server.url) as client:
             orders = await client.create_bucket(bucket_name, history=5)
             revision = await orders.put("NEW.7", b"two of these")
@@ -37,15 +33,13 @@ class TestAsDocumented:
                         break
             assert [entry.value for entry in seen] == [b"two of these", b"none"]
 
-    async def test_connecting_takes_a_context_an_environment_or_a_url(
-        self, server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_connecting_takes_a_context_an_environment_or_a_url(self, server, monkeypatch):
         monkeypatch.setenv("NATS_URL", server.url)
         for where in (Context(url=server.url), server.url, None):
             async with kvctl.connect(where) as client:
                 assert client.connection.url == server.url
 
-    async def test_buckets_are_made_listed_and_deleted(self, client: Client, bucket_name: str) -> None:
+    async def test_buckets_are_made_listed_and_deleted(self, client, bucket_name):
         await client.create_bucket(kvctl.BucketConfig(bucket_name, history=3))
         await client.create_bucket(bucket_name, history=3)  # the same again
         with pytest.raises(BucketExists):
@@ -57,7 +51,7 @@ class TestAsDocumented:
         with pytest.raises(BucketNotFound):
             await client.delete_bucket(bucket_name)
 
-    async def test_many_handles_and_tasks_share_a_connection(self, client: Client, bucket_name: str) -> None:
+    async def test_many_handles_and_tasks_share_a_connection(self, client, bucket_name):
         await client.create_bucket(bucket_name)
 
         async def work(number: int) -> int:
@@ -67,23 +61,23 @@ class TestAsDocumented:
 
         assert await asyncio.gather(*(work(number) for number in range(50))) == [1] * 50
 
-    async def test_everything_public_is_there(self) -> None:
+    async def test_everything_public_is_there(self):
         assert [name for name in kvctl.__all__ if not hasattr(kvctl, name)] == []
         with pytest.raises(AttributeError):
             _ = kvctl.nothing  # type: ignore[attr-defined]
 
-    async def test_after_the_block_the_connection_is_closed(self, server: Server, bucket_name: str) -> None:
+    async def test_after_the_block_the_connection_is_closed(self, server, bucket_name):
         async with kvctl.connect(server.url) as client:
             bucket = await client.create_bucket(bucket_name)
         with pytest.raises(NoServer):
             await bucket.put("k", b"")
 
-    async def test_an_error_in_the_block_goes_through(self, server: Server) -> None:
+    async def test_an_error_in_the_block_goes_through(self, server):
         with pytest.raises(LookupError):
             async with kvctl.connect(server.url):
                 raise LookupError
 
-    async def test_cancelling_leaves_nothing_behind(self, client: Client, bucket_name: str) -> None:
+    async def test_cancelling_leaves_nothing_behind(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
 
         watching: list[object] = []
@@ -106,7 +100,7 @@ class TestAsDocumented:
 
 
 @pytest.fixture
-async def jetstream(server: Server) -> AsyncIterator[JetStreamContext]:
+async def jetstream(server):
     """The client library's own."""
     connection = await nats.connect(server.url)
     yield connection.jetstream()
@@ -115,9 +109,7 @@ async def jetstream(server: Server) -> AsyncIterator[JetStreamContext]:
 
 class TestBesideTheClientLibrary:
     @pytest.fixture(params=["ours", "theirs", "theirs-direct"])
-    async def both(
-        self, request: pytest.FixtureRequest, client: Client, jetstream: JetStreamContext, bucket_name: str
-    ) -> tuple[Bucket, KeyValue]:
+    async def both(self, request, client, jetstream, bucket_name):
         """Handles of both on a bucket that one of them made."""
         if request.param == "ours":
             await client.create_bucket(bucket_name, history=5)
@@ -127,7 +119,7 @@ class TestBesideTheClientLibrary:
         return client.bucket(bucket_name), await jetstream.key_value(bucket_name)
 
     @pytest.mark.guarantee("buckets-1")
-    async def test_values_of_other_clients_are_read(self, both: tuple[Bucket, KeyValue]) -> None:
+    async def test_values_of_other_clients_are_read(self, both):
         ours, theirs = both
         first = await theirs.put("a.b", b"1")
         second = await theirs.update("a.b", b"2", last=first)
@@ -151,7 +143,7 @@ class TestBesideTheClientLibrary:
         assert (await theirs.get("a.b")).value == b"4"
 
     @pytest.mark.guarantee("buckets-1")
-    async def test_our_values_are_read_by_other_clients(self, both: tuple[Bucket, KeyValue]) -> None:
+    async def test_our_values_are_read_by_other_clients(self, both):
         ours, theirs = both
         first = await ours.put("a.b", b"1")
         second = await ours.update("a.b", b"2", first)
@@ -171,7 +163,7 @@ class TestBesideTheClientLibrary:
         await theirs.create("c", b"4")
         assert (await ours.get("c")).value == b"4"
 
-    async def test_each_sees_the_others_changes(self, both: tuple[Bucket, KeyValue]) -> None:
+    async def test_each_sees_the_others_changes(self, both):
         ours, theirs = both
         watcher = await theirs.watchall()
         assert await watcher.updates(timeout=60) is None  # the end of what was there
@@ -190,14 +182,14 @@ class TestBesideTheClientLibrary:
             assert (entry.key, entry.operation) == ("k", expected)
         await watcher.stop()
 
-    async def test_many_written_by_us_are_many_for_them(self, both: tuple[Bucket, KeyValue]) -> None:
+    async def test_many_written_by_us_are_many_for_them(self, both):
         ours, theirs = both
         assert (await ours.put_many((f"k.{number}", b"%d" % number) for number in range(500))).written == 500
         assert len(await theirs.keys()) == 500
         assert (await theirs.get("k.499")).value == b"499"
 
 
-async def test_a_ttl_of_ours_ends_for_them(client: Client, jetstream: JetStreamContext, bucket_name: str) -> None:
+async def test_a_ttl_of_ours_ends_for_them(client, jetstream, bucket_name):
     second = timedelta(seconds=1)
     bucket = await client.create_bucket(bucket_name, marker_ttl=second)
     theirs = await jetstream.key_value(bucket_name)
@@ -213,7 +205,7 @@ async def test_a_ttl_of_ours_ends_for_them(client: Client, jetstream: JetStreamC
         await theirs.get("k")
 
 
-async def test_a_context_for_reading_reads(server: Server, client: Client, bucket_name: str) -> None:
+async def test_a_context_for_reading_reads(server, client, bucket_name):
     await (await client.create_bucket(bucket_name)).put("k", b"1")
     async with kvctl.connect(Context(url=server.url, read_only=True)) as reader:
         assert (await reader.bucket(bucket_name).get("k")).value == b"1"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kvctl.cli.app.main import root
-from kvctl.server import Server
 from tests.cli.conftest import run_process
 
 PROGRAM = """
@@ -98,17 +97,17 @@ def offenders(modules: set[str], unwanted: tuple[str, ...]) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_words_about_commands_need_no_client(args: tuple[str, ...]) -> None:
+def test_words_about_commands_need_no_client(args):
     assert offenders(imported(*args), HEAVY) == []
 
 
-def test_a_command_loads_no_other_command() -> None:
+def test_a_command_loads_no_other_command():
     loaded = {module for module in imported("version", "-o", "json") if module.startswith("kvctl.cli.")}
     rooms = ("kvctl.cli.bucket", "kvctl.cli.keys", "kvctl.cli.context", "kvctl.cli.server")
     assert offenders(loaded, (*rooms, "kvctl.cli.app.candidates", "kvctl.cli.app.manual")) == []
 
 
-def test_library_import_is_free() -> None:
+def test_library_import_is_free():
     def modules(imported: str) -> set[str]:
         line = [sys.executable, "-c", f"import {imported}; print(*sys.modules)"]
         return set(subprocess.run(line, capture_output=True, text=True, timeout=120, check=True).stdout.split())
@@ -127,9 +126,7 @@ def test_library_import_is_free() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_command_loads_what_it_needs(
-    server: Server, bucket_name: str, line: str, unwanted: tuple[str, ...], limit: int
-) -> None:
+def test_command_loads_what_it_needs(server, bucket_name, line, unwanted, limit):
     if not line.startswith("bucket"):
         assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
         assert run_process("put", bucket_name, "key", "value", "-s", server.url).exit_code == 0
@@ -139,7 +136,7 @@ def test_command_loads_what_it_needs(
     assert len([name for name in modules if name.startswith("kvctl")]) <= limit
 
 
-def test_topology_plan_loads_no_format_but_yaml(server: Server, tmp_path: Path) -> None:
+def test_topology_plan_loads_no_format_but_yaml(server, tmp_path):
     file = tmp_path / "topology.yaml"
     file.write_text("version: 1\nbuckets:\n  planned: {history: 5}\n")
     modules = imported("topology", "plan", "-f", str(file), "-s", server.url)
@@ -150,7 +147,7 @@ def test_topology_plan_loads_no_format_but_yaml(server: Server, tmp_path: Path) 
     assert len([name for name in modules if name.startswith("kvctl")]) <= 142
 
 
-def test_source_of_classes_is_found_beside_deferred_modules() -> None:
+def test_source_of_classes_is_found_beside_deferred_modules():
     code = (
         "from kvctl.cli.app.deferrals import defer_rare_modules\n"
         "defer_rare_modules()\n"
@@ -162,7 +159,7 @@ def test_source_of_classes_is_found_beside_deferred_modules() -> None:
     assert shown.stdout.startswith("class KvctlError")
 
 
-def test_only_bounded_tables_load_rich(server: Server, bucket_name: str) -> None:
+def test_only_bounded_tables_load_rich(server, bucket_name):
     assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
     assert "rich" not in imported("put", bucket_name, "key", "value", "-o", "table", "-s", server.url)
     assert "rich" not in imported("keys", bucket_name, "-o", "table", "-s", server.url)
@@ -171,7 +168,7 @@ def test_only_bounded_tables_load_rich(server: Server, bucket_name: str) -> None
     assert "rich" in imported("bucket", "ls", "-o", "table", "-s", server.url)
 
 
-def test_public_names_are_there() -> None:
+def test_public_names_are_there():
     import kvctl
 
     assert all(getattr(kvctl, name) for name in kvctl.__all__)

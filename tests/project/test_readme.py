@@ -12,19 +12,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.readme import (
-    README,
-    ROOT,
-    Block,
-    blocks,
-    setup_commands,
-)
+from tests.support.readme import README, ROOT, Block, blocks, setup_commands
 
 SETUP = "Try it"
 """The two commands there are test_install.py's."""
@@ -111,7 +104,7 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(tmp_path_factory):
     """A stranger's machine, with a server."""
     with TemporaryDirectory(prefix="home") as home:  # short, as people's are: messages wrap
         machine = Machine(tmp_path_factory.mktemp("readme"), Path(home))
@@ -125,7 +118,7 @@ RUN = [pytest.param(heading, marks=pytest.mark.slow) if heading == "Spark" else 
 
 
 @pytest.mark.parametrize("heading", RUN)
-def test_examples_do_what_they_show(heading: str, machine: Machine) -> None:
+def test_examples_do_what_they_show(heading, machine):
     section = [block for block in blocks() if block.heading == heading]
     printed = ""
     for block in section:
@@ -137,25 +130,25 @@ def test_examples_do_what_they_show(heading: str, machine: Machine) -> None:
             assert readable(printed) == readable(block.text), f"README.md:{block.line}"
 
 
-def test_every_example_is_run() -> None:
+def test_every_example_is_run():
     assert {block.language for block in blocks()} <= {"sh", "console", "python", "text"}
     assert README.count("\n```") == 2 * len(blocks())
     assert {"console", "python", "sh"} <= {block.language for block in blocks() if block.heading in SECTIONS}
 
 
-def test_two_commands_do_all_the_set_up() -> None:
+def test_two_commands_do_all_the_set_up():
     assert len(setup_commands()) == 2
     assert not [command for command in setup_commands() if "\n" in command or "sudo" in command]
 
 
-def test_ci_runs_the_same_test_command() -> None:
+def test_ci_runs_the_same_test_command():
     script = (ROOT / ".ci" / "run").read_text()
     _venv, install, test = setup_commands()[1].split(" && ")
     assert install.replace("install", "install --quiet") in script
     assert f"step {test}\n" in script
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     targets = re.findall(r"\]\(([^)#]+)\)", README)
     assert targets
     assert not [target for target in targets if "://" not in target and not (ROOT / target).exists()]

@@ -29,12 +29,12 @@ WRITTEN = {
 WIDTH = 80
 
 
-def test_the_topics_there_are() -> None:
+def test_the_topics_there_are():
     assert set(TOPICS) >= WRITTEN
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_topic_is_plain_markdown_that_fits_a_terminal(topic: str) -> None:
+def test_a_topic_is_plain_markdown_that_fits_a_terminal(topic):
     text = TOPICS[topic]
     assert re.match(r"# [A-Z][^\n]+[^.\n]\n\n", text)
     assert text.endswith("\n")
@@ -44,11 +44,11 @@ def test_a_topic_is_plain_markdown_that_fits_a_terminal(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", sorted(TOPICS.keys() - {"automation"}))  # its examples are tests
-def test_topic_names_no_tests(topic: str) -> None:
+def test_topic_names_no_tests(topic):
     assert not re.search(r"\btest_\w+|\btests/", TOPICS[topic])
 
 
-def test_every_exit_code_is_explained() -> None:
+def test_every_exit_code_is_explained():
     codes = {error.exit_code for error in _subclasses(errors.KvctlError)} | {0, 8, 130}
     explained = re.findall(r"^    (\d+) +\w", TOPICS["exit-codes"].split("##")[0], re.MULTILINE)
     reached = {int(name.split("_")[1]) for name in _tests_in("tests/cli/app/test_exit_codes.py")}
@@ -56,7 +56,7 @@ def test_every_exit_code_is_explained() -> None:
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)] == sorted(codes)
 
 
-def test_every_kind_of_error_is_listed_with_its_exit_code() -> None:
+def test_every_kind_of_error_is_listed_with_its_exit_code():
     for package in pkgutil.walk_packages(kvctl.__path__, "kvctl."):
         if not package.name.startswith(("kvctl.pipeline", "kvctl.cli.pipeline", "kvctl.__main__", "kvctl.pytest")):
             import_module(package.name)
@@ -66,7 +66,7 @@ def test_every_kind_of_error_is_listed_with_its_exit_code() -> None:
     assert sorted(known) == [(int(code), kind) for code, kinds in rows for kind in kinds.split()]
 
 
-def test_every_variable_is_explained() -> None:
+def test_every_variable_is_explained():
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kvctl").rglob("*.py"))
     read = set(re.findall(r"\b(?:NATS|KVCTL)_[A-Z_]+\b", source))
     explained = set(re.findall(r"\b(?:NATS|KVCTL)_[A-Z_]+\b", TOPICS["environment"]))
@@ -74,13 +74,13 @@ def test_every_variable_is_explained() -> None:
     assert read == explained
 
 
-def test_every_format_is_explained() -> None:
+def test_every_format_is_explained():
     explained = re.findall(r"^    (\w+) +\w", TOPICS["formats"].split("##")[0], re.MULTILINE)
     assert sorted(explained) == sorted(FORMATS)
 
 
 @pytest.mark.parametrize("topic", [*TOPICS, "README"])
-def test_commands_and_options_in_the_text_exist(topic: str) -> None:
+def test_commands_and_options_in_the_text_exist(topic):
     text = TOPICS.get(topic, README)
     lines = re.findall(r"(?:^(?: {4}|\$ )|`|\$\()kvctl ([a-z][^`\n]*)", text, re.MULTILINE)
     unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - _options()
@@ -90,11 +90,11 @@ def test_commands_and_options_in_the_text_exist(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_the_readme_links_to_every_topic(topic: str) -> None:
+def test_the_readme_links_to_every_topic(topic):
     assert f"](kvctl/topics/{topic}.md)" in README
 
 
-def test_help_lists_the_topics_with_their_titles() -> None:
+def test_help_lists_the_topics_with_their_titles():
     assert set(root().command_sections()["Help topics (kvctl help TOPIC)"]) == {
         (name, text.partition("\n")[0].removeprefix("# ")) for name, text in TOPICS.items()
     }

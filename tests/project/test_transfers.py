@@ -12,16 +12,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Transaction
 from kvctl.errors import ConditionsFailed, ConflictError, OutcomeUnknown, UnreachableError
-from kvctl.labs import Lab
-from kvctl.server import Server
-from tests.project.test_faults import (
-    all_entries,
-    connections,
-    killed,
-    leader_of,
-    seed,
-    stopped,
-)
+from tests.project.test_faults import all_entries, connections, killed, leader_of, seed, stopped
 from tests.support.differences import differences
 
 __all__ = ["seed"]
@@ -113,7 +104,7 @@ async def transfers_under(
 
 
 @pytest.mark.guarantee("transactions-2", by="kill")
-async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster: Lab, seed: int) -> None:
+async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster, seed):
     async def fail(bucket: Bucket) -> None:
         await killed(await leader_of(bucket, own_cluster), 0.5)
 
@@ -122,7 +113,7 @@ async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster: L
 
 
 @pytest.mark.guarantee("transactions-2", by="kill")
-async def test_transfers_keep_their_sum_when_the_only_server_is_killed(own_server: Server, seed: int) -> None:
+async def test_transfers_keep_their_sum_when_the_only_server_is_killed(own_server, seed):
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(kvctl.connect(own_server.url)) for _ in range(CLIENTS + 1)]
         await transfers_under(clients, 1, 2, lambda bucket: killed(own_server, 0.1), between=15)
@@ -131,9 +122,7 @@ async def test_transfers_keep_their_sum_when_the_only_server_is_killed(own_serve
 @pytest.mark.guarantee("transactions-2", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seconds"), [(killed, 1.0), (stopped, 4.0), (stopped, 8.0)])
-async def test_transfers_keep_their_sum_over_many_failures(
-    own_cluster: Lab, seed: int, fault: Callable[[Server, float], Awaitable[None]], seconds: float
-) -> None:
+async def test_transfers_keep_their_sum_over_many_failures(own_cluster, seed, fault, seconds):
     async def fail(bucket: Bucket) -> None:
         await fault(await leader_of(bucket, own_cluster), seconds)
 
@@ -141,7 +130,7 @@ async def test_transfers_keep_their_sum_over_many_failures(
         await transfers_under(clients, 3, 6, fail)
 
 
-async def test_creations_of_the_same_keys_succeed_once(cluster: Lab, bucket_name: str) -> None:
+async def test_creations_of_the_same_keys_succeed_once(cluster, bucket_name):
     """Contenders on three servers; every key is won by the one that won them all."""
     async with connections(cluster, 6) as clients:
         await clients[0].create_bucket(bucket_name, replicas=3, atomic=True)

@@ -42,37 +42,37 @@ def batched(kind: Any, rows: Sequence[Row], terminal: bool, *keys: str) -> bytes
 
 class TestJson:
     @given(ROWS | UNIFORM, st.booleans())
-    def test_is_the_rows_again(self, rows: list[Row], terminal: bool) -> None:
+    def test_is_the_rows_again(self, rows, terminal):
         whole = render(JsonWriter(view(), terminal=terminal), rows)
         assert json.loads(whole.decode()) == rows
         assert json.loads(batched(JsonWriter, rows, terminal).decode()) == rows
 
     @given(ROWS | UNIFORM, st.booleans())
-    def test_lines_are_the_rows_again(self, rows: list[Row], terminal: bool) -> None:
+    def test_lines_are_the_rows_again(self, rows, terminal):
         lines = render(NdjsonWriter(view(), terminal=terminal), rows).decode().split("\n")
         assert lines.pop() == ""
         assert [json.loads(line) for line in lines] == rows
 
     @given(ROW)
-    def test_of_one_document_is_an_object(self, row: Row) -> None:
+    def test_of_one_document_is_an_object(self, row):
         assert json.loads(render(JsonWriter(document(row)), [row]).decode()) == row
 
-    def test_of_rows_of_one_shape_looks_as_of_any(self) -> None:
+    def test_of_rows_of_one_shape_looks_as_of_any(self):
         rows: list[Row] = [
             {"name": 'a"', "n": 1, "x": None, "y": 1.5, "z": [True]},
             {"name": "b", "n": 2, "x": 1, "y": "", "z": {}},
         ]
         assert NdjsonWriter(view()).rows(rows) == b"".join(NdjsonWriter(view()).rows([row, {}])[:-3] for row in rows)
 
-    def test_booleans_among_numbers(self) -> None:
+    def test_booleans_among_numbers(self):
         rows: list[Row] = [{"a": 1}, {"a": True}]
         assert NdjsonWriter(view()).rows(rows) == b'{"a": 1}\n{"a": true}\n'
 
-    def test_nothing_is_an_empty_array(self) -> None:
+    def test_nothing_is_an_empty_array(self):
         assert render(JsonWriter(view()), []) == b"[]\n"
         assert batched(JsonWriter, [], False) == b"[]\n"
 
-    def test_terminals_get_no_controls(self) -> None:
+    def test_terminals_get_no_controls(self):
         row = {"name": "\x7f\x9b\u202e\udcff"}
         assert NdjsonWriter(view(), terminal=True).rows([row]) == rb'{"name": "\u007f\u009b\u202e\udcff"}' + b"\n"
 
@@ -81,7 +81,7 @@ class TestTsv:
     @given(st.lists(st.tuples(BYTES, BYTES), max_size=4))
     @example([("\t\n\r\\", "\\t"), ("a", "b")])
     @example([("", ""), ("", "")])
-    def test_fields_can_be_told_apart_again(self, records: list[tuple[str, str]]) -> None:
+    def test_fields_can_be_told_apart_again(self, records):
         rows = [{"name": name, "a": a} for name, a in records]
         data = render(TsvWriter(view()), rows)
         lines = data.split(b"\n")
@@ -90,7 +90,7 @@ class TestTsv:
             tuple(raw_bytes(field) for field in record) for record in records
         ]
 
-    def test_has_no_header_and_plain_values(self) -> None:
+    def test_has_no_header_and_plain_values(self):
         row = {"name": "x", "n": 1536, "on": True, "none": None, "list": ["a", 1], "more": "left out"}
         columns = [
             Column("name", text=str.upper),
@@ -102,26 +102,26 @@ class TestTsv:
         shown = View(columns=[*columns, Column("more", tsv=False)])
         assert TsvWriter(shown).rows([row]) == b'x\t1536\ttrue\t\t["a", 1]\n'
 
-    def test_other_controls_stay_bytes_in_pipes(self) -> None:
+    def test_other_controls_stay_bytes_in_pipes(self):
         rows = [{"name": "\x1b\x00\udcff", "a": "b\tc"}]
         assert TsvWriter(view()).rows(rows) == b"\x1b\x00\xff\tb\\tc\n"
         assert TsvWriter(view(), terminal=True).rows(rows) == b"\\x1b\\x00\\xff\tb\\tc\n"
 
-    def test_one_column(self) -> None:
+    def test_one_column(self):
         assert TsvWriter(view("name")).rows([{"name": "a"}, {"name": "b\nc"}]) == b"a\nb\\nc\n"
 
 
 class TestNames:
-    def test_one_a_line(self) -> None:
+    def test_one_a_line(self):
         assert render(WRITERS["name"](view(name="a")), [{"a": "x"}, {"a": 7}]) == b"x\n7\n"
 
-    def test_terminals_get_no_controls(self) -> None:
+    def test_terminals_get_no_controls(self):
         assert WRITERS["name"](view(), terminal=True).rows([{"name": "a\x1bb\nc"}]) == b"a\\x1bb\\nc\n"
 
 
 class TestYaml:
     @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.text() | st.integers() | st.none()), max_size=3))
-    def test_is_the_rows_again(self, rows: list[Row]) -> None:
+    def test_is_the_rows_again(self, rows):
         assert yaml.safe_load(render(YamlWriter(view()), rows).decode()) == rows
         assert yaml.safe_load(batched(YamlWriter, rows, True).decode()) == rows
 
@@ -146,18 +146,18 @@ class TestYaml:
             "+.inf",
         ],
     )
-    def test_quotes_text_that_some_reader_takes_for_more(self, text: str) -> None:
+    def test_quotes_text_that_some_reader_takes_for_more(self, text):
         assert YamlWriter(document({"k": text})).rows([{"k": text}]) == f"k: '{text}'\n".encode()
 
-    def test_shows_lines_as_lines(self) -> None:
+    def test_shows_lines_as_lines(self):
         assert YamlWriter(document({"k": "a\nb\n"})).rows([{"k": "a\nb\n"}]) == b"k: |\n  a\n  b\n"
 
-    def test_keeps_emoji_and_order_and_repeats(self) -> None:
+    def test_keeps_emoji_and_order_and_repeats(self):
         shared = ["x"]
         out = YamlWriter(view()).rows([{"z": "😀", "a": shared, "b": shared}])
         assert out.decode() == "- z: 😀\n  a:\n  - x\n  b:\n  - x\n"
 
-    def test_controls_are_escapes(self) -> None:
+    def test_controls_are_escapes(self):
         row = {"k": "\x1b\u202e\udcff"}
         assert YamlWriter(document(row), terminal=True).rows([row]) == b'k: "\\e\\u202e\\uDCFF"\n'
         assert YamlWriter(document(row)).rows([row]) == 'k: "\\e\u202e\\uDCFF"\n'.encode()

@@ -25,13 +25,13 @@ BODIES = st.recursive(
 
 @given(st.dictionaries(NAMES, BODIES, min_size=1, max_size=3))
 @settings(max_examples=100, deadline=None)
-def test_written_resources_are_read_back(bodies: dict[str, Any]) -> None:
+def test_written_resources_are_read_back(bodies):
     text = dump_resources({"resource": {"kind": hcl.escaped(bodies)}})
     found = hcl.parse(text.encode(), "f.tf")
     assert found == {"resource": {"kind": {label: [body] for label, body in bodies.items()}}}
 
 
-def test_resources_look_as_terraform_formats_them() -> None:
+def test_resources_look_as_terraform_formats_them():
     sources = [{"name": "B", "rule": [{"a": ""}]}, {"name": "C"}]
     body: dict[str, Any] = {"name": "A", "max_age": 5, "metadata": {"a b": "c", "d": "e"}, "subjects": ["x", "y"]}
     body |= {"provider": "jetstream.hub", "depends_on": ["jetstream_stream.B"], "source": sources}

@@ -20,15 +20,15 @@ from kvctl.render import markdown_report as report
         ("a\nb\x1b[31m", "a b&#92;x1b&#91;31m"),
     ],
 )
-def test_characters_with_a_meaning_are_escaped(text: str, wanted: str) -> None:
+def test_characters_with_a_meaning_are_escaped(text, wanted):
     assert report.plain(text) == wanted
 
 
-def test_backticks_become_code_and_an_odd_one_does_not() -> None:
+def test_backticks_become_code_and_an_odd_one_does_not():
     assert report.prose("`a|b` is <late>") == "<code>a&#124;b</code> is &#60;late&#62;"
     assert report.prose("it`s") == "it&#96;s"
 
 
-def test_table_has_a_line_for_each_row() -> None:
+def test_table_has_a_line_for_each_row():
     assert report.table(("A", "B"), [("x", None), (1, "y")]) == "| A | B |\n| --- | --- |\n| x |  |\n| 1 | y |\n"
     assert report.document(report.heading("H"), "", "text") == "### H\n\ntext\n"

@@ -30,7 +30,7 @@ def on_terminal(script: str) -> str:
     return seen
 
 
-def test_what_is_wider_than_the_terminal_is_cut_and_taken_back() -> None:
+def test_what_is_wider_than_the_terminal_is_cut_and_taken_back():
     seen = on_terminal(SCRIPT)
     assert "word word" in seen
     assert seen.count("word ") < COLUMNS / 5
@@ -52,9 +52,7 @@ def test_what_is_wider_than_the_terminal_is_cut_and_taken_back() -> None:
         (5, "", 0, 0, 3.0, "0/5  0:03"),
     ],
 )
-def test_progress_has_units_rate_and_time_left(
-    total: int | None, unit: str, done: int, rows: int, seconds: float, shown: str
-) -> None:
+def test_progress_has_units_rate_and_time_left(total, unit, done, rows, seconds, shown):
     progress = Progress("Loading", total, unit=unit, enabled=False)
     progress.advance_rows(rows)
     progress.advance(done)
@@ -70,7 +68,7 @@ with Progress("Copying [orders]", 300_000, unit="entries", enabled=True) as prog
 """
 
 
-def test_progress_bar_fits_the_terminal() -> None:
+def test_progress_bar_fits_the_terminal():
     seen = on_terminal(BAR)
     assert "Copying [orders]" in seen
     assert "80,000/300,000 entries" in seen

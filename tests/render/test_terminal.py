@@ -34,23 +34,23 @@ class Tty(io.StringIO):
         ("never", {"FORCE_COLOR": "1"}, True, False),
     ],
 )
-def test_colour(choice: str, environ: dict[str, str], tty: bool, colored: bool) -> None:
+def test_colour(choice, environ, tty, colored):
     assert wants_color(Tty() if tty else io.StringIO(), choice, environ) is colored
 
 
-def test_no_colour_without_a_stream() -> None:
+def test_no_colour_without_a_stream():
     closed = io.StringIO()
     closed.close()
     assert not wants_color(None, "auto", {})
     assert not wants_color(closed, "auto", {})
 
 
-def test_paint() -> None:
+def test_paint():
     assert paint("x", "bold red") == "\x1b[1;31mx\x1b[0m"
     assert paint("x", "") == "x"
 
 
-def test_markdown_for_terminals() -> None:
+def test_markdown_for_terminals():
     assert styled("# Title\n\nUse `kvctl get` **now**\n\n    # not `this`\n") == (
         "\x1b[1mTitle\x1b[0m\n\nUse \x1b[36m`kvctl get`\x1b[0m \x1b[1mnow\x1b[0m\n\n    # not `this`\n"
     )
@@ -69,12 +69,12 @@ def test_markdown_for_terminals() -> None:
         ("\x1b[31merror:\x1b[0m ab cd", 9, 7, ["\x1b[31merror:\x1b[0m ab", "       cd"]),
     ],
 )
-def test_messages_are_wrapped_at_words(text: str, width: int, indent: int, lines: list[str]) -> None:
+def test_messages_are_wrapped_at_words(text, width, indent, lines):
     assert wrapped(text, width, indent).split("\n") == lines
 
 
 @given(st.text("ab `漢\n"), st.integers(20, 60))
-def test_wrapped_messages_keep_their_words_and_fit(text: str, width: int) -> None:
+def test_wrapped_messages_keep_their_words_and_fit(text, width):
     lines = wrapped(text, width, 6)
     assert lines.split() == text.split()
     assert all(cell_width(line.rstrip(" ")) <= width or len(line.split()) == 1 for line in lines.split("\n"))

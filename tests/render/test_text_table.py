@@ -23,21 +23,21 @@ def table(*batches: list[dict[str, object]], width: int | None = None, color: bo
 
 
 class TestTables:
-    def test_line_up(self) -> None:
+    def test_line_up(self):
         assert table([{"name": "a", "bytes": 5}, {"name": "longer", "bytes": 2048, "note": "x"}]) == (
             "NAME       SIZE  NOTE\n"  #
             "a           5 B\n"
             "longer  2.0 KiB  x\n"
         )
 
-    def test_count_wide_and_combining_characters(self) -> None:
+    def test_count_wide_and_combining_characters(self):
         assert table([{"name": "漢字", "bytes": 1}, {"name": "e\u0301😀", "bytes": 1}]) == (
             "NAME  SIZE  NOTE\n"  #
             "漢字   1 B\n"
             "e\u0301😀    1 B\n"
         )
 
-    def test_grow_with_later_batches(self) -> None:
+    def test_grow_with_later_batches(self):
         assert table(
             [{"name": "a", "bytes": 1}], [], [{"name": "longer", "bytes": 1}], [{"name": "b", "bytes": 1}]
         ) == (
@@ -47,27 +47,27 @@ class TestTables:
             "b        1 B\n"
         )
 
-    def test_cut_free_text_before_names(self) -> None:
+    def test_cut_free_text_before_names(self):
         out = table([{"name": "n" * 30, "bytes": 1, "note": "x" * 50}], width=56)
         assert out.splitlines()[1] == "n" * 30 + "   1 B  " + "x" * 17 + "…"
         out = table([{"name": "n" * 60, "bytes": 1, "note": "x" * 50}], width=56)
         assert out.splitlines()[1] == "n" * 14 + "…" + "n" * 15 + "   1 B  " + "x" * 17 + "…"
 
-    def test_are_whole_in_pipes(self) -> None:
+    def test_are_whole_in_pipes(self):
         assert "x" * 500 in table([{"name": "n", "bytes": 1, "note": "x" * 500}])
 
-    def test_colours_take_no_room(self) -> None:
+    def test_colours_take_no_room(self):
         plain = table([{"name": "a", "bytes": 1, "note": "b"}])
         coloured = table([{"name": "a", "bytes": 1, "note": "b"}], color=True)
         assert coloured.splitlines()[1] == "\x1b[36ma\x1b[0m      1 B  b"
         assert plain.splitlines()[1] == "a      1 B  b"
 
-    def test_style_by_value(self) -> None:
+    def test_style_by_value(self):
         columns = [Column("operation", style=lambda value: "red" if value == "DEL" else "")]
         writer = TableWriter(View(columns=columns), width=None, color=True)
         assert writer.rows([{"operation": "PUT"}, {"operation": "DEL"}]).endswith(b"PUT\n\x1b[31mDEL\x1b[0m\n")
 
-    def test_escape_what_terminals_must_not_see(self) -> None:
+    def test_escape_what_terminals_must_not_see(self):
         assert "a\\x1b\\n\\u202e" in table([{"name": "a\x1b\n\u202e", "bytes": 1}])
 
 
@@ -86,7 +86,7 @@ class TestStreamedTables:
         return b"".join(map(writer.rows, batches)).decode().splitlines()
 
     @pytest.mark.parametrize("width", [80, 100, 140])
-    def test_keep_a_row_on_one_line(self, width: int) -> None:
+    def test_keep_a_row_on_one_line(self, width):
         rows = [row("a"), row(ORDER, "x" * 300), row("k" * 200), row("b", "y" * 300)]
         for lines in (self.lines(rows, width=width), self.lines(rows[:1], rows[1:], width=width)):
             assert len(lines) == 5
@@ -94,20 +94,20 @@ class TestStreamedTables:
             assert "…" in lines[2]
             assert re.search(r"users\.550e.*….*440000  x", lines[2])
 
-    def test_a_long_key_moves_only_its_own_row(self) -> None:
+    def test_a_long_key_moves_only_its_own_row(self):
         lines = self.lines([row("a")], [row(ORDER)], [row("b")])
         assert lines[1] == "       1  a    v"
         assert lines[2].startswith("       1  users.")
         assert lines[2].endswith("  v")
         assert lines[3] == "       1  b    v"
 
-    def test_short_columns_grow(self) -> None:
+    def test_short_columns_grow(self):
         assert self.lines([row("a")], [row("orders.1")], [row("b")])[3] == "       1  b         v"
 
-    def test_columns_stay_empty_for_later_rows_to_fill(self) -> None:
+    def test_columns_stay_empty_for_later_rows_to_fill(self):
         assert self.lines([row("a", "")], [row("b", "v")])[0] == "REVISION  KEY  VALUE"
 
-    def test_are_complete_in_pipes(self) -> None:
+    def test_are_complete_in_pipes(self):
         lines = self.lines([row("a")], [row("k" * 400, "x" * 400)], width=None)
         assert lines[2] == f"       1  {'k' * 400}  {'x' * 400}"
 
@@ -132,13 +132,13 @@ class TestCompleteTables:
         writer = TableWriter(View(columns=FIVE), width=width, color=False, complete=True)
         return writer.rows(self.ROWS).decode().splitlines(), writer.hidden
 
-    def test_leave_out_what_no_row_fills(self) -> None:
+    def test_leave_out_what_no_row_fills(self):
         lines, hidden = self.table(None)
         assert lines[0] == "NAME    HISTORY  STATE      CREATED  DESCRIPTION"
         assert not hidden
 
     @pytest.mark.parametrize("complete", [True, False])
-    def test_print_a_remark_below_its_row(self, complete: bool) -> None:
+    def test_print_a_remark_below_its_row(self, complete):
         rows = [
             {"name": "a", "remark": "it has no entries, but `orders` has\x1b[31m five"},
             {"name": "b", "remark": None},
@@ -161,17 +161,17 @@ class TestCompleteTables:
             (5, "NAME    STATE", ["HISTORY", "CREATED", "DESCRIPTION"]),
         ],
     )
-    def test_hide_the_last_columns_that_may_be_hidden(self, width: int, heading: str, hidden: list[str]) -> None:
+    def test_hide_the_last_columns_that_may_be_hidden(self, width, heading, hidden):
         lines, left_out = self.table(width)
         assert (lines[0], left_out) == (heading, hidden)
 
-    def test_keep_rows_on_one_line_whatever_their_characters(self) -> None:
+    def test_keep_rows_on_one_line_whatever_their_characters(self):
         rows = [{"name": "\u200d\u1100\u1160👩\u200d👩\u200d👧🇩🇪e\u0301" * 5, "state": "☺️" * 9}]
         for width in range(10, 60):
             writer = TableWriter(View(columns=FIVE), width=width, color=False, complete=True)
             assert len(writer.rows(rows).decode().splitlines()) == 2
 
-    def test_wrap_what_must_be_complete(self) -> None:
+    def test_wrap_what_must_be_complete(self):
         columns = [Column("field"), Column("after", wrap=True)]
         writer = TableWriter(View(columns=columns), width=30, color=False, complete=True)
         rows = [{"field": "subjects", "after": "one two three four five six"}, {"field": "x", "after": "y" * 25}]
@@ -196,24 +196,24 @@ class TestCompleteTables:
         ),
         st.none() | st.integers(40, 120),
     )
-    def test_look_the_same_drawn_with_rich_and_without(self, rows: list[dict[str, Any]], width: int | None) -> None:
+    def test_look_the_same_drawn_with_rich_and_without(self, rows, width):
         view = View(columns=FIVE)
         drawn = TableWriter(view, width=width, color=False, complete=True)
         light = TableWriter(replace(view, light=True), width=width, color=False, complete=True)
         assert drawn.rows(rows) == light.rows(rows)
         assert drawn.hidden == light.hidden
 
-    def test_of_many_rows_do_not_take_long(self) -> None:
+    def test_of_many_rows_do_not_take_long(self):
         rows = [{"name": f"stream{number}", "history": number} for number in range(20 * DRAWN_ROWS)]
         begun = time.process_time()
         writer = TableWriter(View(columns=FIVE), width=80, color=False, complete=True)
         assert len(writer.rows(rows).splitlines()) == len(rows) + 1
         assert time.process_time() - begun < 4
 
-    def test_no_rows_no_heading(self) -> None:
+    def test_no_rows_no_heading(self):
         assert table([]) == ""
 
-    def test_values_in_words(self) -> None:
+    def test_values_in_words(self):
         row = {"on": True, "off": False, "list": ["a", 1], "map": {"k": "v", "l": True}}
         columns = [Column(key) for key in row]
         line = TableWriter(View(columns=columns), width=None, color=False).rows([row]).decode().splitlines()[1]
@@ -221,13 +221,13 @@ class TestCompleteTables:
 
 
 class TestDetails:
-    def test_names_and_values_without_the_empty_ones(self) -> None:
+    def test_names_and_values_without_the_empty_ones(self):
         row = {"name": "B", "max_age": 5400, "description": "", "tags": [], "limit": None, "zero": 0, "on": False}
         view = document(row, Column("name"), Column("max_age", "TTL", text=duration_text), *map(Column, list(row)[2:]))
         writer = DetailsWriter(view, width=None, color=False)
         assert writer.rows([row]).decode() == "Name  B\nTTL   1h30m\nZero  0\nOn    no\n"
 
-    def test_sections_follow(self) -> None:
+    def test_sections_follow(self):
         parts = View(columns=[Column("name"), Column("lag", right=True)], rows=[{"name": "n1", "lag": 0}])
         place = document({"cluster": "lon"})
         view = document({"name": "B"}, sections=[("Replicas", parts), ("Sources", View(columns=[])), ("Place", place)])
@@ -237,27 +237,27 @@ class TestDetails:
 
 
 class TestCells:
-    def test_width(self) -> None:
+    def test_width(self):
         assert [cell_width(text) for text in ("", "abc", "漢", "e\u0301", "😀", "\u200d")] == [0, 3, 2, 1, 2, 0]
 
-    def test_cut(self) -> None:
+    def test_cut(self):
         assert cut("abcdef", 6) == "abcdef"
         assert cut("abcdef", 4) == "abc…"
         assert cut("漢字漢字", 4) == "漢…"
         assert cut("e\u0301" * 4, 3) == "e\u0301e\u0301…"
 
-    def test_cut_in_the_middle(self) -> None:
+    def test_cut_in_the_middle(self):
         assert cut_middle("abcdef", 6) == "abcdef"
         assert cut_middle("abcdefgh", 6) == "ab…fgh"
         assert cut_middle("漢字漢字漢字", 7) == "漢…漢字"
         assert cut_middle("users.550e8400-e29b-41d4-a716-446655440000", 23) == "users.550e8…46655440000"
 
     @given(st.text(), st.integers(1, 40))
-    def test_cut_ones_fit(self, text: str, width: int) -> None:
+    def test_cut_ones_fit(self, text, width):
         assert cell_width(cut(text, width)) <= width
         assert cell_width(cut_middle(text, width)) <= width
 
-    def test_fit_shrinks_free_text_first(self) -> None:
+    def test_fit_shrinks_free_text_first(self):
         columns = [Column("a", flex=True), Column("b"), Column("c", right=True)]
         assert fit(columns, [60, 60, 10], 134) == [60, 60, 10]
         assert fit(columns, [60, 60, 10], 130) == [56, 60, 10]
@@ -266,7 +266,7 @@ class TestCells:
         assert fit(columns, [60, 60, 10], 60) == [22, 24, 10]
         assert fit(columns, [60, 60, 10], 50) == [16, 24, 10]
 
-    def test_huge_ones_are_cut_at_once(self) -> None:
+    def test_huge_ones_are_cut_at_once(self):
         rows = [{"name": "n", "bytes": 1, "note": "漢" * 1_000_000}] * 50
         begun = time.process_time()
         assert len(table(rows, width=50)) < 51 * 50
@@ -276,5 +276,5 @@ class TestCells:
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0.04, "0.0 s"), (16.619, "16.6 s"), (59.96, "1m"), (125.3, "2m5s"), (3600, "1h")]
 )
-def test_elapsed_times_read_well(seconds: float, shown: str) -> None:
+def test_elapsed_times_read_well(seconds, shown):
     assert elapsed_text(seconds) == shown

@@ -118,9 +118,8 @@ def _of_body(body: list[ast.stmt], name: str, inherited: _Marks) -> Iterator[tup
 
 def _pytestmark(body: list[ast.stmt]) -> list[ast.expr]:
     values = [
-        node.value for node in body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-    ]  # fmt: skip
+        node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
     return [mark for value in values for mark in (value.elts if isinstance(value, ast.List | ast.Tuple) else [value])]
 
 

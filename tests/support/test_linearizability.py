@@ -2,14 +2,7 @@
 
 import pytest
 
-from tests.support.linearizability import (
-    UNKNOWN_END,
-    Change,
-    Condition,
-    NotLinearizable,
-    Operation,
-    check,
-)
+from tests.support.linearizability import UNKNOWN_END, Change, Condition, NotLinearizable, Operation, check
 
 
 def operation(call: float, end: float, outcome: str = "ok", *parts: Condition | Change) -> Operation:
@@ -70,11 +63,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_history_that_can_be_explained_is_accepted(name: str) -> None:
+def test_history_that_can_be_explained_is_accepted(name):
     check(ACCEPTED[name], 2)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_history_that_cannot_be_explained_is_refused(name: str) -> None:
+def test_history_that_cannot_be_explained_is_refused(name):
     with pytest.raises(NotLinearizable):
         check(REFUSED[name], 2)

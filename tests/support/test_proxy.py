@@ -2,33 +2,23 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from kvctl.server import Server
-from tests.support.proxy import (
-    DOWN,
-    Cut,
-    Delay,
-    Late,
-    LoseAnswer,
-    Proxy,
-    Swallow,
-)
+from tests.support.proxy import DOWN, Cut, Delay, Late, LoseAnswer, Proxy, Swallow
 from tests.support.raw import RawClient
 
 ENDED = (ConnectionError, TimeoutError, OSError)
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server):
     with Proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture
-def through(proxy: Proxy, raw: RawClient, bucket_name: str) -> Iterator[RawClient]:
+def through(proxy, raw, bucket_name):
     """A client behind the proxy, which does not wait long for answers; the bucket is there."""
     raw.create_bucket(bucket_name, max_msgs_per_subject=10)
     with RawClient(proxy.url) as client:
@@ -47,7 +37,7 @@ def eventually_stored(raw: RawClient, bucket: str, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_frames_of_all_sizes_pass_unchanged(through: RawClient, raw: RawClient, bucket_name: str) -> None:
+def test_frames_of_all_sizes_pass_unchanged(through, raw, bucket_name):
     for number, size in enumerate((0, 1, 65_535, 65_536, 900_000), 1):
         assert through.put(bucket_name, "k", b"\r\nPUB " + b"x" * size, {"A": "b"}) == number
         reply = raw.request(f"$JS.API.DIRECT.GET.KV_{bucket_name}.$KV.{bucket_name}.k")
@@ -55,7 +45,7 @@ def test_frames_of_all_sizes_pass_unchanged(through: RawClient, raw: RawClient, 
 
 
 @pytest.mark.parametrize("at", [0, 1, 20, 40])
-def test_cut_request_is_not_stored(proxy: Proxy, through: RawClient, raw: RawClient, bucket_name: str, at: int) -> None:
+def test_cut_request_is_not_stored(proxy, through, raw, bucket_name, at):
     rule = proxy.on(b".k ", Cut(at))
     with pytest.raises(ENDED):
         through.put(bucket_name, "k", b"a value of some length")
@@ -64,18 +54,14 @@ def test_cut_request_is_not_stored(proxy: Proxy, through: RawClient, raw: RawCli
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_request_whose_answer_is_lost_is_stored(
-    proxy: Proxy, through: RawClient, raw: RawClient, bucket_name: str, cut: bool
-) -> None:
+def test_request_whose_answer_is_lost_is_stored(proxy, through, raw, bucket_name, cut):
     proxy.on(b".k ", LoseAnswer(cut=cut))
     with pytest.raises(ConnectionError if cut else TimeoutError):
         through.put(bucket_name, "k", b"v")
     assert stored(raw, bucket_name) == 1
 
 
-def test_late_request_is_stored_after_the_client_was_cut_off(
-    proxy: Proxy, through: RawClient, raw: RawClient, bucket_name: str
-) -> None:
+def test_late_request_is_stored_after_the_client_was_cut_off(proxy, through, raw, bucket_name):
     proxy.on(b".k ", Late(0.5))
     with pytest.raises(ConnectionError):
         through.put(bucket_name, "k", b"v")
@@ -83,16 +69,12 @@ def test_late_request_is_stored_after_the_client_was_cut_off(
     eventually_stored(raw, bucket_name, 1)
 
 
-def test_hook_runs_before_a_delayed_request_arrives(
-    proxy: Proxy, through: RawClient, raw: RawClient, bucket_name: str
-) -> None:
+def test_hook_runs_before_a_delayed_request_arrives(proxy, through, raw, bucket_name):
     proxy.on(b".k ", Delay(0.1), hook=lambda: raw.put(bucket_name, "k", b"theirs"))
     assert through.put(bucket_name, "k", b"ours") == 2
 
 
-def test_rule_applies_to_as_many_frames_as_it_says(
-    proxy: Proxy, through: RawClient, raw: RawClient, bucket_name: str
-) -> None:
+def test_rule_applies_to_as_many_frames_as_it_says(proxy, through, raw, bucket_name):
     proxy.on(b'"seq"', Swallow(), way=DOWN, times=2)
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -101,7 +83,7 @@ def test_rule_applies_to_as_many_frames_as_it_says(
     assert through.put(bucket_name, "k", b"v") == 3
 
 
-def test_refused_connections_end_and_later_ones_pass(proxy: Proxy) -> None:
+def test_refused_connections_end_and_later_ones_pass(proxy):
     proxy.refuse()
     with pytest.raises((ConnectionError, ValueError)):
         RawClient(proxy.url)
@@ -110,7 +92,7 @@ def test_refused_connections_end_and_later_ones_pass(proxy: Proxy) -> None:
     assert proxy.accepted == 1
 
 
-def test_stalled_proxy_forwards_when_it_resumes(proxy: Proxy, through: RawClient, bucket_name: str) -> None:
+def test_stalled_proxy_forwards_when_it_resumes(proxy, through, bucket_name):
     proxy.stall()
     threading.Timer(0.3, proxy.resume).start()
     begun = time.monotonic()
@@ -118,7 +100,7 @@ def test_stalled_proxy_forwards_when_it_resumes(proxy: Proxy, through: RawClient
     assert time.monotonic() - begun > 0.2
 
 
-def test_all_connections_end_at_once(proxy: Proxy, through: RawClient) -> None:
+def test_all_connections_end_at_once(proxy, through):
     proxy.cut()
     with pytest.raises(ENDED):
         through.flush()

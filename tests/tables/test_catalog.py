@@ -1,7 +1,6 @@
 """Creating, finding, changing and deleting tables, in both partition modes."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,13 +14,10 @@ from kvctl.tables.config import APART, PARTITIONS, TableConfig, partition_stream
 from kvctl.tables.keys import MAX_KEY, MAX_TABLE
 from kvctl.tables.ranges import Range
 from kvctl.tables.table import Table
-from tests.support.raw import RawClient
 
 
 @pytest.mark.guarantee("tables-2")
-async def test_creating_a_table_again_changes_nothing(
-    client: kvctl.Client, unique: Callable[..., str], apart: bool
-) -> None:
+async def test_creating_a_table_again_changes_nothing(client, unique, apart):
     config = TableConfig(
         unique("T"), partitions=3, apart=apart, settings={"description": "x", "ttl": timedelta(days=1)}
     )
@@ -38,7 +34,7 @@ async def test_creating_a_table_again_changes_nothing(
         )
 
 
-async def test_listing_has_created_tables(client: kvctl.Client, table: Table, raw: RawClient) -> None:
+async def test_listing_has_created_tables(client, table, raw):
     tables = {found.config.name: found for found in await catalog.listing(client.api)}
     assert tables[table.name].config == table.config
     names = raw.api("STREAM.NAMES")["streams"]
@@ -46,15 +42,13 @@ async def test_listing_has_created_tables(client: kvctl.Client, table: Table, ra
     assert len(tables[table.name].streams) == (5 if table.config.apart else 1)
 
 
-async def test_concurrent_creations_make_one_table(
-    client: kvctl.Client, unique: Callable[..., str], apart: bool
-) -> None:
+async def test_concurrent_creations_make_one_table(client, unique, apart):
     config = TableConfig(unique("T"), partitions=4, apart=apart)
     made = await asyncio.gather(*(catalog.create(client.api, config) for _ in range(4)))
     assert len({found.life for found, _ in made}) == 1
 
 
-async def test_bad_configurations_are_refused_before_anything_is_sent() -> None:
+async def test_bad_configurations_are_refused_before_anything_is_sent():
     for bad in (
         {"partitions": 0},
         {"partitions": 4097},
@@ -90,9 +84,7 @@ def killed_after(client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, writes: 
 
 @pytest.mark.guarantee("tables-9", by="kill")
 @pytest.mark.parametrize("writes", range(1, 5))
-async def test_killed_creation_is_invisible_and_completed_by_the_next(
-    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
+async def test_killed_creation_is_invisible_and_completed_by_the_next(client, unique, monkeypatch, writes):
     config = TableConfig(unique("T"), partitions=3, apart=True)
     with monkeypatch.context() as patch:
         killed_after(client, patch, writes)
@@ -110,9 +102,7 @@ async def test_killed_creation_is_invisible_and_completed_by_the_next(
 
 @pytest.mark.guarantee("tables-9", by="kill")
 @pytest.mark.parametrize("writes", range(1, 5))
-async def test_killed_deletion_is_invisible_and_completed_by_the_next(
-    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch, raw: RawClient, writes: int
-) -> None:
+async def test_killed_deletion_is_invisible_and_completed_by_the_next(client, unique, monkeypatch, raw, writes):
     config = TableConfig(unique("T"), partitions=3, apart=True)
     made, _ = await catalog.create(client.api, config)
     await Table(client.api, made).put(b"k", b"old")
@@ -131,7 +121,7 @@ async def test_killed_deletion_is_invisible_and_completed_by_the_next(
     assert await Table(client.api, again).get(b"k") is None
 
 
-async def test_settings_change_on_all_streams(client: kvctl.Client, table: Table) -> None:
+async def test_settings_change_on_all_streams(client, table):
     edits = await catalog.plan_edit(client.api, table.name, {"description": "new"})
     await catalog.apply_edit(client.api, edits)
     found = await catalog.find(client.api, table.name)
@@ -142,15 +132,13 @@ async def test_settings_change_on_all_streams(client: kvctl.Client, table: Table
     assert (APART in found.info["config"]["metadata"]) == table.config.apart
 
 
-async def test_missing_table_error_suggests_nearest_name(client: kvctl.Client, table: Table) -> None:
+async def test_missing_table_error_suggests_nearest_name(client, table):
     with pytest.raises(TableNotFound) as caught:
         await catalog.find(client.api, f"{table.name}x")
     assert f"Did you mean `{table.name}`?" in str(caught.value.hint)
 
 
-async def test_opening_a_table_checks_its_partitions(
-    client: kvctl.Client, unique: Callable[..., str], raw: RawClient
-) -> None:
+async def test_opening_a_table_checks_its_partitions(client, unique, raw):
     config = TableConfig(unique("T"), partitions=3, apart=True)
     await catalog.create(client.api, config)
     raw.api(f"STREAM.DELETE.{partition_stream(config.name, 2)}")
@@ -159,9 +147,7 @@ async def test_opening_a_table_checks_its_partitions(
     await catalog.delete(client.api, config.name)
 
 
-async def test_the_longest_names_and_keys_fit_into_every_request(
-    client: kvctl.Client, unique: Callable[..., str], apart: bool
-) -> None:
+async def test_the_longest_names_and_keys_fit_into_every_request(client, unique, apart):
     config = TableConfig(unique("T").ljust(MAX_TABLE, "x"), partitions=2, apart=apart)
     await catalog.create(client.api, config)
     table = await Table.open(client.api, config.name)

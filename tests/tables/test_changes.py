@@ -19,17 +19,17 @@ def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> B
 
 
 @given(VERSIONS)
-def test_version_round_trips_as_text(version: Version) -> None:
+def test_version_round_trips_as_text(version):
     assert Version.parse(str(version)) == version
 
 
 @given(VERSIONS, VERSIONS)
-def test_versions_are_compared_by_all_fields(one: Version, other: Version) -> None:
+def test_versions_are_compared_by_all_fields(one, other):
     assert (one == other) == (str(one) == str(other))
 
 
 @pytest.mark.parametrize("version", [NO_VERSION, NOT_EXISTS])
-def test_special_versions_have_their_own_texts(version: Version) -> None:
+def test_special_versions_have_their_own_texts(version):
     assert Version.parse(str(version)) == version
     assert str(version) in ("no-version", "not-exists")
 
@@ -37,19 +37,19 @@ def test_special_versions_have_their_own_texts(version: Version) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1", "1.2", "x.y.z", "0.1.1", "1.01.1", "1.1.-1", "1.1.1.1", "1.1.1\n", "Z.1.1", "1" * 13 + ".1.1"]
 )
-def test_invalid_version_is_refused(text: str) -> None:
+def test_invalid_version_is_refused(text):
     with pytest.raises(UsageError, match="is not a version"):
         Version.parse(text)
 
 
-def test_batch_has_at_most_a_thousand_changes() -> None:
+def test_batch_has_at_most_a_thousand_changes():
     changes = [Insert(b"%d" % number, b"") for number in range(MAX_BATCH + 1)]
     check_batch(changes[1:], 16, apart=False)
     with pytest.raises(UsageError, match="1,001 changes"):
         check_batch(changes, 16, apart=False)
 
 
-def test_key_appears_once_in_a_batch() -> None:
+def test_key_appears_once_in_a_batch():
     check_batch([Put(b"a", b""), Put(b"a", b"", family=""), Remove(b"a", family="f")], 16, apart=False)
     with pytest.raises(UsageError, match="`a` of family `f` appears twice"):
         check_batch([Put(b"a", b"", family="f"), Remove(b"a", family="f")], 16, apart=False)
@@ -57,14 +57,14 @@ def test_key_appears_once_in_a_batch() -> None:
         check_batch([Put(b"\xff", b""), Insert(b"\xff", b"")], 16, apart=False)
 
 
-def test_batch_stays_within_a_partition_stream() -> None:
+def test_batch_stays_within_a_partition_stream():
     keys = [b"%d" % number for number in range(20)]
     check_batch([Put(key, b"", family="one") for key in keys], 16, apart=True)
     with pytest.raises(UsageError, match="several partitions"):
         check_batch([Put(key, b"") for key in keys], 16, apart=True)
 
 
-def test_batch_holds_at_most_32_mib_of_keys_and_values() -> None:
+def test_batch_holds_at_most_32_mib_of_keys_and_values():
     half = bytes(16 << 20)
     check_batch([Put(b"a", half[1:]), Insert(b"b", half[2:]), Remove(b"c")], 16, apart=False)
     for last in (Remove(b"cc"), Insert(b"c", b"1")):
@@ -72,12 +72,12 @@ def test_batch_holds_at_most_32_mib_of_keys_and_values() -> None:
             check_batch([Put(b"a", half[1:]), Insert(b"b", half[2:]), last], 16, apart=False)
 
 
-def test_batch_checks_every_key() -> None:
+def test_batch_checks_every_key():
     with pytest.raises(UsageError, match="The key is empty"):
         check_batch([Put(b"a", b""), Remove(b"")], 16, apart=False)
 
 
-def test_batch_within_a_partition_may_have_any_keys_of_it() -> None:
+def test_batch_within_a_partition_may_have_any_keys_of_it():
     keys = [b"%d" % number for number in range(20)]
     together = [key for key in keys if partition_of(None, key, 2) == 0]
     assert len(together) > 1
@@ -88,7 +88,7 @@ def test_batch_within_a_partition_may_have_any_keys_of_it() -> None:
     check_batch([Put(key, b"") for key in keys], 16, apart=False)
 
 
-def test_version_is_special_when_it_is_no_state_of_an_entry() -> None:
+def test_version_is_special_when_it_is_no_state_of_an_entry():
     assert NO_VERSION.special
     assert NOT_EXISTS.special
     assert not Version(1, 0, 0).special
@@ -106,18 +106,18 @@ def test_version_is_special_when_it_is_no_state_of_an_entry() -> None:
         (Version(36**12 - 1, 99999, 10**19 - 1), "z" * 12 + ".99999." + "9" * 19),
     ],
 )
-def test_version_is_written_in_base_36_and_decimals(version: Version, text: str) -> None:
+def test_version_is_written_in_base_36_and_decimals(version, text):
     assert str(version) == text
     assert Version.parse(text) == version
 
 
-def test_version_of_too_many_digits_is_refused() -> None:
+def test_version_of_too_many_digits_is_refused():
     for text in ("1.100000.1", "1.1." + "1" * 20, "z" * 13 + ".1.1"):
         with pytest.raises(UsageError, match="is not a version"):
             Version.parse(text)
 
 
-def test_key_in_a_message_is_text_or_hexadecimal_and_names_its_family() -> None:
+def test_key_in_a_message_is_text_or_hexadecimal_and_names_its_family():
     assert [named(None, b"a"), named("", b"a"), named("f", b"\xff")] == [
         "`a`",
         "`a` of family ``",

@@ -18,15 +18,13 @@ PARTITIONS = st.integers(0, keys.MAX_PARTITIONS - 1)
 
 
 @given(PARTITIONS, FAMILIES, KEYS)
-def test_subject_contains_partition_family_and_key(partition: int, family: str | None, key: bytes) -> None:
+def test_subject_contains_partition_family_and_key(partition, family, key):
     assert keys.read_tail(keys.tail(partition, family, key)) == (partition, family, key)
 
 
 @pytest.mark.guarantee("tables-1")
 @given(FAMILIES, KEYS, FAMILIES, KEYS)
-def test_families_and_keys_never_collide(
-    family: str | None, key: bytes, other_family: str | None, other_key: bytes
-) -> None:
+def test_families_and_keys_never_collide(family, key, other_family, other_key):
     same = (family, key) == (other_family, other_key)
     assert (keys.tail(0, family, key) == keys.tail(0, other_family, other_key)) == same
 
@@ -40,19 +38,17 @@ def test_families_and_keys_never_collide(
         (("", b"a"), ("a", b"a")),
     ],
 )
-def test_concatenations_of_family_and_key_differ(
-    one: tuple[str | None, bytes], other: tuple[str | None, bytes]
-) -> None:
+def test_concatenations_of_family_and_key_differ(one, other):
     assert keys.tail(0, *one) != keys.tail(0, *other)
 
 
 @given(st.lists(KEYS, min_size=2))
-def test_subjects_sort_as_the_bytes_do(found: list[bytes]) -> None:
+def test_subjects_sort_as_the_bytes_do(found):
     assert sorted(found, key=lambda key: keys.tail(0, None, key)) == sorted(found)
 
 
 @given(st.lists(st.tuples(FAMILIES, KEYS), min_size=2))
-def test_families_sort_by_their_bytes(found: list[tuple[str | None, bytes]]) -> None:
+def test_families_sort_by_their_bytes(found):
     def in_words(name: tuple[str | None, bytes]) -> tuple[bool, bytes, bytes]:
         return name[0] is not None, (name[0] or "").encode(), name[1]
 
@@ -63,13 +59,13 @@ def test_families_sort_by_their_bytes(found: list[tuple[str | None, bytes]]) -> 
     "text",
     ["0000.0.", "0000.0.a-", "0000.2.00", "00.0.00", "0000.0.0", "0000.0.01", "zzzz.0.00", "0000.00", "0000.1zz.00"],
 )
-def test_invalid_subject_is_not_read(text: str) -> None:
+def test_invalid_subject_is_not_read(text):
     with pytest.raises(ValueError, match="is not a key of a table"):
         keys.read_tail(text)
 
 
 @pytest.mark.parametrize("count", [1, 3, 16, 1000])
-def test_partitions_are_contiguous_ranges_of_all_hashes(count: int) -> None:
+def test_partitions_are_contiguous_ranges_of_all_hashes(count):
     ranges = [keys.hash_range(partition, count) for partition in range(count)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == 2**64 - 1
@@ -78,7 +74,7 @@ def test_partitions_are_contiguous_ranges_of_all_hashes(count: int) -> None:
 
 
 @pytest.mark.guarantee("tables-2")
-def test_keys_spread_evenly() -> None:
+def test_keys_spread_evenly():
     dice = random.Random(39)
     counts = Counter(keys.partition_of(None, dice.randbytes(dice.randint(1, 128)), 16) for _ in range(32_000))
     assert len(counts) == 16
@@ -87,16 +83,16 @@ def test_keys_spread_evenly() -> None:
 
 @pytest.mark.guarantee("tables-2")
 @given(FAMILIES.filter(lambda family: family is not None), KEYS, KEYS)
-def test_family_is_in_one_partition(family: str | None, key: bytes, other: bytes) -> None:
+def test_family_is_in_one_partition(family, key, other):
     assert keys.partition_of(family, key, 64) == keys.partition_of(family, other, 64)
 
 
-def test_the_hash_never_changes() -> None:
+def test_the_hash_never_changes():
     found = [keys.partition_of(*key, 4096) for key in [(None, b"a"), ("a", b"a"), ("", b"a"), (None, b"\xff\0")]]
     assert found == [3311, 1050, 1581, 2244]
 
 
-def test_sizes_are_checked_before_anything_is_sent() -> None:
+def test_sizes_are_checked_before_anything_is_sent():
     keys.check_key("é" * 768, b"k" * 1024)
     with pytest.raises(UsageError, match="Family and key are 2,561 bytes"):
         keys.check_key("é" * 768, b"k" * 1025)
@@ -108,7 +104,7 @@ def test_sizes_are_checked_before_anything_is_sent() -> None:
         keys.check_key("\udcff", b"k")
 
 
-def test_table_has_a_name_of_at_most_128_characters_and_at_most_4096_partitions() -> None:
+def test_table_has_a_name_of_at_most_128_characters_and_at_most_4096_partitions():
     config = TableConfig("x" * 128, partitions=4096)
     assert (len(config.name), config.partitions) == (128, 4096)
     with pytest.raises(UsageError, match="129 characters, the maximum is 128"):
@@ -128,11 +124,11 @@ def test_table_has_a_name_of_at_most_128_characters_and_at_most_4096_partitions(
         ("\udcff", b"\xff"),
     ],
 )
-def test_key_is_parsed_from_text_or_bytes(text: str, key: bytes) -> None:
+def test_key_is_parsed_from_text_or_bytes(text, key):
     assert keys.parse_key(text) == key
 
 
 @pytest.mark.parametrize("text", ["hex:0", "hex:0g", "hex: 00", "base64:AP8", "base64:A P8="])
-def test_invalid_notation_of_a_key_is_named(text: str) -> None:
+def test_invalid_notation_of_a_key_is_named(text):
     with pytest.raises(UsageError, match=text):
         keys.parse_key(text)

@@ -1,7 +1,7 @@
 """Table writes whose acknowledgement is lost, on one server and on three: never twice, never misreported."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ Names = Callable[..., str]
 
 
 @pytest.fixture(params=[1, 3], ids=["R1", "R3"])
-def url(request: pytest.FixtureRequest) -> str:
+def url(request):
     """Return a server, or the first of a cluster."""
     if request.param == 1:
         server: Server = request.getfixturevalue("server")
@@ -34,16 +34,14 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def tables(url: str) -> AsyncIterator[Tables]:
+async def tables(url):
     """Return all tables, over a connection that waits half a minute."""
     async with kvctl.connect(kvctl.Context(url=url, timeout=timedelta(seconds=30))) as client:
         yield Tables(client)
 
 
 @pytest.fixture
-async def table(
-    request: pytest.FixtureRequest, tables: Tables, unique: Names, lose: Callable[..., None]
-) -> AsyncIterator[Table]:
+async def table(request, tables, unique, lose):
     """Create an empty table with as many stream replicas as there are servers."""
     replicas = request.node.callspec.params["url"]
     made = await tables.create(unique("T"), partitions=4, settings={"replicas": replicas})
@@ -55,7 +53,7 @@ Lose = Callable[..., None]
 
 
 @pytest.fixture
-def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
+def lose(monkeypatch):
     """Lose the answer to the next write, stored or not."""
     sent = {conditional_write: conditional_write.publish, execution: execution.publish_batch}
 
@@ -94,9 +92,7 @@ async def last_sequence(table: Table) -> int:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_conditional_write_after_lost_acknowledgement_is_applied_once(
-    table: Table, lose: Lose, stored: bool
-) -> None:
+async def test_conditional_write_after_lost_acknowledgement_is_applied_once(table, lose, stored):
     lose(stored=stored)
     first = await table.put_if_absent(b"k", b"1")
     lose(stored=stored)
@@ -110,7 +106,7 @@ async def test_conditional_write_after_lost_acknowledgement_is_applied_once(
     assert await last_sequence(table) == 3
 
 
-async def test_stored_put_after_lost_acknowledgement_is_found(table: Table, lose: Lose) -> None:
+async def test_stored_put_after_lost_acknowledgement_is_found(table, lose):
     lose(stored=True)
     version = await table.put(b"k", b"1")
     entry = await table.get(b"k")
@@ -119,7 +115,7 @@ async def test_stored_put_after_lost_acknowledgement_is_found(table: Table, lose
     assert await last_sequence(table) == 1
 
 
-async def test_put_after_lost_acknowledgement_reports_unknown_outcome(table: Table, lose: Lose) -> None:
+async def test_put_after_lost_acknowledgement_reports_unknown_outcome(table, lose):
     lose(stored=False)
     table.layout.bucket("0000").binding.api.connection.timeout = 1
     with pytest.raises(OutcomeUnknown, match="`k` of family `f`") as caught:
@@ -129,7 +125,7 @@ async def test_put_after_lost_acknowledgement_reports_unknown_outcome(table: Tab
 
 @pytest.mark.guarantee("tables-5", by="fault")
 @pytest.mark.parametrize("stored", [True, False])
-async def test_batch_after_lost_acknowledgement_is_applied_once(table: Table, lose: Lose, stored: bool) -> None:
+async def test_batch_after_lost_acknowledgement_is_applied_once(table, lose, stored):
     old = await table.put(KEYS[0], b"old", family=FAMILY)
     await table.put(KEYS[1], b"old", family=FAMILY)
     before = await last_sequence(table)
@@ -145,7 +141,7 @@ async def test_batch_after_lost_acknowledgement_is_applied_once(table: Table, lo
     assert await last_sequence(table) - before <= len(changes)
 
 
-async def test_stored_batch_without_conditions_is_found(table: Table, lose: Lose) -> None:
+async def test_stored_batch_without_conditions_is_found(table, lose):
     lose(stored=True)
     versions = await table.update([Put(key, b"v", family=FAMILY) for key in KEYS])
     assert versions == [entry and entry.version for entry in await table.get_all(KEYS, family=FAMILY)]
@@ -153,7 +149,7 @@ async def test_stored_batch_without_conditions_is_found(table: Table, lose: Lose
 
 
 @pytest.mark.guarantee("tables-5", by="fault")
-async def test_write_followed_by_another_is_not_reported_as_conflict(table: Table, tables: Tables, lose: Lose) -> None:
+async def test_write_followed_by_another_is_not_reported_as_conflict(table, tables, lose):
     """An entry has no history, so the outcome of the first write is unknown."""
     version = await table.put(b"k", b"1", family=FAMILY)
     other = await tables.open(table.name)
@@ -175,9 +171,7 @@ async def test_write_followed_by_another_is_not_reported_as_conflict(table: Tabl
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["single", "batches"])
-async def test_concurrent_writers_never_see_a_busy_stream(
-    table: Table, url: str, unique: Names, together: bool
-) -> None:
+async def test_concurrent_writers_never_see_a_busy_stream(table, url, unique, together):
     """Every refusal names what was found; no increment is lost, none applied twice."""
     keys = KEYS[:2] if together else KEYS[:1]
     await table.update([Insert(key, b"0", FAMILY) for key in keys])

@@ -1,7 +1,7 @@
 """Conditional table writes whose request or answer is lost: one of two equal ones succeeds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -9,11 +9,9 @@ import pytest
 import kvctl
 from kvctl import Context
 from kvctl.errors import ConditionalUpdateError
-from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS, Version
 from kvctl.tables.table import Table
 from tests.support.proxy import Cut, LoseAnswer, Proxy
-from tests.support.raw import RawClient
 
 PUBLISHED = b"Kvctl-Id"
 """In every single write, and in nothing else that a client sends."""
@@ -28,21 +26,19 @@ WRITES: dict[str, Write] = {
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server):
     with Proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture
-async def ours(table: Table, proxy: Proxy) -> AsyncIterator[Table]:
+async def ours(table, proxy):
     async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=3))) as client:
         yield await Table.open(client.api, table.name)
 
 
 @pytest.mark.parametrize("name", WRITES)
-async def test_equal_conditional_write_of_another_client_is_not_taken_for_a_lost_one(
-    ours: Table, table: Table, proxy: Proxy, name: str
-) -> None:
+async def test_equal_conditional_write_of_another_client_is_not_taken_for_a_lost_one(ours, table, proxy, name):
     version = await table.put(b"old", b"first")
     loop = asyncio.get_running_loop()
     hook = lambda: asyncio.run_coroutine_threadsafe(WRITES[name](table, version), loop).result(30)  # noqa: E731
@@ -53,9 +49,7 @@ async def test_equal_conditional_write_of_another_client_is_not_taken_for_a_lost
 
 
 @pytest.mark.parametrize("name", WRITES)
-async def test_conditional_write_whose_answer_is_lost_succeeds(
-    ours: Table, table: Table, proxy: Proxy, raw: RawClient, name: str
-) -> None:
+async def test_conditional_write_whose_answer_is_lost_succeeds(ours, table, proxy, raw, name):
     version = await table.put(b"old", b"first")
     rule = proxy.on(PUBLISHED, LoseAnswer(cut=True))
     await WRITES[name](ours, version)

@@ -15,7 +15,7 @@ PREFIXES = [b"", b"\0", b"a", b"a\xfe", b"a\xff", b"a\xff\xff", b"\xff", b"\xff\
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_range_takes_the_keys_with_its_prefix_between_its_bounds(prefix: bytes) -> None:
+def test_range_takes_the_keys_with_its_prefix_between_its_bounds(prefix):
     for start, end in product(BOUNDS, repeat=2):
         of = Range(prefix=prefix, start=start, end=end)
         expected = [
@@ -24,7 +24,7 @@ def test_range_takes_the_keys_with_its_prefix_between_its_bounds(prefix: bytes) 
         assert [key for key in KEYS if of.bounds.take(token(key))] == expected, of
 
 
-def test_range_is_complete_without_prefix_and_bounds() -> None:
+def test_range_is_complete_without_prefix_and_bounds():
     assert Range().complete
     assert Range("f").complete
     assert not Range(prefix=b"a").complete
@@ -32,7 +32,7 @@ def test_range_is_complete_without_prefix_and_bounds() -> None:
     assert not Range(end=b"\xff").complete
 
 
-def test_range_reads_the_subjects_of_its_families() -> None:
+def test_range_reads_the_subjects_of_its_families():
     assert Range().tokens == "*.*"
     assert Range(Families.ALL).tokens == "*.*"
     assert Range(None).tokens == "0.*"
@@ -55,7 +55,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize("last", [b"", b"0.61", b"0.6", b"0.616", b"0.6161"])
-def test_token_resumes_only_its_own_range(last: bytes) -> None:
+def test_token_resumes_only_its_own_range(last):
     for one, other in product(RANGES, repeat=2):
         text = continuation("T", 7, one, last)
         assert text.isascii()
@@ -67,7 +67,7 @@ def test_token_resumes_only_its_own_range(last: bytes) -> None:
                 resume(text, "T", 7, other)
 
 
-def test_token_of_another_table_or_life_is_refused() -> None:
+def test_token_of_another_table_or_life_is_refused():
     text = continuation("T", 7, Range(), b"0.61")
     with pytest.raises(UsageError, match="another table"):
         resume(text, "U", 7, Range())

@@ -3,11 +3,9 @@
 import asyncio
 import random
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
 
 import pytest
 
-import kvctl
 from kvctl.errors import UsageError
 from kvctl.tables import catalog, sorted_runs
 from kvctl.tables.changes import Insert, Version
@@ -15,7 +13,6 @@ from kvctl.tables.config import TableConfig
 from kvctl.tables.entry import Entry
 from kvctl.tables.ranges import Families, Range, resume
 from kvctl.tables.table import Table
-from tests.support.raw import RawClient
 
 Names = list[tuple[str | None, bytes]]
 
@@ -35,7 +32,7 @@ async def read(table: Table, of: Range, **settings: int | bool) -> Names:
 
 
 @pytest.mark.guarantee("tables-6")
-async def test_scan_is_in_global_byte_order(table: Table) -> None:
+async def test_scan_is_in_global_byte_order(table):
     versions = await fill(table)
     pages = [page async for page in table.pages(size=37)]
     entries = [entry for page in pages for entry in page.entries]
@@ -46,7 +43,7 @@ async def test_scan_is_in_global_byte_order(table: Table) -> None:
     assert [page.next is None for page in pages] == [False] * (len(pages) - 1) + [True]
 
 
-async def test_scan_of_keys_has_versions_and_no_values(table: Table) -> None:
+async def test_scan_of_keys_has_versions_and_no_values(table):
     versions = await fill(table)
     keys = [key async for page in table.pages(values=False) for key in page.entries]
     assert {(key.family, key.key): key.version for key in keys} == versions
@@ -54,7 +51,7 @@ async def test_scan_of_keys_has_versions_and_no_values(table: Table) -> None:
 
 
 @pytest.mark.parametrize("family", [None, "", "a", "ab", "none such"])
-async def test_scan_of_one_family(table: Table, family: str | None) -> None:
+async def test_scan_of_one_family(table, family):
     versions = await fill(table)
     assert await read(table, Range(family)) == in_order([name for name in versions if name[0] == family])
 
@@ -66,7 +63,7 @@ async def test_scan_of_one_family(table: Table, family: str | None) -> None:
         Range(start=b"\x80"), Range(end=b"\x10"), Range(prefix=b"\x40", start=b"\x40\x80"), Range(start=b"b", end=b"a"),
     ],
 )  # fmt: skip
-async def test_scan_of_prefixes_and_inclusive_bounds(table: Table, of: Range) -> None:
+async def test_scan_of_prefixes_and_inclusive_bounds(table, of):
     versions = await fill(table, 400)
     edge = of.start or of.end or of.prefix
     versions["a", edge] = await table.put(edge, edge * 2, family="a")
@@ -81,7 +78,7 @@ async def test_scan_of_prefixes_and_inclusive_bounds(table: Table, of: Range) ->
 
 @pytest.mark.guarantee("tables-6")
 @pytest.mark.parametrize("values", [True, False])
-async def test_token_resumes_exactly_where_the_page_ended(table: Table, client: kvctl.Client, values: bool) -> None:
+async def test_token_resumes_exactly_where_the_page_ended(table, client, values):
     versions = await fill(table)
     seen: Names = []
     token: str | None = None
@@ -97,7 +94,7 @@ async def test_token_resumes_exactly_where_the_page_ended(table: Table, client: 
     assert seen == in_order(list(versions))
 
 
-async def test_removals_during_a_scan_shorten_only_the_last_page(table: Table) -> None:
+async def test_removals_during_a_scan_shorten_only_the_last_page(table):
     versions = in_order(list(await fill(table)))
     scan = table.pages(size=10)
     first = await anext(scan)  # some pages are fetched ahead
@@ -109,7 +106,7 @@ async def test_removals_during_a_scan_shorten_only_the_last_page(table: Table) -
     assert all(len(page.entries) == 10 for page in rest[:-1])
 
 
-async def test_limit_among_removed_entries_loses_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limit_among_removed_entries_loses_nothing(table, monkeypatch):
     versions = in_order(list(await fill(table)))
     gone = versions[3:11]
     entries_at = table.entries_at
@@ -128,7 +125,7 @@ async def test_limit_among_removed_entries_loses_nothing(table: Table, monkeypat
     assert rest == versions[11:]
 
 
-async def test_scan_larger_than_memory_is_sorted_in_a_file(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scan_larger_than_memory_is_sorted_in_a_file(table, monkeypatch):
     monkeypatch.setattr(sorted_runs, "RUN_BYTES", 3000)
     monkeypatch.setattr(sorted_runs, "BLOCK_RECORDS", 5)
     versions = await fill(table, 400)
@@ -138,7 +135,7 @@ async def test_scan_larger_than_memory_is_sorted_in_a_file(table: Table, monkeyp
         assert all(entry.version == versions[entry.family, entry.key] for entry in entries)
 
 
-async def test_complete_scan_reads_each_entry_once(table: Table, client: kvctl.Client) -> None:
+async def test_complete_scan_reads_each_entry_once(table, client):
     await fill(table)
     asked: list[str] = []
     client.connection.trace = lambda subject, *_: asked.append(subject)
@@ -149,7 +146,7 @@ async def test_complete_scan_reads_each_entry_once(table: Table, client: kvctl.C
 
 
 @pytest.mark.guarantee("tables-8")
-async def test_scan_shows_what_its_session_has_written_since_it_began(table: Table) -> None:
+async def test_scan_shows_what_its_session_has_written_since_it_began(table):
     names = in_order(list(await fill(table)))
     scan = table.pages(size=10)
     first = await anext(scan)
@@ -163,7 +160,7 @@ async def test_scan_shows_what_its_session_has_written_since_it_began(table: Tab
 
 @pytest.mark.guarantee("tables-7", by="race")
 @pytest.mark.parametrize("values", [True, False])
-async def test_key_that_lives_through_a_scan_appears_once(table: Table, client: kvctl.Client, values: bool) -> None:
+async def test_key_that_lives_through_a_scan_appears_once(table, client, values):
     """Some entries are only rewritten, others come and go between them; several scans, each with a writer beside."""
     living = [b"%04d" % (10 * number) for number in range(300)]
     for first in range(0, len(living), 100):
@@ -188,7 +185,7 @@ async def test_key_that_lives_through_a_scan_appears_once(table: Table, client: 
     await asyncio.gather(*writers)
 
 
-async def test_scan_ignores_messages_that_are_not_entries(table: Table, raw: RawClient) -> None:
+async def test_scan_ignores_messages_that_are_not_entries(table, raw):
     await table.put(b"k", b"v", family="f")
     partition = table.layout.place("f", b"k")[:4]
     family = table.layout.place("f", b"k").split(".")[1]
@@ -201,9 +198,7 @@ async def test_scan_ignores_messages_that_are_not_entries(table: Table, raw: Raw
 
 
 @pytest.mark.guarantee("tables-6")
-async def test_tokens_of_another_scan_are_refused(
-    table: Table, client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_tokens_of_another_scan_are_refused(table, client, unique):
     await fill(table)
     page = await anext(table.pages(Range("a"), size=1))
     with pytest.raises(UsageError, match="another range"):
@@ -223,22 +218,22 @@ async def test_tokens_of_another_scan_are_refused(
 @pytest.mark.parametrize(
     "content", ["5", "{}", "[]", "[1]", '[1,"T"]', '[1,"T",1,[],5]', '[2,"T",1,[],"x"]', '[1,2,3,4,5,6,"x"]']
 )
-def test_invalid_token_is_refused(content: str) -> None:
+def test_invalid_token_is_refused(content):
     with pytest.raises(UsageError, match="is not a continuation token"):
         resume(urlsafe_b64encode(content.encode()).decode(), "T", 1, Range())
 
 
 @pytest.mark.parametrize("text", ["", "é", "a", "-", "WzEs"])
-def test_token_of_another_shape_is_refused(text: str) -> None:
+def test_token_of_another_shape_is_refused(text):
     with pytest.raises(UsageError, match="is not a continuation token"):
         resume(text, "T", 1, Range())
 
 
-async def test_invalid_family_is_refused_before_anything_is_sent(table: Table) -> None:
+async def test_invalid_family_is_refused_before_anything_is_sent(table):
     for family in ("\udcff", "f" * 2561):
         with pytest.raises(UsageError):
             await anext(table.pages(Range(family)))
 
 
-async def test_empty_table_has_one_empty_page(table: Table) -> None:
+async def test_empty_table_has_one_empty_page(table):
     assert [(list(page.entries), page.next) async for page in table.pages()] == [([], None)]

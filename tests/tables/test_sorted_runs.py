@@ -2,7 +2,6 @@
 
 import os
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,14 +12,14 @@ RUNS = st.lists(st.lists(st.lists(st.binary(max_size=3), min_size=1), max_size=4
 
 
 @given(RUNS)
-def test_merged_runs_are_sorted_and_complete(runs: list[list[list[bytes]]]) -> None:
+def test_merged_runs_are_sorted_and_complete(runs):
     flat = [sorted(record for block in run for record in block) for run in runs]
     cut = [[run[at : at + 2] for at in range(0, len(run), 2)] for run in flat]
     found = [record for block in merged([iter(run) for run in cut]) for record in block]
     assert found == sorted(record for run in flat for record in run)
 
 
-def test_records_beyond_the_memory_are_sorted_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_beyond_the_memory_are_sorted_in_a_file(monkeypatch):
     monkeypatch.setattr(sorted_runs, "RUN_BYTES", 10_000)
     monkeypatch.setattr(sorted_runs, "BLOCK_RECORDS", 7)
     batches = [[os.urandom(5) for _ in range(50)] for _ in range(20)]
@@ -35,7 +34,7 @@ def test_records_beyond_the_memory_are_sorted_in_a_file(monkeypatch: pytest.Monk
     assert runs._file.closed
 
 
-def test_few_records_need_no_file() -> None:
+def test_few_records_need_no_file():
     with SortedRuns() as runs:
         runs.add([b"b", b"a"])
         assert runs._file is None

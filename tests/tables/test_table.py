@@ -1,13 +1,11 @@
 """Single entries of a table, in both partition modes: the requirements of PDP-39 and what Pravega's tests show."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-import kvctl
 from kvctl.errors import (
     BadKeyVersion,
     ConditionalUpdateError,
@@ -24,10 +22,9 @@ from kvctl.tables.keys import MAX_KEY
 from kvctl.tables.stored_entries import LIFE_CHECK_S
 from kvctl.tables.table import Table
 from kvctl.tables.table_manager import Tables
-from tests.support.raw import RawClient
 
 
-async def test_keys_and_values_are_any_bytes(table: Table) -> None:
+async def test_keys_and_values_are_any_bytes(table):
     every = bytes(range(256))
     for key, value in [(every, b""), (b"\0", every), (b".", b"dot"), (b"*", b"star"), (b">", b"rest")]:
         version = await table.put(key, value)
@@ -37,7 +34,7 @@ async def test_keys_and_values_are_any_bytes(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-1")
-async def test_empty_family_differs_from_no_family(table: Table) -> None:
+async def test_empty_family_differs_from_no_family(table):
     await table.put(b"k", b"none")
     await table.put(b"k", b"empty", family="")
     await table.put(b"k", b"f", family="f")
@@ -46,7 +43,7 @@ async def test_empty_family_differs_from_no_family(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-3")
-async def test_each_key_has_a_version_that_changes_every_time_it_is_written(table: Table) -> None:
+async def test_each_key_has_a_version_that_changes_every_time_it_is_written(table):
     first = await table.put(b"k", b"v")
     second = await table.put(b"k", b"v")
     assert first != second
@@ -54,7 +51,7 @@ async def test_each_key_has_a_version_that_changes_every_time_it_is_written(tabl
 
 
 @pytest.mark.guarantee("tables-3")
-async def test_a_version_stays_valid_however_much_else_is_written(table: Table) -> None:
+async def test_a_version_stays_valid_however_much_else_is_written(table):
     version = await table.put(b"k", b"v", family="f")
     for number in range(300):
         await table.put(b"%d" % number, b"other", family="f")
@@ -62,7 +59,7 @@ async def test_a_version_stays_valid_however_much_else_is_written(table: Table) 
 
 
 @pytest.mark.guarantee("tables-4")
-async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table: Table) -> None:
+async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table):
     version = await table.put_if_absent(b"k", b"1")
     with pytest.raises(BadKeyVersion, match=f"`k` exists at version {version}"):
         await table.put_if_absent(b"k", b"2")
@@ -77,7 +74,7 @@ async def test_conditionally_insert_update_or_remove_one_entry_at_a_time(table: 
 
 
 @pytest.mark.guarantee("tables-4")
-async def test_a_version_of_an_absent_key_is_no_such_key(table: Table) -> None:
+async def test_a_version_of_an_absent_key_is_no_such_key(table):
     version = await table.put(b"k", b"v")
     await table.remove(b"k")
     for attempt in (table.replace(b"k", b"w", version), table.remove(b"k", version)):
@@ -87,7 +84,7 @@ async def test_a_version_of_an_absent_key_is_no_such_key(table: Table) -> None:
         assert caught.value.failed == ((None, b"k", None),)
 
 
-async def test_the_special_versions(table: Table) -> None:
+async def test_the_special_versions(table):
     first = await table.replace(b"k", b"1", NOT_EXISTS)
     with pytest.raises(BadKeyVersion):
         await table.replace(b"k", b"2", NOT_EXISTS)
@@ -99,7 +96,7 @@ async def test_the_special_versions(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-3")
-async def test_versions_of_other_keys_partitions_and_tables_never_hold(table: Table) -> None:
+async def test_versions_of_other_keys_partitions_and_tables_never_hold(table):
     version = await table.put(b"k", b"v")
     others = [
         await table.put(b"other", b"v"),
@@ -112,7 +109,7 @@ async def test_versions_of_other_keys_partitions_and_tables_never_hold(table: Ta
 
 
 @pytest.mark.guarantee("tables-4")
-async def test_removing_a_missing_entry_succeeds_and_writes_nothing(table: Table, client: kvctl.Client) -> None:
+async def test_removing_a_missing_entry_succeeds_and_writes_nothing(table, client):
     before = await client.api.call(
         f"STREAM.INFO.{table.layout.bucket(table.layout.place(None, b'never')).binding.stream}"
     )
@@ -123,7 +120,7 @@ async def test_removing_a_missing_entry_succeeds_and_writes_nothing(table: Table
     assert before["state"]["last_seq"] == after["state"]["last_seq"]
 
 
-async def test_removed_key_can_be_inserted_again(table: Table) -> None:
+async def test_removed_key_can_be_inserted_again(table):
     for _ in range(3):
         version = await table.put_if_absent(b"k", b"v")
         await table.remove(b"k", version)
@@ -133,9 +130,7 @@ async def test_removed_key_can_be_inserted_again(table: Table) -> None:
 @pytest.mark.parametrize(
     "headers", [{"KV-Operation": "DEL"}, {"KV-Operation": "PURGE"}, {"KV-Operation": "DEL", "Nats-TTL": "1"}]
 )
-async def test_key_can_be_inserted_after_any_removal_marker(
-    table: Table, raw: RawClient, headers: dict[str, str]
-) -> None:
+async def test_key_can_be_inserted_after_any_removal_marker(table, raw, headers):
     for batch in (False, True):
         version = await table.put(b"k", b"v")
         raw.request(f"{table.layout.prefix}{table.layout.place(None, b'k')}", b"", headers)
@@ -151,7 +146,7 @@ async def test_key_can_be_inserted_after_any_removal_marker(
         assert await table.exists(b"k")
 
 
-async def test_get_all_keeps_requested_order_with_none_for_missing_keys(table: Table) -> None:
+async def test_get_all_keeps_requested_order_with_none_for_missing_keys(table):
     keys = [b"%d" % number for number in range(50)]
     versions = {key: await table.put(key, key) for key in keys[::2]}
     asked = [*reversed(keys), keys[0], b"never"]
@@ -160,7 +155,7 @@ async def test_get_all_keeps_requested_order_with_none_for_missing_keys(table: T
     assert all(entry.version == versions[entry.key] for entry in found if entry)
 
 
-async def test_concurrent_conditional_writers_lose_nothing(table: Table) -> None:
+async def test_concurrent_conditional_writers_lose_nothing(table):
     await table.put(b"n", b"0")
 
     async def add() -> None:
@@ -181,7 +176,7 @@ async def test_concurrent_conditional_writers_lose_nothing(table: Table) -> None
 
 
 @pytest.mark.guarantee("tables-3")
-async def test_handle_on_earlier_instance_of_table_does_no_harm(table: Table, client: kvctl.Client) -> None:
+async def test_handle_on_earlier_instance_of_table_does_no_harm(table, client):
     version = await table.put(b"k", b"old")
     await catalog.delete(client.api, table.name)
     await catalog.create(client.api, table.config)
@@ -198,7 +193,7 @@ async def test_handle_on_earlier_instance_of_table_does_no_harm(table: Table, cl
 
 
 @pytest.mark.guarantee("tables-10")
-async def test_sealed_table_is_permanently_read_only(table: Table, client: kvctl.Client) -> None:
+async def test_sealed_table_is_permanently_read_only(table, client):
     version = await table.put(b"k", b"v")
     assert await catalog.seal(client.api, table.name)
     assert not await catalog.seal(client.api, table.name)
@@ -216,7 +211,7 @@ async def test_sealed_table_is_permanently_read_only(table: Table, client: kvctl
 
 
 @pytest.mark.guarantee("tables-1")
-async def test_too_large_sizes_are_refused_before_anything_is_sent(table: Table) -> None:
+async def test_too_large_sizes_are_refused_before_anything_is_sent(table):
     await table.put(b"k" * MAX_KEY, b"v")
     assert await table.exists(b"k" * MAX_KEY)
     with pytest.raises(UsageError, match="2,561 bytes"):
@@ -225,7 +220,7 @@ async def test_too_large_sizes_are_refused_before_anything_is_sent(table: Table)
         await table.put(b"", b"v")
 
 
-async def test_use_after_close_is_a_usage_error(table: Table) -> None:
+async def test_use_after_close_is_a_usage_error(table):
     table.close()
     with pytest.raises(UsageError, match="was closed"):
         await table.get(b"k")
@@ -233,21 +228,19 @@ async def test_use_after_close_is_a_usage_error(table: Table) -> None:
         await table.put(b"k", b"v")
 
 
-async def test_a_read_only_handle_writes_nothing(table: Table, client: kvctl.Client) -> None:
+async def test_a_read_only_handle_writes_nothing(table, client):
     handle = await Table.open(client.api, table.name, read_only=True)
     with pytest.raises(ReadOnly):
         await handle.put(b"k", b"v")
     assert await handle.get(b"k") is None
 
 
-async def test_deleted_table_is_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_deleted_table_is_named(client, unique):
     with pytest.raises(TableNotFound, match="does not exist"):
         await Table.open(client.api, unique("NONE"))
 
 
-async def test_stale_handle_with_another_partition_count_writes_and_reads_nothing(
-    table: Table, client: kvctl.Client
-) -> None:
+async def test_stale_handle_with_another_partition_count_writes_and_reads_nothing(table, client):
     keys = [b"%d" % number for number in range(12)]
     await catalog.delete(client.api, table.name)
     await catalog.create(client.api, replace(table.config, partitions=7))
@@ -262,17 +255,14 @@ async def test_stale_handle_with_another_partition_count_writes_and_reads_nothin
     assert [page.entries async for page in again.pages()] == [[]]
 
 
-async def test_versions_on_keys_never_written_are_no_such_key(table: Table) -> None:
+async def test_versions_on_keys_never_written_are_no_such_key(table):
     version = await table.put(b"k", b"v", family="f")
-    for attempt in (
-        table.remove(b"ghost", version, family="f"),
-        table.replace(b"ghost", b"w", version, family="f"),
-    ):
+    for attempt in (table.remove(b"ghost", version, family="f"), table.replace(b"ghost", b"w", version, family="f")):
         with pytest.raises(NoSuchKey):
             await attempt
 
 
-async def test_removal_leaves_a_permanent_marker(table: Table, raw: RawClient) -> None:
+async def test_removal_leaves_a_permanent_marker(table, raw):
     """An entry without a marker reappears when a server is killed; markers with a ttl do not stay."""
     await table.put(b"k", b"v")
     await table.remove(b"k")
@@ -286,7 +276,7 @@ async def test_removal_leaves_a_permanent_marker(table: Table, raw: RawClient) -
         assert "Nats-TTL" not in reply.headers
 
 
-async def test_compaction_removes_only_markers(table: Table) -> None:
+async def test_compaction_removes_only_markers(table):
     for number in range(10):
         await table.put(b"%d" % number, b"v")
     for number in range(5):
@@ -305,7 +295,7 @@ async def test_compaction_removes_only_markers(table: Table) -> None:
     assert sum([len(one.entries) for one in await marker_cleanup.find(table, older_than=timedelta(days=1))]) == 0
 
 
-async def test_messages_in_the_wrong_partition_are_no_entries(table: Table, raw: RawClient) -> None:
+async def test_messages_in_the_wrong_partition_are_no_entries(table, raw):
     keys = [b"j", b"k", b"l"]
     for key in keys:
         await table.put(key, b"right")
@@ -320,7 +310,7 @@ async def test_messages_in_the_wrong_partition_are_no_entries(table: Table, raw:
             assert found == [(key, b"right") for key in keys[:limit]]
 
 
-async def test_refusals_name_the_commands_of_tables(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_refusals_name_the_commands_of_tables(client, unique):
     table = await Tables(client).create(unique("T"), partitions=1, max_value_size=300)
     with pytest.raises(ServerError) as caught:
         await table.put(b"k", b"v" * 400)

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -12,7 +11,6 @@ import kvctl
 from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, TableSealed, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.labs import Lab
-from kvctl.server import Server
 from kvctl.tables import catalog
 from kvctl.tables.changes import Insert, Put
 from kvctl.tables.config import partition_stream, stream_name
@@ -108,14 +106,14 @@ async def _check(table: Table, work: Work) -> None:
 
 
 @pytest.mark.usefixtures("seed")
-async def test_batches_and_conditions_hold_while_the_leader_is_killed(own_cluster: Lab) -> None:
+async def test_batches_and_conditions_hold_while_the_leader_is_killed(own_cluster):
     await under_kills(own_cluster, "T", apart=False, kills=1)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("seed")
 @pytest.mark.parametrize("apart", [False, True])
-async def test_batches_and_conditions_hold_over_many_kills(own_cluster: Lab, apart: bool) -> None:
+async def test_batches_and_conditions_hold_over_many_kills(own_cluster, apart):
     await under_kills(own_cluster, "T", apart=apart, kills=6)
 
 
@@ -141,7 +139,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("seed")
-async def test_killed_writer_leaves_no_partial_batch(table: Table, client: kvctl.Client, server: Server) -> None:
+async def test_killed_writer_leaves_no_partial_batch(table, client, server):
     """Every batch writes the same value to 300 entries; writers are repeatedly killed in the middle of one."""
     said = 0
     for _ in range(15):
@@ -160,7 +158,7 @@ async def test_killed_writer_leaves_no_partial_batch(table: Table, client: kvctl
 
 
 @pytest.mark.usefixtures("seed")
-async def test_table_on_three_servers_reads_its_own_writes(cluster: Lab) -> None:
+async def test_table_on_three_servers_reads_its_own_writes(cluster):
     async with kvctl.connect(next(iter(cluster.servers.values())).url) as client:
         tables = Tables(client)
         table = await tables.create("OWN", settings={"replicas": 3})
@@ -174,9 +172,7 @@ async def test_table_on_three_servers_reads_its_own_writes(cluster: Lab) -> None
         await tables.delete("OWN")
 
 
-async def test_seal_without_an_answer_of_every_partition_seals_nothing(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_seal_without_an_answer_of_every_partition_seals_nothing(client, unique):
     name = unique("T")
     table = await Tables(client).create(name, partitions=4, apart=True)
     part = await streams.info(client.api, partition_stream(name, 3))
@@ -192,9 +188,7 @@ async def test_seal_without_an_answer_of_every_partition_seals_nothing(
             await table.put(key, b"v")
 
 
-async def test_seal_of_a_sealed_table_completes_its_partitions(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_seal_of_a_sealed_table_completes_its_partitions(client, unique):
     name = unique("T")
     table = await Tables(client).create(name, partitions=4, apart=True)
     head = await streams.info(client.api, stream_name(name))
@@ -206,7 +200,7 @@ async def test_seal_of_a_sealed_table_completes_its_partitions(
 
 
 @pytest.mark.guarantee("tables-8", by="fault")
-async def test_scan_beside_a_lagging_replica_shows_every_listed_entry(own_cluster: Lab) -> None:
+async def test_scan_beside_a_lagging_replica_shows_every_listed_entry(own_cluster):
     """A paused follower answers reads before it has caught up."""
     async with connections(own_cluster, 1) as (client,):
         table = await Tables(client).create("T", partitions=2, settings={"replicas": 3})

@@ -1,19 +1,17 @@
 """The library's table manager, and typed access."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 import kvctl
 from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound, UsageError
-from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS
 from kvctl.tables.serializers import Bytes, Json, Text
 from kvctl.tables.table_manager import Tables
 
 
-async def test_table_from_creation_to_deletion(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_table_from_creation_to_deletion(client, unique):
     tables, name = Tables(client), unique("T")
     table = await tables.create(name, partitions=4, settings={"ttl": timedelta(days=1)})
     with pytest.raises(TableExists):
@@ -30,7 +28,7 @@ async def test_table_from_creation_to_deletion(client: kvctl.Client, unique: Cal
         await tables.open(name)
 
 
-async def test_typed_keys_and_values(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_typed_keys_and_values(client, unique):
     tables, name = Tables(client), unique("T")
     await tables.create(name)
     users = await tables.open_typed(name, Text(), Json())
@@ -47,20 +45,20 @@ async def test_typed_keys_and_values(client: kvctl.Client, unique: Callable[...,
     assert not await users.exists("bob")
 
 
-async def test_equal_json_is_equal_bytes() -> None:
+async def test_equal_json_is_equal_bytes():
     assert Json().serialize({"b": 1, "a": 2}) == Json().serialize({"a": 2, "b": 1}) == b'{"a":2,"b":1}'
     assert Bytes().deserialize(Bytes().serialize(b"\xff")) == b"\xff"
     with pytest.raises(ValueError, match="JSON"):
         Json().serialize(float("nan"))
 
 
-async def test_a_read_only_connection_changes_no_table(server: Server, unique: Callable[..., str]) -> None:
+async def test_a_read_only_connection_changes_no_table(server, unique):
     async with kvctl.connect(server.url, read_only=True) as client:
         with pytest.raises(ReadOnly):
             await Tables(client).create(unique("T"))
 
 
-async def test_creation_by_name_takes_settings(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_creation_by_name_takes_settings(client, unique):
     table = await Tables(client).create(unique("T"), partitions=2, replicas=1, ttl=timedelta(hours=1))
     assert table.config.partitions == 2
     assert table.config.settings == {"ttl": timedelta(hours=1)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 
 import kvctl
 from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, TableNotFound
-from kvctl.server import Server
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
 from kvctl.tables.entry import Entry
 from kvctl.tables.ranges import Families, Range
@@ -240,9 +238,10 @@ class Run:
             assert got == {name: self.model.held.get(name) for name in names if name[0] == family}
         of = Range(self.dice.choice([Families.ALL, *FAMILIES]), prefix=self.dice.choice([b"", b"a", b"\xff"]))
         inside = [
-            name for name, *_ in wanted
+            name
+            for name, *_ in wanted
             if (of.family is Families.ALL or name[0] == of.family) and name[1].startswith(of.prefix)
-        ]  # fmt: skip
+        ]
         listed: list[Name] = []
         after: str | None = None
         while True:
@@ -272,9 +271,7 @@ def _in_some_order(
 
 
 @pytest.mark.oracle
-async def test_tables_hold_what_a_dictionary_holds(
-    own_server: Server, apart: bool, seed: int, steps: Callable[[int], int]
-) -> None:
+async def test_tables_hold_what_a_dictionary_holds(own_server, apart, seed, steps):
     dice = random.Random(f"{seed} {apart}")
     async with kvctl.connect(own_server.url) as one, kvctl.connect(own_server.url) as other:
         run = Run(dice, [Tables(one), Tables(other)], "T", apart=apart)

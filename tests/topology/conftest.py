@@ -62,6 +62,6 @@ async def refused(attempt: Awaitable[object]) -> str:
 
 
 @pytest.fixture
-def replicas(raw: RawClient) -> Replicas:
+def replicas(raw):
     """Return replicas by raw JSON, on the shared server."""
     return Replicas(raw)

@@ -8,11 +8,7 @@ from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import TOPOLOGY
-from kvctl.topology.discover.inventory import (
-    Inventory,
-    Link,
-    Place,
-)
+from kvctl.topology.discover.inventory import Inventory, Link, Place
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.hazards.plan_hazards import Found, found
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -27,9 +23,10 @@ def info(config: StreamConfig, *, mark: str = "", created: str = "") -> Info:
     """Return a server's info of a stream with two messages of ten bytes; `mark` is the topology that created it."""
     marked = {**config, "metadata": {**(config.get("metadata") or {}), TOPOLOGY: mark}} if mark else config
     return {
-        "config": marked, "created": created or f"2026-01-01T00:00:00Z {config['name']}",
+        "config": marked,
+        "created": created or f"2026-01-01T00:00:00Z {config['name']}",
         "state": {"messages": 2, "bytes": 20, "last_seq": 2, "first_seq": 1},
-    }  # fmt: skip
+    }
 
 
 def bucket(name: str, *, mark: str = "", **settings: Any) -> Info:

@@ -34,7 +34,7 @@ CASES = [
 
 @pytest.mark.parametrize("rules", CASES)
 @given(tokens=TOKENS)
-def test_mapping_lands_subjects_by_rules_and_finds_their_origin(rules: Any, tokens: list[str]) -> None:
+def test_mapping_lands_subjects_by_rules_and_finds_their_origin(rules, tokens):
     mapping = Mapping.of(source(*rules))
     subject = ".".join(["$KV", "O", *tokens])
     expected = next((found for rule in mapping.rules if (found := rule.apply(subject)) is not None), None)
@@ -44,14 +44,14 @@ def test_mapping_lands_subjects_by_rules_and_finds_their_origin(rules: Any, toke
     assert not mapping.lossy
 
 
-def test_mapping_without_transforms_keeps_subjects() -> None:
+def test_mapping_without_transforms_keeps_subjects():
     mapping = Mapping.of({"name": "KV_O"})
     assert mapping.land(b"$KV.O.a\xff") == b"$KV.O.a\xff"
     assert mapping.origin("$KV.O.a") == "$KV.O.a"
     assert Mapping.of({"name": "KV_O", "filter_subject": "$KV.O.a.>"}).land(b"$KV.O.b") is None
 
 
-def test_mapping_that_drops_tokens_has_no_reverse() -> None:
+def test_mapping_that_drops_tokens_has_no_reverse():
     mapping = Mapping.of(source(("*.*", "{{wildcard(2)}}")))
     assert mapping.lossy
     assert mapping.land(b"$KV.O.a.b") == b"$KV.A.b"
@@ -59,7 +59,7 @@ def test_mapping_that_drops_tokens_has_no_reverse() -> None:
 
 
 @given(tokens=TOKENS, chosen=st.lists(st.sampled_from(CASES), min_size=1, max_size=3), dropped=st.booleans())
-def test_mapping_finds_every_subject_that_lands_somewhere(tokens: list[str], chosen: list[Any], dropped: bool) -> None:
+def test_mapping_finds_every_subject_that_lands_somewhere(tokens, chosen, dropped):
     rules = [rule for rules in chosen for rule in rules]
     lossy = [("*.*", "{{wildcard(2)}}"), ("NEW.>", "n"), ("*.b.>", "{{wildcard(1)}}.{{wildcard(1)}}")]
     mapping = Mapping.of(source(*(lossy if dropped else []), *rules))
@@ -76,13 +76,13 @@ def test_mapping_finds_every_subject_that_lands_somewhere(tokens: list[str], cho
             assert matches(subject, tuple(mapping.origins(".".join([*parts[:at], ">"]))))
 
 
-def test_mapping_has_no_origin_for_other_destinations() -> None:
+def test_mapping_has_no_origin_for_other_destinations():
     mapping = Mapping.of(source(("NEW.>", "p.>")))
     assert mapping.origin("$KV.A.q.1") is None
     assert mapping.origin("$KV.B.p.1") is None
 
 
-def test_mapping_refuses_unknown_transform_functions() -> None:
+def test_mapping_refuses_unknown_transform_functions():
     with pytest.raises(UnknownTransform):
         Mapping([Transform("$KV.O.*", "$KV.A.{{partition(4,1)}}")])
 
@@ -104,7 +104,7 @@ RULES = [
 SUBJECTS = [".".join(tokens) for count in (1, 2, 3, 4) for tokens in product("ab", repeat=count)]
 
 
-def test_mapping_of_one_or_two_rules_lands_subjects_as_transforms_do() -> None:
+def test_mapping_of_one_or_two_rules_lands_subjects_as_transforms_do():
     for chosen in [*((rule,) for rule in RULES), *product(RULES, repeat=2)]:
         rules = [Transform(src, dest) for src, dest in chosen]
         mapping = Mapping(rules)
@@ -124,6 +124,6 @@ def test_mapping_of_one_or_two_rules_lands_subjects_as_transforms_do() -> None:
                 assert land(rules, found) == expected, subject
 
 
-def test_mapping_without_rules_matches_nothing() -> None:
+def test_mapping_without_rules_matches_nothing():
     assert Mapping([]).land(b"a") is None
     assert Mapping([]).origin("a") is None

@@ -1,7 +1,6 @@
 """Mirrors and aggregates as stream configurations, and back."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from kvctl.topology.model import Aggregate, External, Mirror, Origin
 HOUR = 3600 * 10**9
 
 
-def test_aggregate_of_adr_8_renders_as_in_adr_8() -> None:
+def test_aggregate_of_adr_8_renders_as_in_adr_8():
     stream = Aggregate("NEW_ORDERS", (Origin("ORDERS", keys=("NEW.>",)),), deny_purge=True).to_stream()
     assert {name: stream[name] for name in ("subjects", "deny_delete", "deny_purge", "sources")} == {
         "subjects": [],
@@ -30,7 +29,7 @@ def test_aggregate_of_adr_8_renders_as_in_adr_8() -> None:
     }
 
 
-def test_replicas_accept_rollups_unless_purges_are_denied() -> None:
+def test_replicas_accept_rollups_unless_purges_are_denied():
     for build in (
         lambda **more: Mirror("M", Origin("B"), **more),
         lambda **more: Aggregate("A", (Origin("B"),), **more),
@@ -40,14 +39,14 @@ def test_replicas_accept_rollups_unless_purges_are_denied() -> None:
         assert (denying["allow_rollup_hdrs"], denying["deny_purge"]) == (False, True)
 
 
-def test_aggregate_is_read_only_by_default_and_has_no_duplicate_window() -> None:
+def test_aggregate_is_read_only_by_default_and_has_no_duplicate_window():
     reading, writing = Aggregate("A", (Origin("B"),)), Aggregate("A", (Origin("B"),), writable=True)
     assert reading.to_stream()["subjects"] == []
     assert writing.to_stream()["subjects"] == ["$KV.A.>"]
     assert not writing.to_stream().get("duplicate_window")
 
 
-def test_mirror_inherits_ttl_history_and_per_key_ttl() -> None:
+def test_mirror_inherits_ttl_history_and_per_key_ttl():
     origin = {"name": "KV_B", "max_age": HOUR, "max_msgs_per_subject": 7, "allow_msg_ttl": True, "allow_direct": True}
     stream = Mirror("M", Origin("B")).to_stream(origin)
     assert {name: stream[name] for name in ("max_age", "max_msgs_per_subject", "allow_msg_ttl", "mirror_direct")} == {
@@ -57,7 +56,7 @@ def test_mirror_inherits_ttl_history_and_per_key_ttl() -> None:
 
 
 @pytest.mark.parametrize(("ages", "expected"), [((HOUR, 2 * HOUR), 2 * HOUR), ((HOUR, 0), 0), ((), 0)])
-def test_aggregate_inherits_longest_ttl_if_all_origins_have_one(ages: tuple[int, ...], expected: int) -> None:
+def test_aggregate_inherits_longest_ttl_if_all_origins_have_one(ages, expected):
     found = [{"name": "KV_B", "max_age": age, "max_msgs_per_subject": 3} for age in ages]
     assert Aggregate("A", (Origin("B"),)).to_stream(found)["max_age"] == expected
 
@@ -76,7 +75,7 @@ def test_aggregate_inherits_longest_ttl_if_all_origins_have_one(ages: tuple[int,
         lambda: Origin("B", keys=("a..b",)),
     ],
 )
-def test_invalid_replica_is_a_usage_error(wrong: Any) -> None:
+def test_invalid_replica_is_a_usage_error(wrong):
     with pytest.raises(UsageError):
         wrong()
 
@@ -99,7 +98,7 @@ _origin = st.builds(
 
 @given(st.lists(_origin, min_size=1, max_size=3, unique_by=lambda origin: origin.bucket))
 @settings(max_examples=200)
-def test_live_configuration_round_trips(origins: list[Origin]) -> None:
+def test_live_configuration_round_trips(origins):
     aggregate = Aggregate("A", tuple(origins), history=3, ttl=timedelta(hours=1), metadata={"a": "b"})
     stream = aggregate.to_stream()
     assert Aggregate.from_stream(stream).to_stream() == stream
@@ -107,7 +106,7 @@ def test_live_configuration_round_trips(origins: list[Origin]) -> None:
     assert Mirror.from_stream(mirror.to_stream()).to_stream() == mirror.to_stream()
 
 
-def test_transforms_read_back_in_shortest_notation() -> None:
+def test_transforms_read_back_in_shortest_notation():
     origins = (
         Origin("B", keys=("NEW.>", "OLD.>"), prefix="p"),
         Origin("C", maps=(("*.*", "stock.$2.$1"),)),
@@ -128,7 +127,7 @@ def test_transforms_read_back_in_shortest_notation() -> None:
         ("bucket=B,api=X.API,deliver=D.x", Origin("B", external=External("X.API", "D.x"))),
     ],
 )  # fmt: skip
-def test_spec_is_parsed_as_in_the_contract(spec: str, origin: Origin) -> None:
+def test_spec_is_parsed_as_in_the_contract(spec, origin):
     assert parse_origin(spec) == origin
 
 
@@ -138,6 +137,6 @@ def test_spec_is_parsed_as_in_the_contract(spec: str, origin: Origin) -> None:
      "bucket=B,domain=hub,api=X.API", "bucket=B,deliver=D", "bucket=B,domain=a.b", "bucket=B,api=X..API",
      "bucket=B,keys=a..b", "bucket=B,x"],
 )  # fmt: skip
-def test_invalid_spec_is_a_usage_error(spec: str) -> None:
+def test_invalid_spec_is_a_usage_error(spec):
     with pytest.raises(UsageError):
         parse_origin(spec)

@@ -12,14 +12,7 @@ from kvctl.topology.discover.origin_lookup import Seen
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.plan_hazards import Found
 from kvctl.topology.model import External
-from kvctl.topology.plan.plan import (
-    ABSENT,
-    Action,
-    Change,
-    Plan,
-    fingerprint,
-    links_from,
-)
+from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint, links_from
 from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, inventory, judged, mirror
 
 B, C = bucket("B"), bucket("C")
@@ -48,11 +41,11 @@ def marked(*streams: Info) -> list[Info]:
 # -- what changes ------------------------------------------------------------------------------------------
 
 
-def test_stream_that_matches_the_file_does_not_change() -> None:
+def test_stream_that_matches_the_file_does_not_change():
     assert changes(TEXT, HERE) == {}
 
 
-def test_missing_stream_is_created() -> None:
+def test_missing_stream_is_created():
     assert changes(TEXT, inventory()) == dict.fromkeys("BCMA", "create")
     made = one(TEXT, inventory(), "A")
     assert (made.kind, made.live, made.reads, made.leaving) == (Kind.AGGREGATE, None, (), [])
@@ -60,7 +53,7 @@ def test_missing_stream_is_created() -> None:
     assert {"sources", "history"} < {difference.field for difference in made.differences} - {"name"}
 
 
-def test_replica_follows_changes_of_its_origin() -> None:
+def test_replica_follows_changes_of_its_origin():
     text = TEXT.replace("{B: {}", "{B: {history: 3}")
     assert changes(text, HERE) == dict.fromkeys("BMA", "change")
     follows = {name: one(text, HERE, name).follows for name in "BMA"}
@@ -71,20 +64,20 @@ def test_replica_follows_changes_of_its_origin() -> None:
     assert changed.live == A
 
 
-def test_origin_out_of_view_has_no_location() -> None:
+def test_origin_out_of_view_has_no_location():
     stray = info({**M["config"], "mirror": {"name": "KV_B", "external": {"api": "$JS.far.API"}}})
     changed = one("mirrors: {M: {origin: B}}", inventory(B, stray), "M")
     assert (changed.action, changed.origins) == (Action.RECREATE, (("", "KV_B"),))
     assert changed.reads == ()
 
 
-def test_unchangeable_stream_is_recreated_with_its_readers() -> None:
+def test_unchangeable_stream_is_recreated_with_its_readers():
     text = TEXT.replace("{B: {}", "{B: {storage: memory}")
     assert changes(text, HERE) == dict.fromkeys("BMA", "recreate")
     assert {name: one(text, HERE, name).cascades for name in "BMA"} == {"B": False, "M": True, "A": True}
 
 
-def test_removed_origin_is_named_unless_the_aggregate_is_recreated() -> None:
+def test_removed_origin_is_named_unless_the_aggregate_is_recreated():
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}]}}"
     left = one(text, HERE, "A")
     assert (left.action, [source["name"] for source in left.leaving]) == (Action.CHANGE, ["KV_C"])
@@ -96,7 +89,7 @@ def test_removed_origin_is_named_unless_the_aggregate_is_recreated() -> None:
 # -- what is deleted ---------------------------------------------------------------------------------------
 
 
-def test_only_marked_streams_are_unlisted() -> None:
+def test_only_marked_streams_are_unlisted():
     seen = inventory(*marked(B, M), info(C["config"], mark="another"), A)
     found = compared("buckets: {B: {}}", seen)
     assert ([change.name for change in found.changes], [change.name for change in found.unlisted]) == ([], ["M"])
@@ -106,12 +99,12 @@ def test_only_marked_streams_are_unlisted() -> None:
     assert changes("buckets: {B: {}}", seen, prune=True) == {"M": "delete"}
 
 
-def test_marked_stream_of_no_kind_is_deleted_by_its_name() -> None:
+def test_marked_stream_of_no_kind_is_deleted_by_its_name():
     plain = info({"name": "S", "subjects": ["s.>"]}, mark="t")
     assert (one("", inventory(plain), "S", prune=True).kind) == Kind.STREAM
 
 
-def test_account_with_two_contexts_is_pruned_once() -> None:
+def test_account_with_two_contexts_is_pruned_once():
     held = marked(B, C)
     seen = inventory(a=held, b=held)
     text = "contexts: {a: {}, b: {}}\nbuckets: {B: {in: b}}"
@@ -132,13 +125,13 @@ def test_account_with_two_contexts_is_pruned_once() -> None:
         ("mirrors: {M: {origin: C}}", [*marked(B), C, M], ()),  # it reads from another then
     ],
 )
-def test_deletion_names_remaining_readers(text: str, streams: list[Info], readers: tuple[str, ...]) -> None:
+def test_deletion_names_remaining_readers(text, streams, readers):
     deletion = one(text, inventory(*streams), "B", prune=True)
     assert deletion.readers == readers
     assert deletion.asks_name is bool(readers)
 
 
-def test_links_from_a_stream_are_those_of_other_streams() -> None:
+def test_links_from_a_stream_are_those_of_other_streams():
     own = info({**A["config"], "sources": [{"name": "KV_A"}, {"name": "KV_B"}]})
     seen = inventory(B, M, own)
     assert [link.info["config"]["name"] for link in links_from(seen, ("", "KV_B"))] == ["M", "KV_A"]
@@ -166,13 +159,13 @@ UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
         ("buckets: {B: {}}", [UNFINISHED], "`B` is incomplete, left by an interrupted restore or copy"),
     ],
 )  # fmt: skip
-def test_name_of_another_kind_is_a_conflict(text: str, streams: list[Info], said: str) -> None:
+def test_name_of_another_kind_is_a_conflict(text, streams, said):
     with pytest.raises(BucketExists) as caught:
         compared(text, inventory(*streams))
     assert caught.value.message == f"Names in the file are already taken:\n  {said}"
 
 
-def test_all_conflicts_are_reported() -> None:
+def test_all_conflicts_are_reported():
     with pytest.raises(BucketExists) as caught:
         compared("buckets: {A: {}, M: {}}", HERE)
     assert len(caught.value.message.splitlines()) == 3
@@ -188,18 +181,18 @@ def test_all_conflicts_are_reported() -> None:
         ("buckets: {B: {}}", [B, info({"name": "B", "subjects": ["b.>"]})]),
     ],
 )
-def test_name_of_the_same_kind_is_not_a_conflict(text: str, streams: list[Info]) -> None:
+def test_name_of_the_same_kind_is_not_a_conflict(text, streams):
     compared(text, inventory(*streams))
 
 
-def test_name_is_free_when_its_stream_is_deleted_in_the_same_plan() -> None:
+def test_name_is_free_when_its_stream_is_deleted_in_the_same_plan():
     text, seen = "mirrors: {B: {origin: C}}", inventory(*marked(B), C)
     with pytest.raises(BucketExists):
         compared(text, seen)
     assert [str(change.action) for change in compared(text, seen, prune=True).changes] == ["create", "delete"]
 
 
-def test_stream_whose_servers_are_silent_is_not_planned() -> None:
+def test_stream_whose_servers_are_silent_is_not_planned():
     with pytest.raises(UnreachableError, match="`B` is offline"):
         compared(TEXT, inventory(C, unreachable=["KV_B"]))
     assert changes("buckets: {C: {}}", inventory(C, unreachable=["KV_B"])) == {}
@@ -224,9 +217,7 @@ def change(action: Action, live: Info | None = None, **more: Any) -> Change:
         (Action.DELETE, None, None),
     ],
 )
-def test_deleted_and_recreated_streams_drop_their_entries(
-    action: Action, live: Info | None, drops: tuple[int, int] | None
-) -> None:
+def test_deleted_and_recreated_streams_drop_their_entries(action, live, drops):
     assert change(action, live).drops == drops
 
 
@@ -243,9 +234,7 @@ def test_deleted_and_recreated_streams_drop_their_entries(
         (B, M["config"], False),
     ],
 )
-def test_content_of_a_recreated_copy_is_refilled(
-    live: Info | None, after: dict[str, Any] | None, is_copy: bool
-) -> None:
+def test_content_of_a_recreated_copy_is_refilled(live, after, is_copy):
     assert change(Action.RECREATE, live, after=after).is_copy is is_copy
     assert change(Action.RECREATE, live, after=after).refilled is is_copy
     assert change(Action.DELETE, live, after=after).refilled is False
@@ -261,20 +250,18 @@ def test_content_of_a_recreated_copy_is_refilled(
         (Action.CREATE, (), False),
     ],
 )
-def test_confirmation_requires_name_when_data_or_an_origin_is_lost(
-    action: Action, readers: tuple[str, ...], asks: bool
-) -> None:
+def test_confirmation_requires_name_when_data_or_an_origin_is_lost(action, readers, asks):
     assert change(action, readers=readers).asks_name is asks
 
 
-def test_plan_counts_changes_and_names_them_in_hazards() -> None:
+def test_plan_counts_changes_and_names_them_in_hazards():
     hazards = (Hazard("a", "it is bad"), Hazard("a", "`B` is bad"))
     plan = Plan([change(Action.DELETE, hazards=hazards), change(Action.DELETE, hazards=hazards)])
     assert plan.summary == {"create": 0, "change": 0, "delete": 2, "recreate": 0}
     assert plan.hazards == [Hazard("a", "`B`: it is bad"), Hazard("a", "`B` is bad")]
 
 
-def test_fingerprint_tells_stream_instance_and_configuration() -> None:
+def test_fingerprint_tells_stream_instance_and_configuration():
     of = fingerprint(B)
     assert fingerprint(None) == ABSENT
     assert of == fingerprint({**B, "state": {}}) == fingerprint(bucket("B"))
@@ -295,39 +282,39 @@ def hazards(text: str, seen: Inventory, *, prune: bool = False) -> dict[str, lis
     return {name: [hazard.name for hazard in some] for name, some in found.items() if some}
 
 
-def test_plan_without_problems_has_no_hazards_and_no_warnings() -> None:
+def test_plan_without_problems_has_no_hazards_and_no_warnings():
     for seen in (inventory(), HERE):
         found = judged(TEXT, seen)
         assert ([some for some in found.hazards.values() if some], found.warnings) == ([], [])
 
 
-def test_accepted_hazards_are_not_reported_again() -> None:
+def test_accepted_hazards_are_not_reported_again():
     origin = bucket("B", history=5)
     seen = inventory(origin, mirror("M", origin, history=1))
     assert hazards("mirrors: {M: {origin: B, history: 1, description: x}}", seen) == {}
     assert hazards("mirrors: {M: {origin: B, history: 1}}", inventory(origin)) == {"M": ["shorter-history"]}
 
 
-def test_origin_neither_live_nor_in_the_file_is_missing() -> None:
+def test_origin_neither_live_nor_in_the_file_is_missing():
     assert hazards("mirrors: {M: {origin: B}}", inventory()) == {"M": ["missing-origin"]}
     assert hazards("mirrors: {M: {origin: B}}\nbuckets: {B: {}}", inventory()) == {}
 
 
-def test_deletion_of_the_stream_of_a_table_is_a_hazard() -> None:
+def test_deletion_of_the_stream_of_a_table_is_a_hazard():
     table = info({"name": "KVT_B", "subjects": ["b.>"], "metadata": {KIND: "table"}}, mark="t")
     [found] = hazards("", inventory(table), prune=True).values()
     assert found == ["foreign-kind"]
     assert hazards("", inventory(*marked(B)), prune=True) == {}
 
 
-def test_origins_that_do_not_fit_into_an_aggregate_are_a_hazard() -> None:
+def test_origins_that_do_not_fit_into_an_aggregate_are_a_hazard():
     text = "aggregates: {A: {max_bytes: %d, origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     bounded = [bucket(name, max_bytes=10) for name in "BC"]  # each holds 20 bytes
     for limit, fits in ((39, False), (40, True), (41, True)):
         assert hazards(text % limit, inventory(*bounded)) == ({} if fits else {"A": ["smaller-limits"]})
 
 
-def test_change_of_origin_has_hazards_of_mirror_outside_the_file() -> None:
+def test_change_of_origin_has_hazards_of_mirror_outside_the_file():
     seen = inventory(B, M)
     [hazard] = judged("buckets: {B: {history: 3}}", seen).hazards["B"]
     assert hazard.name == "shorter-history"
@@ -351,9 +338,7 @@ def test_change_of_origin_has_hazards_of_mirror_outside_the_file() -> None:
         ("buckets: {B: {description: x}}", [B, M], False, {}),
     ],
 )  # fmt: skip
-def test_mirror_outside_of_the_file_would_be_stale(
-    text: str, streams: list[Info], prune: bool, found: dict[str, list[str]]
-) -> None:
+def test_mirror_outside_of_the_file_would_be_stale(text, streams, prune, found):
     assert hazards(text, inventory(*streams), prune=prune) == found
 
 
@@ -368,19 +353,19 @@ def test_mirror_outside_of_the_file_would_be_stale(
         ("aggregates: {A: {origins: [{bucket: B, prefix: b}]}}", False, True),
     ],
 )
-def test_unreachable_stream_that_may_be_a_reader_is_a_hazard(text: str, prune: bool, told: bool) -> None:
+def test_unreachable_stream_that_may_be_a_reader_is_a_hazard(text, prune, told):
     found = judged(text, inventory(*marked(B), C, A, unreachable=["LOST"]), prune=prune).hazards
     named = {hazard.name for some in found.values() for hazard in some}
     assert ("unreachable-stream" in named) is told
 
 
-def test_message_of_a_stale_mirror_names_both_and_what_to_do() -> None:
+def test_message_of_a_stale_mirror_names_both_and_what_to_do():
     [hazard] = judged("buckets: {B: {storage: memory}}", inventory(B, M)).hazards["B"]
     assert hazard.evidence.startswith("Mirror `M` reads from `B` and is not in the file")
     assert hazard.remedy == "Add `M` to the file, or delete it first"
 
 
-def test_plan_warns_of_keys_that_a_removed_origin_overwrote() -> None:
+def test_plan_warns_of_keys_that_a_removed_origin_overwrote():
     text = "aggregates: {A: {origins: [B]}}"
     both = aggregate("A", (Origin("B"), B), (Origin("C", prefix="c"), C))
     [warning] = judged(text, inventory(B, C, both)).warnings
@@ -394,7 +379,7 @@ def test_plan_warns_of_keys_that_a_removed_origin_overwrote() -> None:
     assert judged(kept, inventory(B, C, third, three)).warnings == []
 
 
-def test_cycle_is_reported_once_at_the_first_change() -> None:
+def test_cycle_is_reported_once_at_the_first_change():
     text = "aggregates: {X: {origins: [Y], writable: true}, Y: {origins: [X]}}"
     found = {name: some for name, some in judged(text, inventory()).hazards.items() if some}
     [[hazard]] = found.values()
@@ -402,7 +387,7 @@ def test_cycle_is_reported_once_at_the_first_change() -> None:
     assert hazard.evidence == "`Y` <- `X` <- `Y`: every write would circulate endlessly"
 
 
-def test_cycle_through_a_stream_outside_of_the_file_is_found() -> None:
+def test_cycle_through_a_stream_outside_of_the_file_is_found():
     x = aggregate("X", (Origin("B", prefix="b"), B), writable=True)
     y = aggregate("Y", (Origin("X"), x))
     text = "aggregates: {X: {origins: [{bucket: B, prefix: b}, {bucket: Y, prefix: y}], writable: true}}"
@@ -410,12 +395,12 @@ def test_cycle_through_a_stream_outside_of_the_file_is_found() -> None:
     assert hazards(text, inventory(B, x, bucket("Y"))) == {}
 
 
-def test_existing_cycle_of_unchanged_streams_is_not_reported() -> None:
+def test_existing_cycle_of_unchanged_streams_is_not_reported():
     x, y = aggregate("X", (Origin("Y"), B), writable=True), aggregate("Y", (Origin("X"), B))
     assert "cycle" not in str(hazards("buckets: {B: {history: 2}}", inventory(B, x, y)))
 
 
-def test_origin_that_is_read_twice_is_refused() -> None:
+def test_origin_that_is_read_twice_is_refused():
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {stream: M, prefix: m}]}}"
     with pytest.raises(RefusedError) as caught:
         judged(text, inventory(B, M))
@@ -424,25 +409,25 @@ def test_origin_that_is_read_twice_is_refused() -> None:
     )
 
 
-def test_cycle_through_a_deleted_stream_is_not_reported() -> None:
+def test_cycle_through_a_deleted_stream_is_not_reported():
     x = aggregate("X", (Origin("Y", prefix="y"), B), writable=True, mark="t")
     y = aggregate("Y", (Origin("X"), B), mark="t")
     assert hazards("", inventory(B, x, y), prune=True) == {}
 
 
-def test_cycle_that_the_plan_ends_is_not_reported() -> None:
+def test_cycle_that_the_plan_ends_is_not_reported():
     x = aggregate("X", (Origin("B", prefix="b"), B), (Origin("Y", prefix="y"), B), writable=True)
     text = "aggregates: {X: {origins: [{bucket: B, prefix: b}], writable: true}, Y: {origins: [X]}}"
     assert hazards(text, inventory(B, x)) == {}
 
 
-def test_plan_warns_once_of_keys_that_outlive_an_origin() -> None:
+def test_plan_warns_once_of_keys_that_outlive_an_origin():
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     [warning] = judged(text, inventory(bucket("B", ttl=timedelta(hours=1)), C)).warnings
     assert warning.startswith("Keys of `B` expire there (1h) but stay in `A`")
 
 
-def test_origin_of_unknown_size_counts_as_empty() -> None:
+def test_origin_of_unknown_size_counts_as_empty():
     text = "aggregates: {A: {max_bytes: 20, origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     assert hazards(text, inventory(bucket("B", max_bytes=10))) == {"A": ["missing-origin"]}
 
@@ -451,9 +436,7 @@ def test_origin_of_unknown_size_counts_as_empty() -> None:
     ("info_", "exists", "reachable", "named"),
     [(B, True, True, []), (None, None, False, ["unconnected"]), (None, False, True, ["missing-origin"])],
 )
-def test_origin_out_of_view_has_hazards_of_its_lookup(
-    info_: Info | None, exists: bool | None, reachable: bool, named: list[str]
-) -> None:
+def test_origin_out_of_view_has_hazards_of_its_lookup(info_, exists, reachable, named):
     away = Origin("B", external=External.of_domain("far"))
     seen = Seen(away, None, info_, exists, reachable)  # type: ignore[arg-type]
     found = judged("mirrors: {M: {origin: B, origin_domain: far}}", inventory(), looked={("", away): seen})
@@ -461,7 +444,7 @@ def test_origin_out_of_view_has_hazards_of_its_lookup(
     assert found.warnings == []
 
 
-def test_found_keeps_each_hazard_and_each_warning_once() -> None:
+def test_found_keeps_each_hazard_and_each_warning_once():
     found = Found()
     for hazards_ in ([Hazard("a", "1")], [Hazard("a", "1"), Hazard("a", "2")]):
         found.add("B", hazards_)

@@ -1,19 +1,15 @@
 """Random aggregates on a real server: every stored key lands exactly where the pure transforms predict."""
 
 import random
-from collections.abc import Callable
 from itertools import permutations
 
 import pytest
 
-import kvctl
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.topology.apply.builders import create_aggregate
 from kvctl.topology.hazards import replica_hazards
 from kvctl.topology.model import Aggregate, Origin
 from kvctl.topology.subjects import Transform, land
-from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas
 
 TOKENS = ("a", "b", "NEW", "x-1")
 
@@ -48,9 +44,7 @@ def nested(origin: Origin) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_random_topology_lands_every_key_where_predicted(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str], seed: int
-) -> None:
+async def test_random_topology_lands_every_key_where_predicted(client, raw, replicas, unique, seed):
     dice = random.Random(seed)
     buckets, target = [unique() for _ in range(dice.randint(1, 3))], unique("A")
     stored = {name: {".".join(dice.choices(TOKENS, k=dice.randint(1, 4))) for _ in range(30)} for name in buckets}

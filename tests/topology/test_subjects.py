@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import kvctl
 from kvctl.errors import UsageError
 from kvctl.jetstream import streams
-from kvctl.server import Server
 from kvctl.topology.subjects import (
     Transform,
     UnknownTransform,
@@ -43,14 +42,12 @@ from kvctl.topology.subjects import (
         ([], "", [("x.*.>", "$1.y.>")], "x.1.2.3", "1.y.2.3"),
     ],
 )
-def test_transforms_land_keys_by_filter_prefix_or_map(
-    keys: list[str], prefix: str, maps: list[tuple[str, str]], key: str, lands: str | None
-) -> None:
+def test_transforms_land_keys_by_filter_prefix_or_map(keys, prefix, maps, key, lands):
     transforms = render("ORDERS", "EDGE", keys, prefix, maps)
     assert land(transforms, f"$KV.ORDERS.{key}") == (lands and f"$KV.EDGE.{lands}")
 
 
-def test_transforms_of_adr_8_render_as_in_adr_8() -> None:
+def test_transforms_of_adr_8_render_as_in_adr_8():
     assert [rule.to_json() for rule in render("ORDERS", "NEW_ORDERS", ["NEW.>"])] == [
         {"src": "$KV.ORDERS.NEW.>", "dest": "$KV.NEW_ORDERS.>"}
     ]
@@ -60,17 +57,17 @@ def test_transforms_of_adr_8_render_as_in_adr_8() -> None:
     ("src", "dest", "dropped"),
     [("*.*", "$2.$1", ()), ("a.*.*", "$2", (1,)), ("a.>", "b", (1,)), ("*.>", "x.>", (1,)), ("a.b", "c", ())],
 )
-def test_dropped_wildcards_are_named(src: str, dest: str, dropped: tuple[int, ...]) -> None:
+def test_dropped_wildcards_are_named(src, dest, dropped):
     assert render("A", "B", maps=[(src, dest)])[0].dropped == dropped
 
 
 @pytest.mark.parametrize("dest", ["$3.$1", "$0", "a..b", "a.*", ">.a", "a b", "", "{{partition(2,1)}}"])
-def test_invalid_destination_is_refused(dest: str) -> None:
+def test_invalid_destination_is_refused(dest):
     with pytest.raises(UsageError):
         render("A", "B", maps=[("*.*", dest)])
 
 
-def test_unknown_transform_functions_are_refused() -> None:
+def test_unknown_transform_functions_are_refused():
     with pytest.raises(UnknownTransform):
         Transform("a.*", "b.{{partition(3,1)}}").apply("a.1")
 
@@ -86,7 +83,7 @@ def test_unknown_transform_functions_are_refused() -> None:
         ("a.*", "a.b.c", False),
     ],
 )
-def test_filters_that_share_a_subject_meet(first: str, second: str, met: bool) -> None:
+def test_filters_that_share_a_subject_meet(first, second, met):
     assert meet(first, second) is met is meet(second, first)
 
 
@@ -105,14 +102,14 @@ def _selected(text: str) -> set[str]:
     return {subject for subject in _SUBJECTS if re.fullmatch(pattern, subject)}
 
 
-def test_filters_meet_and_cover_each_other_exactly_where_their_subjects_do() -> None:
+def test_filters_meet_and_cover_each_other_exactly_where_their_subjects_do():
     selected = {text: _selected(text) for text in _FILTERS}
     for one, other in product(_FILTERS, repeat=2):
         assert meet(one, other) == bool(selected[one] & selected[other]), (one, other)
         assert Transform(one, "").covers(other) == (selected[other] <= selected[one]), (one, other)
 
 
-def test_filter_captures_exactly_the_subjects_that_it_selects() -> None:
+def test_filter_captures_exactly_the_subjects_that_it_selects():
     for text in _FILTERS:
         pattern = text.replace(".", "[.]").replace("*", "([^.]+)").replace(">", "(.+)")
         for subject in _SUBJECTS:
@@ -125,7 +122,7 @@ def test_filter_captures_exactly_the_subjects_that_it_selects() -> None:
     assert capture("a.>.b", "a.>.b") == ([], None)
 
 
-def test_rule_without_a_destination_leaves_subjects_as_they_are() -> None:
+def test_rule_without_a_destination_leaves_subjects_as_they_are():
     rule = Transform("a.*.>", "")
     assert (rule.apply("a.b.c"), rule.apply("b.b.c")) == ("a.b.c", None)
     assert (rule.dropped, rule.pattern) == ((), "a.*.>")
@@ -135,13 +132,13 @@ def test_rule_without_a_destination_leaves_subjects_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("prefix", [".", "a.", ".a", "a..b", "a b", "*", "a.>", "$1", "é"])
-def test_prefix_that_begins_no_key_is_refused(prefix: str) -> None:
+def test_prefix_that_begins_no_key_is_refused(prefix):
     with pytest.raises(UsageError, match="is not a prefix"):
         render("A", "B", prefix=prefix)
 
 
 @pytest.mark.parametrize("text", ["", "a*", "a..b", ">.a"])
-def test_filter_or_map_of_something_else_is_refused(text: str) -> None:
+def test_filter_or_map_of_something_else_is_refused(text):
     with pytest.raises(UsageError):
         render("A", "B", [text])
     with pytest.raises(UsageError):
@@ -161,7 +158,7 @@ def test_filter_or_map_of_something_else_is_refused(text: str) -> None:
         ("a.*", "x$1", "is not valid"),
     ],
 )
-def test_map_whose_destination_has_other_places_is_refused(src: str, dest: str, why: str) -> None:
+def test_map_whose_destination_has_other_places_is_refused(src, dest, why):
     with pytest.raises(UsageError, match=why):
         render("A", "B", maps=[(src, dest)])
 
@@ -178,13 +175,13 @@ def test_map_whose_destination_has_other_places_is_refused(src: str, dest: str, 
         ("x.y.*.*", "$1.$2"),
     ],
 )
-def test_filter_lands_without_its_literal_head(text: str, dest: str) -> None:
+def test_filter_lands_without_its_literal_head(text, dest):
     assert default_dest(text) == dest
     assert places(dest) == re.sub(r"[$](\d)", r"{{wildcard(\1)}}", dest)
     assert pattern_of(dest) == re.sub(r"[$]\d", "*", dest) == pattern_of(places(dest))
 
 
-def test_wildcard_is_parsed_in_both_notations() -> None:
+def test_wildcard_is_parsed_in_both_notations():
     assert [wildcard_number(token) for token in ("$1", "$12", "{{wildcard(3)}}", "{{ Wildcard( 4 ) }}")] == [
         1,
         12,
@@ -216,9 +213,7 @@ def _rules(draw: st.DrawFn) -> tuple[list[str], str, list[tuple[str, str]]]:
 
 @settings(max_examples=25, deadline=None)
 @given(rules=_rules(), keys=_KEYS)
-def test_server_lands_every_key_where_predicted(
-    server: Server, rules: tuple[list[str], str, list[tuple[str, str]]], keys: list[str]
-) -> None:
+def test_server_lands_every_key_where_predicted(server, rules, keys):
     transforms = render("PREDICT", "LANDED", *rules)
     predicted = {landed for key in keys if (landed := land(transforms, f"$KV.PREDICT.{key}"))}
     assert asyncio.run(_landed(server.url, transforms, keys, len(predicted))) == predicted

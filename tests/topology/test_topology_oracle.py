@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -134,9 +134,7 @@ class Scene:
 
 @pytest.mark.guarantee("topology-1", "topology-2", "topology-3", "replicas-1")
 @pytest.mark.parametrize("restarts", [True, False], ids=["restarts", "recreated-origins"])
-def test_replicas_hold_entries_predicted_from_file_and_writes(
-    own_server: Server, tmp_path: Path, seed: int, steps: Callable[[int], int], restarts: bool
-) -> None:
+def test_replicas_hold_entries_predicted_from_file_and_writes(own_server, tmp_path, seed, steps, restarts):
     scene = Scene(seed, {"": own_server}, tmp_path, restarts=restarts)
     scene.apply()
     scene.writes.some(scene.topology, 40)
@@ -145,9 +143,7 @@ def test_replicas_hold_entries_predicted_from_file_and_writes(
     scene.close()
 
 
-def test_replicas_across_domains_hold_entries_predicted_from_file_and_writes(
-    tmp_path: Path, seed: int, steps: Callable[[int], int]
-) -> None:
+def test_replicas_across_domains_hold_entries_predicted_from_file_and_writes(tmp_path, seed, steps):
     with run_lab("leaf") as lab:
         servers = {place: lab.servers[place] for place in ("hub", "leaf")}
         scene = Scene(seed, servers, tmp_path, {"hub": "hub", "leaf": "leaf"}, restarts=False)
@@ -158,16 +154,14 @@ def test_replicas_across_domains_hold_entries_predicted_from_file_and_writes(
 
 
 @pytest.fixture
-def other_server() -> Iterator[Server]:
+def other_server():
     """Return a second, empty server."""
     with run_server(name="other") as running:
         yield running
 
 
 @pytest.mark.guarantee("topology-4")
-def test_rendered_configurations_equal_those_that_apply_creates(
-    own_server: Server, other_server: Server, tmp_path: Path, seed: int, steps: Callable[[int], int]
-) -> None:
+def test_rendered_configurations_equal_those_that_apply_creates(own_server, other_server, tmp_path, seed, steps):
     dice, names, file = random.Random(seed), namer(), tmp_path / "topology.json"
     with RawClient(own_server.url) as applied, RawClient(other_server.url) as created:
         for number in range(steps(4)):

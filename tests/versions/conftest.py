@@ -1,6 +1,6 @@
 """Both stores, for tests of the layers above."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +16,7 @@ Open = Callable[[], Store]
 
 
 @pytest.fixture(params=["memory", "bucket", pytest.param("replicas", marks=pytest.mark.slow)])
-async def reopen(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+async def reopen(request):
     """Both stores; all on three servers among the slow tests, those that ask for `replicas` always."""
     if request.param == "memory":
         held = MemoryStore()
@@ -41,12 +41,12 @@ async def stored(client: kvctl.Client, name: str, replicas: int) -> str:
 
 
 @pytest.fixture
-def store(reopen: Open) -> Store:
+def store(reopen):
     return reopen()
 
 
 @pytest.fixture
-async def repo(store: Store) -> Repository:
+async def repo(store):
     """A repository with its first commit."""
     made = Repository(store, author="ann")
     await made.init()

@@ -1,6 +1,6 @@
 """Checkout key by key over lost connections: a change is recognised by its identity, not its value."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -18,15 +18,13 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server):
     with Proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture(params=[1, 5], ids=["no history", "history"])
-async def bucket(
-    request: pytest.FixtureRequest, proxy: Proxy, client: kvctl.Client, bucket_name: str
-) -> AsyncIterator[Bucket]:
+async def bucket(request, proxy, client, bucket_name):
     made = await client.create_bucket(bucket_name, history=request.param)
     await made.put("gone", b"old")
     async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=5))) as connected:
@@ -34,7 +32,7 @@ async def bucket(
 
 
 @pytest.fixture
-async def rollout(bucket: Bucket) -> checkout.CheckoutPlan:
+async def rollout(bucket):
     """`gone` is to be deleted and `k` to be written, in this order."""
     repository = Repository(MemoryStore(), author="tests")
     await repository.init()
@@ -56,9 +54,7 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("subject", ["gone", "k"])
-async def test_change_with_a_lost_answer_is_stored_once(
-    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, subject: str
-) -> None:
+async def test_change_with_a_lost_answer_is_stored_once(rollout, bucket, proxy, subject):
     rule = proxy.on(f"$KV.{bucket.name}.{subject} ".encode(), LoseAnswer(cut=True))
     done = await checkout.apply(rollout, bucket)
     assert rule.seen.is_set()
@@ -68,26 +64,20 @@ async def test_change_with_a_lost_answer_is_stored_once(
     assert (await bucket.status()).last_revision == 3
 
 
-async def test_equal_value_of_another_client_is_not_taken_for_our_own(
-    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_equal_value_of_another_client_is_not_taken_for_our_own(rollout, bucket, proxy, server):
     proxy.on(f"$KV.{bucket.name}.k ".encode(), Cut(), hook=put(server, bucket, "k", b"wanted"))
     done = await checkout.apply(rollout, bucket)
     assert (done.done, done.done_by_others, done.written_by_others) == (1, ["k"], [])
 
 
-async def test_deletion_by_another_client_is_not_taken_for_our_own(
-    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_deletion_by_another_client_is_not_taken_for_our_own(rollout, bucket, proxy, server):
     theirs = put(server, bucket, "gone", b"", KV_Operation="DEL")
     proxy.on(f"$KV.{bucket.name}.gone ".encode(), Cut(), hook=theirs)
     done = await checkout.apply(rollout, bucket)
     assert (done.done, done.done_by_others, done.written_by_others) == (1, ["gone"], [])
 
 
-async def test_change_overwritten_by_others_is_found_in_the_history(
-    rollout: checkout.CheckoutPlan, bucket: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_change_overwritten_by_others_is_found_in_the_history(rollout, bucket, proxy, server):
     subject = f"$KV.{bucket.name}.k ".encode()
     proxy.on(subject, LoseAnswer(cut=True))
     proxy.on(subject, Cut(at=-1), hook=put(server, bucket, "k", b"later"))

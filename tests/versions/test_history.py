@@ -20,7 +20,7 @@ async def annotated(repo: Repository, ref: str = "main", *pattern: str) -> dict[
 
 
 @pytest.fixture
-async def forked(repo: Repository) -> Repository:
+async def forked(repo):
     """main: base, left, merge, after; side: right."""
     await committed(repo, "main", "base", a=b"1", b=b"1", both=b"1", gone=b"1")
     await repo.create_branch("side")
@@ -31,7 +31,7 @@ async def forked(repo: Repository) -> Repository:
     return repo
 
 
-async def test_log_goes_from_the_newest_to_the_first_commit(forked: Repository) -> None:
+async def test_log_goes_from_the_newest_to_the_first_commit(forked):
     names = ["after", "merge", "left", "right", "base", "Repository created"]
     assert await history(forked) == names
     assert [one.message async for _, one in forked.log("main", first_parent=True)] == [
@@ -45,7 +45,7 @@ async def test_log_goes_from_the_newest_to_the_first_commit(forked: Repository) 
         await anext(forked.log("nope"))
 
 
-async def test_log_of_two_branches_is_ordered_by_time(repo: Repository) -> None:
+async def test_log_of_two_branches_is_ordered_by_time(repo):
     await committed(repo, "main", "base", a=b"1")
     await repo.create_branch("side")
     for number in range(3):
@@ -55,7 +55,7 @@ async def test_log_of_two_branches_is_ordered_by_time(repo: Repository) -> None:
     assert await history(repo) == ["merge", "side", "main 2", "main 1", "main 0", "base", "Repository created"]
 
 
-async def test_children_come_before_parents_whatever_the_clocks_say() -> None:
+async def test_children_come_before_parents_whatever_the_clocks_say():
     dice = random.Random(5)
     store = MemoryStore()
     repo = Repository(store)
@@ -88,30 +88,28 @@ async def test_children_come_before_parents_whatever_the_clocks_say() -> None:
         ("none", []),
     ],
 )
-async def test_log_of_a_key_is_the_commits_that_touched_it(forked: Repository, key: str, expected: list[str]) -> None:
+async def test_log_of_a_key_is_the_commits_that_touched_it(forked, key, expected):
     assert [one.message async for _, one in forked.log("main", key=key)] == expected
     assert [one.message async for _, one in forked.log("main", key=key, limit=1)] == expected[:1]
 
 
-async def test_merge_touches_its_changes_along_first_parents(forked: Repository) -> None:
+async def test_merge_touches_its_changes_along_first_parents(forked):
     found = [one.message async for _, one in forked.log("main", key="b", first_parent=True)]
     assert found == ["merge", "base"]
 
 
-async def test_annotate_names_the_last_commit_of_each_key(forked: Repository) -> None:
+async def test_annotate_names_the_last_commit_of_each_key(forked):
     assert await annotated(forked) == {"a": "after", "b": "right", "both": "left", "d": "right", "e": "after"}
     assert await annotated(forked, "main~1", "a") == {"a": "left"}
     assert await annotated(forked, "main~3") == {"a": "base", "b": "base", "both": "base", "gone": "base"}
     await forked.put_many("main", {"a": b"9", "b": b"2", "d": None, "new": b"1"})
     assert await annotated(forked) == {"a": None, "b": "right", "both": "left", "e": "after", "new": None}
-    assert await annotated(forked, "main@")== {
-        "a": "after", "b": "right", "both": "left", "d": "right", "e": "after",
-    }  # fmt: skip
+    assert await annotated(forked, "main@") == {"a": "after", "b": "right", "both": "left", "d": "right", "e": "after"}
     with pytest.raises(UsageError):
         await forked.annotate("main", "a..b")
 
 
-async def test_annotate_of_many_keys_reads_differences(repo: Repository) -> None:
+async def test_annotate_of_many_keys_reads_differences(repo):
     for some in (range(700), range(700, 1400)):
         await repo.put_many("main", {f"k.{number}": b"1" for number in some})
     await repo.commit("main", "many")
@@ -125,7 +123,7 @@ async def test_annotate_of_many_keys_reads_differences(repo: Repository) -> None
 @pytest.mark.parametrize(
     ("name", "valid"), [("a" * 128, True), ("a" * 129, False), ("a..b", False), ("x/y.z-_9", True)]
 )
-def test_branch_name_is_checked_for_form_and_length(name: str, valid: bool) -> None:
+def test_branch_name_is_checked_for_form_and_length(name, valid):
     for check in (refs.check_name, refs.check_new_name):
         if valid:
             assert check(name) == name
@@ -138,7 +136,7 @@ def test_branch_name_is_checked_for_form_and_length(name: str, valid: bool) -> N
     ("digits", "number"),
     [("", 1), ("0", 0), ("000", 0), ("1", 1), ("010", 10), ("9" * 18, int("9" * 18)), ("9" * 40, int("9" * 18))],
 )
-def test_number_of_a_step_is_read_up_to_18_digits(digits: str, number: int) -> None:
+def test_number_of_a_step_is_read_up_to_18_digits(digits, number):
     assert refs._count(digits) == number
 
 
@@ -153,7 +151,7 @@ async def plain(store: MemoryStore, message: str, *parents: Commit, at: int = 0)
     return made
 
 
-async def test_prefix_of_an_id_has_4_digits_and_means_one_commit() -> None:
+async def test_prefix_of_an_id_has_4_digits_and_means_one_commit():
     store = MemoryStore()
     made = [await plain(store, str(number)) for number in range(700)]
     ids = sorted(commit.id for commit in made)
@@ -172,7 +170,7 @@ async def test_prefix_of_an_id_has_4_digits_and_means_one_commit() -> None:
             await refs.resolve(store, text)
 
 
-async def test_merge_base_of_crossing_histories_is_the_newest_common_commit() -> None:
+async def test_merge_base_of_crossing_histories_is_the_newest_common_commit():
     store = MemoryStore()
     root = await plain(store, "root")
     left, right = await plain(store, "left", root, at=1), await plain(store, "right", root, at=2)

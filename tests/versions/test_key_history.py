@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,13 +30,13 @@ async def begun() -> Repository:
 
 
 @pytest.fixture
-async def repo() -> Repository:
+async def repo():
     """A repository in memory."""
     return await begun()
 
 
 @pytest.fixture
-async def stored(client: kvctl.Client, unique: Callable[..., str]) -> Repository:
+async def stored(client, unique):
     """A repository on a server."""
     return await kvctl.Repositories(client).create(unique("R"))
 
@@ -51,7 +50,7 @@ async def versions(repo: Repository, ref: str = "main", *filters: str) -> list[t
 
 
 class TestHistory:
-    async def test_history_lists_changes_by_commit_oldest_first_and_staged_ones_last(self, repo: Repository) -> None:
+    async def test_history_lists_changes_by_commit_oldest_first_and_staged_ones_last(self, repo):
         await committed(repo, "main", "one", a=b"1", b=b"1")
         await committed(repo, "main", "two", a=b"2", b=None)
         await repo.put("main", "c", b"3")
@@ -62,7 +61,7 @@ class TestHistory:
         assert await versions(repo, "main~1", "a") == [("a", b"1", "one")]
 
     @pytest.mark.guarantee("versions-4")
-    async def test_merge_counts_for_keys_that_differ_from_all_its_parents(self, repo: Repository) -> None:
+    async def test_merge_counts_for_keys_that_differ_from_all_its_parents(self, repo):
         await committed(repo, "main", "base", a=b"0", b=b"0")
         await repo.create_branch("try")
         await committed(repo, "main", "left", a=b"1")
@@ -70,7 +69,7 @@ class TestHistory:
         await repo.merge("try", "main", "merge")
         assert [message for *_, message in await versions(repo, "main", "a", "b")] == ["base", "base", "left", "right"]
 
-    async def test_concurrent_commit_at_any_step_hides_no_change(self) -> None:
+    async def test_concurrent_commit_at_any_step_hides_no_change(self):
         """Each change is listed as staged or by its commit; it is never missing."""
 
         async def scenario(fuse: Fuse) -> None:
@@ -81,20 +80,20 @@ class TestHistory:
 
         assert await at_every_step(scenario, kill=False) > 2
 
-    async def test_large_values_are_complete(self, repo: Repository) -> None:
+    async def test_large_values_are_complete(self, repo):
         await committed(repo, "main", "one", a=b"x" * 100_000)
         assert await versions(repo) == [("a", b"x" * 100_000, "one")]
 
 
 class TestRevisions:
-    async def test_revisions_are_the_streams_and_increase(self, stored: Repository) -> None:
+    async def test_revisions_are_the_streams_and_increase(self, stored):
         await stored.put("main", "a", b"1")
         first = await staged_revisions.of_values(stored, "main", {"a": b"1"})
         await stored.put("main", "a", b"1")
         second = await staged_revisions.of_entries(stored, "main", await stored.get("main", "a"))
         assert second["a"] > first["a"] > 10**15
 
-    async def test_keys_staged_with_another_value_or_committed_have_no_revision(self, stored: Repository) -> None:
+    async def test_keys_staged_with_another_value_or_committed_have_no_revision(self, stored):
         await stored.put("main", "a", b"1")
         await stored.delete("main", "b")
         assert await staged_revisions.of_values(stored, "main", {"a": b"2", "c": b"1"}) == {}
@@ -102,7 +101,7 @@ class TestRevisions:
         await stored.commit("main", "one")
         assert await staged_revisions.of_entries(stored, "main", await stored.entries("main")) == {}
 
-    async def test_newest_of_several_epochs_determines_the_revision(self, stored: Repository) -> None:
+    async def test_newest_of_several_epochs_determines_the_revision(self, stored):
         await stored.put("main", "a", b"1")
         await stored.put("main", "b", b"1")
         await staging.seal(stored.store, "main")
@@ -117,13 +116,13 @@ async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> RowCo
 
 
 class TestTransfer:
-    async def test_last_row_of_a_key_is_loaded(self, repo: Repository) -> None:
+    async def test_last_row_of_a_key_is_loaded(self, repo):
         rows = [{"key": "a", "value": str(number)} for number in range(5)] + [{"key": "b", "operation": "DEL"}]
         await committed(repo, "main", "one", b=b"1")
         assert await load(repo, *rows) == RowCounts(6, 0, 0)
         assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"4")]
 
-    async def test_load_modes(self, repo: Repository) -> None:
+    async def test_load_modes(self, repo):
         await committed(repo, "main", "one", a=b"1", b=b"1")
         rows = [{"key": key, "value": "1" if key == "a" else "2"} for key in "abc"]
         assert await load(repo, *rows, mode=Mode.IF_DIFFERENT, dry_run=True) == RowCounts(2, 1, 0)
@@ -131,9 +130,7 @@ class TestTransfer:
         assert await load(repo, *rows, mode=Mode.IF_DIFFERENT) == RowCounts(1, 2, 0)
         assert [(one.key, one.value) for one in await repo.entries("main")] == [("a", b"1"), ("b", b"2"), ("c", b"2")]
 
-    async def test_concurrently_created_key_is_left_unchanged(
-        self, repo: Repository, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_concurrently_created_key_is_left_unchanged(self, repo, monkeypatch):
         get = repo.get
 
         async def then_created(ref: str, *keys: str) -> Any:
@@ -147,7 +144,7 @@ class TestTransfer:
         assert [one.value for one in await repo.entries("main")] == [b"theirs", b"ours"]
 
     @pytest.mark.guarantee("versions-2")
-    async def test_rows_that_no_repository_can_hold_are_rejected(self, repo: Repository) -> None:
+    async def test_rows_that_no_repository_can_hold_are_rejected(self, repo):
         bad: list[Any] = []
         rows = [{"key": "a", "value": "1", "ttl": 5}, {"key": "k" * 3000, "value": "1"}, {"key": "b", "value": "1"}]
         assert await load(repo, *rows, rejected=bad.append) == RowCounts(1, 0, 2)
@@ -156,7 +153,7 @@ class TestTransfer:
             await load(repo, {"key": "c", "value": "1"}, *rows, strict=True)
         assert [one.key for one in await repo.entries("main")] == ["b"]
 
-    async def test_dump_is_loaded_again(self, repo: Repository) -> None:
+    async def test_dump_is_loaded_again(self, repo):
         await committed(repo, "main", "one", a=b"1", b=bytes(range(256)), c=b"x" * 9000)
         await repo.delete("main", "a")
         file = io.BytesIO()
@@ -168,7 +165,7 @@ class TestTransfer:
         assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
         assert (await ref_dump.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
 
-    async def test_dump_is_consistent_with_its_cut_despite_a_commit_at_any_step(self) -> None:
+    async def test_dump_is_consistent_with_its_cut_despite_a_commit_at_any_step(self):
         async def scenario(fuse: Fuse) -> None:
             repo = await begun()
             first = await committed(repo, "main", "one", a=b"1")
@@ -190,7 +187,7 @@ class TestTransfer:
 
         assert await at_every_step(scenario, kill=False) > 2
 
-    async def test_dump_of_history_is_refused_unless_forced(self, repo: Repository) -> None:
+    async def test_dump_of_history_is_refused_unless_forced(self, repo):
         file = io.BytesIO()
         writer = DumpWriter(file, {"bucket": "B", "config": {}, "cut": 1, "created": "", "history": True})
         writer.add(entry_line("B", "a", b"1") + entry_line("B", "a", b"2"), 2)

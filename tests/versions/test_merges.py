@@ -67,7 +67,7 @@ def apart(value: Value) -> Value:
 @pytest.mark.guarantee("versions-12")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", range(20))
-async def test_merge_equals_the_model(seed: int, strategy: Strategy | None) -> None:
+async def test_merge_equals_the_model(seed, strategy):
     dice = random.Random(seed)
     size = dice.choice([4, 8, 8, 200])
     base = content(dice, size)
@@ -103,7 +103,7 @@ async def test_merge_equals_the_model(seed: int, strategy: Strategy | None) -> N
 
 
 @pytest.mark.parametrize("seed", range(15))
-async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed: int) -> None:
+async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed):
     dice = random.Random(seed)
     size = dice.choice([4, 8])
     before = content(dice, size)
@@ -127,7 +127,7 @@ async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed: int) 
 
 
 @pytest.mark.guarantee("versions-17")
-async def test_merge_does_not_have_the_known_bugs_of_lakefs() -> None:
+async def test_merge_does_not_have_the_known_bugs_of_lakefs():
     """Keys are compared, not identities alone: a new key whose value another one has is a change of its own."""
     repo = await branched({"b": b"x"}, {"a": b"x", "b": b"x"}, {})
     await repo.merge("side", "main")
@@ -138,7 +138,7 @@ async def test_merge_does_not_have_the_known_bugs_of_lakefs() -> None:
     assert [one.key for one in caught.value.conflicts] == ["k"]
 
 
-async def test_squash_has_one_parent_and_repeating_it_changes_nothing() -> None:
+async def test_squash_has_one_parent_and_repeating_it_changes_nothing():
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     made = await repo.merge("side", "main", squash=True)
     assert made.commit is not None
@@ -148,7 +148,7 @@ async def test_squash_has_one_parent_and_repeating_it_changes_nothing() -> None:
     assert (again.commit, again.changes) == (None, ())
 
 
-async def test_merge_without_changes_is_recorded_once() -> None:
+async def test_merge_without_changes_is_recorded_once():
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"2"})
     made = await repo.merge("side", "main")
     assert made.commit is not None
@@ -157,7 +157,7 @@ async def test_merge_without_changes_is_recorded_once() -> None:
     assert (await repo.merge("main", "side")).commit is not None
 
 
-async def test_reverting_a_merge_requires_a_parent() -> None:
+async def test_reverting_a_merge_requires_a_parent():
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     await repo.merge("side", "main")
     with pytest.raises(KvctlError, match="is a merge"):
@@ -170,7 +170,7 @@ async def test_reverting_a_merge_requires_a_parent() -> None:
     assert await held(repo) == {"a": b"1"}
 
 
-async def test_staged_value_equal_to_the_committed_one_hides_nothing() -> None:
+async def test_staged_value_equal_to_the_committed_one_hides_nothing():
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     await repo.put("main", "a", b"1")
     assert (await repo.status("main")).changes == ()

@@ -16,7 +16,7 @@ async def shown(repo: Repository, *refs: str, three_dot: bool = False) -> dict[s
     return {one.key: (one.kind, one.after) for one in await repo.diff(*refs, three_dot=three_dot)}
 
 
-async def test_diff_of_two_commits_in_both_directions(repo: Repository) -> None:
+async def test_diff_of_two_commits_in_both_directions(repo):
     await committed(repo, "main", "one", gone=b"1", same=b"1", other=LARGE)
     await committed(repo, "main", "two", gone=None, other=b"2", new=LARGE + b"2")
     assert await shown(repo, "main~1", "main") == {
@@ -29,7 +29,7 @@ async def test_diff_of_two_commits_in_both_directions(repo: Repository) -> None:
     assert await repo.diff("main", "main@") == []
 
 
-async def test_diff_of_staged_changes_and_the_head(repo: Repository) -> None:
+async def test_diff_of_staged_changes_and_the_head(repo):
     await committed(repo, "main", "one", a=b"1", b=b"1", c=LARGE, d=b"1")
     await repo.put_many("main", {"a": b"2", "b": None, "c": LARGE, "d": b"1", "e": LARGE + b"e", "none": None})
     expected = {"a": (Kind.CHANGED, b"2"), "b": (Kind.REMOVED, None), "e": (Kind.ADDED, LARGE + b"e")}
@@ -44,7 +44,7 @@ async def test_diff_of_staged_changes_and_the_head(repo: Repository) -> None:
         await repo.diff(status.commit)
 
 
-async def test_three_dot_diff_shows_one_sides_changes_and_marks_conflicts(repo: Repository) -> None:
+async def test_three_dot_diff_shows_one_sides_changes_and_marks_conflicts(repo):
     await committed(repo, "main", "base", a=b"1", b=b"1", c=b"1")
     await repo.create_branch("side")
     await committed(repo, "side", "side", a=b"2", b=b"2", d=b"1", e=b"1")
@@ -61,7 +61,7 @@ async def test_three_dot_diff_shows_one_sides_changes_and_marks_conflicts(repo: 
 
 
 @pytest.mark.guarantee("versions-21")
-async def test_large_values_are_read_on_demand_and_few_at_a_time(repo: Repository) -> None:
+async def test_large_values_are_read_on_demand_and_few_at_a_time(repo):
     """Neither a merge nor a diff without values reads any; resolving them holds some at a time."""
     await repo.create_branch("side")
     content = {f"k{number:02}": bytes([number]) * 5000 for number in range(40)}

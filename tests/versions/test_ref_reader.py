@@ -28,7 +28,7 @@ class CountingStore(MemoryStore):
 
 
 @pytest.fixture
-async def large() -> tuple[Repository, CountingStore]:
+async def large():
     """A repository with many keys, in a fresh session."""
     store = CountingStore()
     writing = Repository(store)
@@ -44,7 +44,7 @@ async def listed(repo: Repository, ref: str, *filters: str, start: str = "") -> 
     ]
 
 
-async def test_listings_equal_a_dictionary(repo: Repository) -> None:
+async def test_listings_equal_a_dictionary(repo):
     dice = random.Random(8)
     content = {f"{dice.choice('abc')}.{number:03}": dice.randbytes(30) for number in range(400)}
     await repo.record("main", content, "first")
@@ -75,13 +75,13 @@ def _selected(key: str, pattern: str) -> bool:
     return len(tokens) == len(wanted) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
 
 
-async def test_invalid_filter_is_refused(repo: Repository) -> None:
+async def test_invalid_filter_is_refused(repo):
     for wrong in ("", "a..b", "a b"):
         with pytest.raises(UsageError):
             await repo.entries("main", wrong)
 
 
-async def test_large_values_are_left_out_where_only_keys_are_wanted(repo: Repository) -> None:
+async def test_large_values_are_left_out_where_only_keys_are_wanted(repo):
     small, big = b"v", b"v" * (INLINE + 1)
     await repo.record("main", {"big": big, "small": small}, "both")
     full = {entry.key: entry for entry in await repo.entries("main")}
@@ -91,9 +91,7 @@ async def test_large_values_are_left_out_where_only_keys_are_wanted(repo: Reposi
 
 
 @pytest.mark.guarantee("versions-20")
-async def test_get_reads_the_branch_and_one_object_per_level_then_only_the_branch(
-    large: tuple[Repository, CountingStore],
-) -> None:
+async def test_get_reads_the_branch_and_one_object_per_level_then_only_the_branch(large):
     repo, store = large
     assert await repo.get("main@", "key.02500")
     assert [partition for partition, _ in store.reads] == [b"heads", *[OBJECTS] * 2]
@@ -105,14 +103,14 @@ async def test_get_reads_the_branch_and_one_object_per_level_then_only_the_branc
     assert len(store.reads) == 1
 
 
-async def test_a_part_of_a_listing_reads_a_part_of_the_tree(large: tuple[Repository, CountingStore]) -> None:
+async def test_a_part_of_a_listing_reads_a_part_of_the_tree(large):
     repo, store = large
     async with aclosing(repo.entry_batches("main@", start="key.04990")) as batches:
         assert len([entry async for batch in batches for entry in batch]) == 10
     assert len([place for place in store.reads if place[0] == OBJECTS]) <= 4
 
 
-async def test_a_listing_comes_in_batches(large: tuple[Repository, CountingStore]) -> None:
+async def test_a_listing_comes_in_batches(large):
     repo, _ = large
     sizes = [len(batch) async for batch in repo.entry_batches("main")]
     assert sum(sizes) == MANY
@@ -120,7 +118,7 @@ async def test_a_listing_comes_in_batches(large: tuple[Repository, CountingStore
 
 
 @pytest.mark.guarantee("versions-10")
-async def test_listing_during_a_commit_and_a_collection_is_complete() -> None:
+async def test_listing_during_a_commit_and_a_collection_is_complete():
     """The commit comes right after the staged changes were listed: they are removed, and the head is outdated."""
 
     class Interrupted(MemoryStore):
@@ -149,7 +147,7 @@ async def test_listing_during_a_commit_and_a_collection_is_complete() -> None:
         assert not store.armed
 
 
-async def test_missing_object_is_named(large: tuple[Repository, CountingStore]) -> None:
+async def test_missing_object_is_named(large):
     repo, store = large
     await store.clear(OBJECTS)
     with pytest.raises(Broken, match="is missing"):

@@ -1,7 +1,5 @@
 """Repositories of a connection: created once, found by name, listed, deleted, completed after a kill."""
 
-from collections.abc import Callable
-
 import pytest
 
 import kvctl
@@ -16,15 +14,13 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.kv import stream_kind
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from kvctl.versions import catalog
 from kvctl.versions.config import LAYOUT, RepositoryConfig, check_repository
 from kvctl.versions.repositories import default_author
 
 
-async def test_repository_is_created_once_and_begins_with_a_commit(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_repository_is_created_once_and_begins_with_a_commit(client, unique):
     repositories, name = kvctl.Repositories(client), unique("R")
     made = await repositories.create(name, author="ann", description="configuration")
     with pytest.raises(UsageError, match="The author is not UTF-8"):
@@ -42,9 +38,7 @@ async def test_repository_is_created_once_and_begins_with_a_commit(
             await call(name)
 
 
-async def test_repository_stream_is_recognised_by_its_metadata(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_repository_stream_is_recognised_by_its_metadata(client, unique):
     name = unique("R")
     await kvctl.Repositories(client).create(name, metadata={"team": "a"})
     config = (await catalog.find(client.api, name)).info["config"]
@@ -60,9 +54,7 @@ async def test_repository_stream_is_recognised_by_its_metadata(
 
 
 @pytest.mark.guarantee("versions-15")
-async def test_commits_of_a_deleted_repository_do_not_reappear(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_commits_of_a_deleted_repository_do_not_reappear(client, unique):
     repositories, name = kvctl.Repositories(client), unique("R")
     before = await repositories.create(name)
     await before.put("main", "key", b"value")
@@ -73,7 +65,7 @@ async def test_commits_of_a_deleted_repository_do_not_reappear(
     assert len([commit async for commit in after.log("main")]) == 1
 
 
-async def test_killed_creation_is_completed(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_killed_creation_is_completed(client, unique):
     repositories, name = kvctl.Repositories(client), unique("R")
     await catalog.create(client.api, RepositoryConfig(name))  # killed before its first commit
     with pytest.raises(RepositoryNotFound, match="is incomplete"):
@@ -82,9 +74,7 @@ async def test_killed_creation_is_completed(client: kvctl.Client, unique: Callab
     assert list(await (await repositories.open(name)).branches()) == ["main"]
 
 
-async def test_repository_without_branches_is_not_initialised_again(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_repository_without_branches_is_not_initialised_again(client, unique):
     repositories, name = kvctl.Repositories(client), unique("R")
     made = await repositories.create(name)
     await made.create_tag("v1")
@@ -93,7 +83,7 @@ async def test_repository_without_branches_is_not_initialised_again(
     assert (await made.branches(), list(await made.tags())) == ({}, ["v1"])
 
 
-async def test_repository_of_a_newer_kvctl_is_refused(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_repository_of_a_newer_kvctl_is_refused(client, unique):
     repositories, name = kvctl.Repositories(client), unique("R")
     await repositories.create(name)
     config = (await catalog.find(client.api, name)).info["config"]
@@ -102,9 +92,7 @@ async def test_repository_of_a_newer_kvctl_is_refused(client: kvctl.Client, uniq
         await repositories.open(name)
 
 
-async def test_read_only_connection_writes_nothing(
-    client: kvctl.Client, server: Server, unique: Callable[..., str]
-) -> None:
+async def test_read_only_connection_writes_nothing(client, server, unique):
     name = unique("R")
     await kvctl.Repositories(client).create(name)
     async with kvctl.connect(server.url, read_only=True) as reader:
@@ -121,7 +109,7 @@ async def test_read_only_connection_writes_nothing(
                 await write
 
 
-async def test_full_repository_hints_at_its_limit(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_full_repository_hints_at_its_limit(client, unique):
     name = unique("R")
     made = await kvctl.Repositories(client).create(name, max_bytes=5000)
     with pytest.raises(ServerError, match="maximum bytes") as refused:
@@ -129,7 +117,7 @@ async def test_full_repository_hints_at_its_limit(client: kvctl.Client, unique: 
     assert f"kvctl stream edit KVR_{name} --set max_bytes=BYTES --force foreign-kind" in str(refused.value.hint)
 
 
-async def test_permission_error_names_all_subjects_of_the_repository() -> None:
+async def test_permission_error_names_all_subjects_of_the_repository():
     """One record's subject is not enough: the next epoch has another."""
     config = """
 listen: "127.0.0.1:@client@"
@@ -149,7 +137,7 @@ accounts { APP { jetstream: enabled, users: [
                 assert "publish to `$KVR.R.>`" in str(refused.value.hint)
 
 
-async def test_mirror_of_a_repository_is_read_only(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_mirror_of_a_repository_is_read_only(client, unique):
     repositories, name = kvctl.Repositories(client), unique("R")
     made = await repositories.create(name)
     await made.put("main", "key", b"value")
@@ -167,7 +155,7 @@ async def test_mirror_of_a_repository_is_read_only(client: kvctl.Client, unique:
         await repositories.delete(f"{name}-M")
 
 
-async def test_empty_mirror_is_reported_as_empty(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_empty_mirror_is_reported_as_empty(client, unique):
     name = unique("M")
     await streams.create(client.api, {"name": name, "mirror": {"name": f"KVR_{name}-GONE"}})
     with pytest.raises(RepositoryNotFound, match="is still empty") as refused:
@@ -175,7 +163,7 @@ async def test_empty_mirror_is_reported_as_empty(client: kvctl.Client, unique: C
     assert "mirror show" in str(refused.value.hint)
 
 
-def test_repository_names_are_checked() -> None:
+def test_repository_names_are_checked():
     assert check_repository("a-B_1") == "a-B_1"
     for name in ("", "a.b", "a@b", "a b", "x" * 252):
         with pytest.raises(UsageError):
@@ -184,7 +172,7 @@ def test_repository_names_are_checked() -> None:
         RepositoryConfig("r", settings={"history": 5})
 
 
-def test_author_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_author_can_be_set(monkeypatch):
     monkeypatch.setenv("KVCTL_AUTHOR", "ann@example.com")
     assert default_author() == "ann@example.com"
     monkeypatch.delenv("KVCTL_AUTHOR")

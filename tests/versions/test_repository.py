@@ -14,7 +14,6 @@ from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
 from kvctl.versions.ref_diff import Unrelated
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
-from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import BadRecord
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
@@ -22,7 +21,7 @@ from tests.versions.repos import committed, held, history, history_ids, staged
 
 
 class TestStaging:
-    async def test_staged_changes_are_read_at_the_branch_and_nowhere_else(self, repo: Repository) -> None:
+    async def test_staged_changes_are_read_at_the_branch_and_nowhere_else(self, repo):
         await committed(repo, "main", "one", a=b"1", b=b"1")
         await repo.put("main", "a", b"2")
         await repo.delete("main", "b")
@@ -36,7 +35,7 @@ class TestStaging:
         assert kinds == [Kind.CHANGED, Kind.REMOVED, Kind.ADDED]
 
     @pytest.mark.guarantee("versions-2")
-    async def test_writes_need_a_branch_and_keys_of_adr_8(self, repo: Repository) -> None:
+    async def test_writes_need_a_branch_and_keys_of_adr_8(self, repo):
         with pytest.raises(BranchNotFound):
             await repo.put("nope", "a", b"1")
         for key in ("", "a..b", "é", "a*", "_kv.x"):
@@ -44,7 +43,7 @@ class TestStaging:
                 await repo.put("main", key, b"1")
 
     @pytest.mark.guarantee("versions-3")
-    async def test_conditional_writes_compare_what_is_read(self, repo: Repository) -> None:
+    async def test_conditional_writes_compare_what_is_read(self, repo):
         await committed(repo, "main", "one", a=b"1")
         (entry,) = await repo.get("main", "a")
         assert entry is not None
@@ -57,7 +56,7 @@ class TestStaging:
             await repo.write_if("main", "none", b"1", entry.identity)
         assert await held(repo) == {"a": b"2", "new": b"1"}
 
-    async def test_reset_drops_them(self, repo: Repository) -> None:
+    async def test_reset_drops_them(self, repo):
         await committed(repo, "main", "one", a=b"1")
         await repo.put("main", "a", b"2")
         await repo.reset("main")
@@ -67,7 +66,7 @@ class TestStaging:
 
 
 class TestCommit:
-    async def test_commit_records_staged_changes(self, repo: Repository) -> None:
+    async def test_commit_records_staged_changes(self, repo):
         made = await committed(repo, "main", "one", a=b"1", b=b"x" * 10_000)
         assert await held(repo, made.id) == await held(repo, "main") == {"a": b"1", "b": b"x" * 10_000}
         assert await staged(repo) == {}
@@ -76,7 +75,7 @@ class TestCommit:
         assert await history(repo) == ["two", "one", "Repository created"]
         assert await held(repo) == {"b": b"x" * 10_000}
 
-    async def test_commit_without_changes_is_refused_and_leaves_nothing(self, repo: Repository) -> None:
+    async def test_commit_without_changes_is_refused_and_leaves_nothing(self, repo):
         await committed(repo, "main", "one", a=b"1")
         for changes in ({}, {"a": b"1"}, {"none": None}):
             await repo.put_many("main", changes) if changes else None
@@ -86,21 +85,21 @@ class TestCommit:
         made = await repo.commit("main", "on purpose", allow_empty=True)
         assert made.parents == ((await history_ids(repo))[1],)
 
-    async def test_text_that_is_not_utf_8_is_refused(self, repo: Repository) -> None:
+    async def test_text_that_is_not_utf_8_is_refused(self, repo):
         await repo.put("main", "a", b"1")
         for message, meta in (("\udcff", {}), ("one", {"k": "\udcff"}), ("one", {"\udcff": "v"})):
             with pytest.raises(UsageError, match="is not UTF-8"):
                 await repo.commit("main", message, meta=meta)
         assert (await repo.commit("main", "one")).parents
 
-    async def test_size_of_message_author_and_metadata_is_limited(self, repo: Repository) -> None:
+    async def test_size_of_message_author_and_metadata_is_limited(self, repo):
         await repo.put("main", "a", b"1")
         for said in {"message": "m" * 2_000_000}, {"message": "m", "meta": {"k": "v" * 2_000_000}}:
             with pytest.raises(UsageError, match="message, author and metadata"):
                 await repo.commit("main", **said)
         assert await staged(repo) == {"a": b"1"}
 
-    async def test_commit_without_staged_changes_writes_nothing(self, repo: Repository) -> None:
+    async def test_commit_without_staged_changes_writes_nothing(self, repo):
         await committed(repo, "main", "one", a=b"1")
         before = await staging.read(repo.store, "main")
         for _ in range(3):
@@ -108,7 +107,7 @@ class TestCommit:
                 await repo.commit("main", "again")
         assert await staging.read(repo.store, "main") == before
 
-    async def test_commit_of_a_change_that_was_dropped_leaves_nothing(self, repo: Repository) -> None:
+    async def test_commit_of_a_change_that_was_dropped_leaves_nothing(self, repo):
         await repo.put("main", "a", b"1")
         await repo.reset_key("main", "a")
         with pytest.raises(NothingToCommit):
@@ -116,7 +115,7 @@ class TestCommit:
         assert (await staging.read(repo.store, "main")).staging.sealed == ()
         assert await history(repo) == ["Repository created"]
 
-    async def test_late_committer_learns_which_commit_has_its_changes(self, repo: Repository, store: Store) -> None:
+    async def test_late_committer_learns_which_commit_has_its_changes(self, repo, store):
         async def scenario(fuse: Fuse) -> None:
             await repo.put("main", "a", b"%d" % fuse.number)
             others: list[Commit] = []
@@ -138,7 +137,7 @@ class TestCommit:
         assert named
         assert all(taker == other for taker, other in named)
 
-    async def test_dropping_epochs_already_committed_loses_nothing(self, repo: Repository, store: Store) -> None:
+    async def test_dropping_epochs_already_committed_loses_nothing(self, repo, store):
         await committed(repo, "main", "one", a=b"1")
 
         async def scenario(fuse: Fuse) -> None:
@@ -159,7 +158,7 @@ class TestCommit:
 
         assert await at_every_step(scenario, kill=False) > 5
 
-    async def test_equal_content_has_the_same_tree_however_it_was_written(self, repo: Repository) -> None:
+    async def test_equal_content_has_the_same_tree_however_it_was_written(self, repo):
         keys = [f"k.{number}" for number in range(300)]
         await repo.create_branch("other")
         for branch, order in (("main", keys), ("other", keys[::-1])):
@@ -170,7 +169,7 @@ class TestCommit:
         assert roots[0] == roots[1]
         assert await repo.diff("main", "other") == []
 
-    async def test_failed_commits_lose_nothing_and_cost_nothing(self, repo: Repository) -> None:
+    async def test_failed_commits_lose_nothing_and_cost_nothing(self, repo):
         class Fails(Exception):
             pass
 
@@ -199,7 +198,7 @@ async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
 
 class TestRefs:
     @pytest.mark.guarantee("versions-1")
-    async def test_ref_expressions(self, repo: Repository) -> None:
+    async def test_ref_expressions(self, repo):
         commits = [await committed(repo, "main", str(number), n=b"%d" % number) for number in range(4)]
         await repo.create_tag("v1", "main~1")
         await repo.put("main", "n", b"staged")
@@ -220,7 +219,7 @@ class TestRefs:
             with pytest.raises(UsageError):
                 await repo.get(wrong, "n")
 
-    async def test_new_name_that_looks_like_a_commit_id_is_refused(self, repo: Repository) -> None:
+    async def test_new_name_that_looks_like_a_commit_id_is_refused(self, repo):
         identity = (await committed(repo, "main", "one", a=b"1")).id
         for name in (identity, "0" * 40):
             with pytest.raises(UsageError, match="looks like a commit id"):
@@ -230,14 +229,14 @@ class TestRefs:
         await repo.create_branch("0" * 39)
         await repo.create_tag("0" * 41)
 
-    async def test_newest_commit_is_found_without_a_branch(self, repo: Repository) -> None:
+    async def test_newest_commit_is_found_without_a_branch(self, repo):
         made = await committed(repo, "main", "one", a=b"1")
         await repo.delete_branch("main")
         assert await refs.newest(repo.store) == made.id
         await repo.create_branch("main", made.id)
         assert await held(repo) == {"a": b"1"}
 
-    async def test_commands_on_commits_refuse_refs_with_staged_changes(self, repo: Repository) -> None:
+    async def test_commands_on_commits_refuse_refs_with_staged_changes(self, repo):
         await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("other")
         await repo.put("main", "a", b"staged")
@@ -250,7 +249,7 @@ class TestRefs:
                 await attempt
         assert (list(await repo.branches()), await repo.tags()) == (["main", "other"], {})
 
-    async def test_undecodable_records_raise_bad_record(self, repo: Repository) -> None:
+    async def test_undecodable_records_raise_bad_record(self, repo):
         async def read_all(fresh: Repository) -> None:
             for ref in ("main", "main~1"):
                 await fresh.entries(ref)
@@ -268,7 +267,7 @@ class TestRefs:
             await repo.store.set(partition.encode(), key, before.value)
         assert await held(repo) == {"a": b"1"}
 
-    async def test_branches_and_tags_are_created_and_deleted(self, repo: Repository) -> None:
+    async def test_branches_and_tags_are_created_and_deleted(self, repo):
         first = await committed(repo, "main", "one", a=b"1")
         await repo.put("main", "a", b"staged")
         assert await repo.create_branch("feature/x") == first.id
@@ -291,7 +290,7 @@ class TestRefs:
         await repo.create_branch("feature/x")
         assert await held(repo, "feature/x") == {"a": b"1"}
 
-    async def test_merge_base(self, repo: Repository) -> None:
+    async def test_merge_base(self, repo):
         fork = await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("b")
         left = await committed(repo, "main", "two", a=b"2")
@@ -304,7 +303,7 @@ class TestRefs:
 
 
 class TestMerge:
-    async def test_merge_combines_both_sides_changes(self, repo: Repository) -> None:
+    async def test_merge_combines_both_sides_changes(self, repo):
         await committed(repo, "main", "base", a=b"1", b=b"1", c=b"1")
         await repo.create_branch("side")
         source = await committed(repo, "side", "side", a=b"2", d=b"1", c=None)
@@ -316,7 +315,7 @@ class TestMerge:
         assert (await repo.merge("side", "main")).commit is None
         assert await history(repo) == ["together", "main", "side", "base", "Repository created"]
 
-    async def test_conflicts_are_listed_and_nothing_changes(self, repo: Repository) -> None:
+    async def test_conflicts_are_listed_and_nothing_changes(self, repo):
         await committed(repo, "main", "base", a=b"1", b=b"1", same=b"1")
         await repo.create_branch("side")
         await committed(repo, "side", "side", a=b"2", b=None, same=b"2", only=b"1")
@@ -332,7 +331,7 @@ class TestMerge:
         assert await held(repo, "copy") == {"a": b"2", "same": b"2", "only": b"1"}
         assert len((await refs.commit(repo.store, (await history_ids(repo, "copy"))[0])).parents) == 1
 
-    async def test_merge_refuses_staged_changes_and_unrelated_histories(self, repo: Repository, store: Store) -> None:
+    async def test_merge_refuses_staged_changes_and_unrelated_histories(self, repo, store):
         await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("side", "main~1")
         await repo.put("side", "x", b"1")
@@ -346,7 +345,7 @@ class TestMerge:
         with pytest.raises(Unrelated):
             await repo.merge(stranger.id, "main")
 
-    async def test_revert_and_cherry_pick(self, repo: Repository) -> None:
+    async def test_revert_and_cherry_pick(self, repo):
         await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("side")
         second = await committed(repo, "main", "two", a=b"2", b=b"1")
@@ -365,7 +364,7 @@ class TestMerge:
 
 
 class TestSizes:
-    async def test_largest_accepted_value_can_be_committed(self, repo: Repository) -> None:
+    async def test_largest_accepted_value_can_be_committed(self, repo):
         largest = repo.writer.largest
         value = b"x" * largest
         await repo.put("main", "large", value)
@@ -387,7 +386,7 @@ class TestSizes:
                 await attempt
         assert await staged(repo) == {}
 
-    async def test_longest_key_works_everywhere(self, repo: Repository) -> None:
+    async def test_longest_key_works_everywhere(self, repo):
         longest = "k" * LONGEST_KEY
         await repo.put("main", longest, b"1")
         await repo.write_if("main", longest[:-1], b"2", None)
@@ -398,7 +397,7 @@ class TestSizes:
             with pytest.raises(UsageError, match="2,048"):
                 await attempt
 
-    async def test_values_around_the_inline_limit(self, repo: Repository) -> None:
+    async def test_values_around_the_inline_limit(self, repo):
         content = {f"k{size}": b"x" * size for size in (0, 1, INLINE - 1, INLINE, INLINE + 1)}
         await repo.put_many("main", content)
         await repo.commit("main", "border")
@@ -406,7 +405,7 @@ class TestSizes:
 
 
 class TestRecord:
-    async def test_recorded_commit_has_exactly_the_content(self, repo: Repository) -> None:
+    async def test_recorded_commit_has_exactly_the_content(self, repo):
         await committed(repo, "main", "one", gone=b"1", same=b"x" * 9000, other=b"1")
         content = {"same": b"x" * 9000, "other": b"2", "new": b"y" * 9000}
         made = await repo.record("main", content, "recorded", meta={"from": "test"})
@@ -418,13 +417,13 @@ class TestRecord:
         await repo.record("main", {}, "nothing left")
         assert await held(repo) == {}
 
-    async def test_recorded_tree_equals_that_of_a_commit_of_the_same_content(self, repo: Repository) -> None:
+    async def test_recorded_tree_equals_that_of_a_commit_of_the_same_content(self, repo):
         content = {f"k.{number}": b"%d" % number for number in range(900)}
         await repo.create_branch("other")
         await repo.put_many("other", content)
         assert (await repo.commit("other", "staged")).root == (await repo.record("main", content, "recorded")).root
 
-    async def test_record_is_refused_with_staged_changes_and_for_unsorted_content(self, repo: Repository) -> None:
+    async def test_record_is_refused_with_staged_changes_and_for_unsorted_content(self, repo):
         await repo.put("main", "a", b"1")
         with pytest.raises(Staged):
             await repo.record("main", {"b": b"1"}, "refused")
@@ -440,7 +439,7 @@ class TestRecord:
         assert await history(repo) == ["Repository created"]
 
 
-async def test_names_that_are_not_utf_8_do_not_exist(repo: Repository) -> None:
+async def test_names_that_are_not_utf_8_do_not_exist(repo):
     for attempt in (
         repo.put("\udcff", "k", b"v"),
         repo.status("\udcff"),

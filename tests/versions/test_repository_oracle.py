@@ -14,7 +14,6 @@ import pytest
 import kvctl
 from kvctl.errors import KvctlError, NotFoundError
 from kvctl.kv.bucket import Bucket
-from kvctl.server import Server
 from kvctl.versions.branch import private_epoch, sealed_epochs, staging
 from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.repository import Repository
@@ -217,8 +216,9 @@ class Run:
         changes: dict[str, bytes | None] = {where.format(number): self.dice.choice(VALUES[:4]) for number in numbers}
         return Step(
             f"append {branch} {count} from {min(changes)}",
-            lambda repo: repo.put_each(branch, changes), lambda model: model.put(branch, changes),
-        )  # fmt: skip
+            lambda repo: repo.put_each(branch, changes),
+            lambda model: model.put(branch, changes),
+        )
 
     async def _series(self) -> Step:
         """Commit only keys in rising order, such as times and sequence numbers, on empty or existing content."""
@@ -236,14 +236,14 @@ class Run:
             f"put {branch} {_short(changes)}",
             lambda repo: (repo.put_many if 0 < len(changes) < 900 else repo.put_each)(branch, changes),
             lambda model: model.put(branch, changes),
-        )  # fmt: skip
+        )
 
     def _commits(self, branch: str, *, empty: bool = False) -> Step:
         return Step(
             f"commit {branch}{' --allow-empty' if empty else ''}",
             lambda repo: repo.commit(branch, "m", allow_empty=empty),
             lambda model: model.commit(branch, allow_empty=empty),
-        )  # fmt: skip
+        )
 
     async def _shrink(self) -> Step:
         """Delete a run of neighbours, sometimes all."""
@@ -254,8 +254,9 @@ class Run:
         changes: dict[str, bytes | None] = dict.fromkeys(keys[start:end])
         return Step(
             f"shrink {branch} by {len(changes)} from {start} of {len(keys)}",
-            lambda repo: repo.put_each(branch, changes), lambda model: model.put(branch, changes),
-        )  # fmt: skip
+            lambda repo: repo.put_each(branch, changes),
+            lambda model: model.put(branch, changes),
+        )
 
     async def _load(self) -> Step:
         """Add rows to a load that has begun, begin one, or end one, which puts its rows on top of all others."""
@@ -277,7 +278,7 @@ class Run:
 
             return Step(
                 f"load {branch} ends: {_short(rows)}", lambda _: loading.block.__aexit__(None, None, None), plain
-            )  # fmt: skip
+            )
         known = branch if branch in self.model.branches else self._branch()
         changes = {self._key(known): self._value() for _ in range(self.dice.choice([1, 3, 20]))}
 
@@ -297,8 +298,9 @@ class Run:
         changes = {self._key(branch): self._value() for _ in range(self.dice.choice([5, 20]))}
         return Step(
             f"load_all {branch} {_short(changes)}",
-            lambda repo: repo.put_each(branch, changes), lambda model: model.put(branch, changes),
-        )  # fmt: skip
+            lambda repo: repo.put_each(branch, changes),
+            lambda model: model.put(branch, changes),
+        )
 
     async def _write_if(self) -> Step:
         branch = self._branch()
@@ -314,8 +316,9 @@ class Run:
 
         return Step(
             f"write_if {branch} {_short({key: value})} {right}",
-            lambda repo: repo.write_if(branch, key, value, identity), plain,
-        )  # fmt: skip
+            lambda repo: repo.write_if(branch, key, value, identity),
+            plain,
+        )
 
     async def _seal(self) -> Step:
         """Leave the state of a commit killed after its first write."""
@@ -331,8 +334,9 @@ class Run:
         key = self.dice.choice([self._key(branch), *sorted(self.model.staged[branch])[:5]])
         return Step(
             f"reset_key {branch} {key[:20]}",
-            lambda repo: repo.reset_key(branch, key), lambda model: model.reset(branch, [key]),
-        )  # fmt: skip
+            lambda repo: repo.reset_key(branch, key),
+            lambda model: model.reset(branch, [key]),
+        )
 
     async def _reset_prefix(self) -> Step:
         branch = self._branch()
@@ -340,15 +344,17 @@ class Run:
         keys = [key for key in self.model.staged[branch] if key.startswith(prefix)]
         return Step(
             f"reset_prefix {branch} {prefix}",
-            lambda repo: repo.reset_prefix(branch, prefix), lambda model: model.reset(branch, keys),
-        )  # fmt: skip
+            lambda repo: repo.reset_prefix(branch, prefix),
+            lambda model: model.reset(branch, keys),
+        )
 
     async def _reset_hard(self) -> Step:
         branch, commit = self._branch(), self._commit_id()
         return Step(
             f"reset_hard {branch} {commit[:8]}",
-            lambda repo: repo.reset_hard(branch, commit), lambda model: model.reset_hard(branch, commit),
-        )  # fmt: skip
+            lambda repo: repo.reset_hard(branch, commit),
+            lambda model: model.reset_hard(branch, commit),
+        )
 
     async def _commit(self) -> Step:
         return self._commits(self._branch(), empty=self.dice.random() < 0.1)
@@ -358,8 +364,9 @@ class Run:
         content = {**self.model.content(other), self._key(other): b"recorded"}
         return Step(
             f"record {branch} {len(content)} keys",
-            lambda repo: repo.record(branch, content, "m"), lambda model: model.record(branch, content),
-        )  # fmt: skip
+            lambda repo: repo.record(branch, content, "m"),
+            lambda model: model.record(branch, content),
+        )
 
     async def _merge(self) -> Step:
         dest = self._branch()
@@ -372,7 +379,7 @@ class Run:
             f"merge {source[:8]} into {dest} {strategy} squash={squash}",
             lambda repo: repo.merge(source, dest, strategy=strategy, squash=squash),
             lambda model: model.merge(dest, theirs, base, strategy, squash=squash),
-        )  # fmt: skip
+        )
 
     async def _revert(self) -> Step:
         branch, commit = self._branch(), self._commit_id()
@@ -380,8 +387,9 @@ class Run:
             return await self._put()
         return Step(
             f"revert {branch} {commit[:8]}",
-            lambda repo: repo.revert(branch, commit, parent=1), lambda model: model.revert(branch, commit),
-        )  # fmt: skip
+            lambda repo: repo.revert(branch, commit, parent=1),
+            lambda model: model.revert(branch, commit),
+        )
 
     async def _pick(self) -> Step:
         branch, commit = self._branch(), self._commit_id()
@@ -389,37 +397,37 @@ class Run:
             return await self._append()
         return Step(
             f"pick {branch} {commit[:8]}",
-            lambda repo: repo.cherry_pick(branch, commit, parent=1), lambda model: model.pick(branch, commit),
-        )  # fmt: skip
+            lambda repo: repo.cherry_pick(branch, commit, parent=1),
+            lambda model: model.pick(branch, commit),
+        )
 
     async def _create_branch(self) -> Step:
         name, commit = self.dice.choice(BRANCHES), self._commit_id()
         return Step(
             f"create_branch {name} {commit[:8]}",
-            lambda repo: repo.create_branch(name, commit), lambda model: model.create_branch(name, commit),
-        )  # fmt: skip
+            lambda repo: repo.create_branch(name, commit),
+            lambda model: model.create_branch(name, commit),
+        )
 
     async def _delete_branch(self) -> Step:
         if len(self.model.branches) == 1:
             return await self._create_branch()
         name = self._branch()
         return Step(
-            f"delete_branch {name}",
-            lambda repo: repo.delete_branch(name), lambda model: model.delete_branch(name),
-        )  # fmt: skip
+            f"delete_branch {name}", lambda repo: repo.delete_branch(name), lambda model: model.delete_branch(name)
+        )
 
     async def _create_tag(self) -> Step:
         name, commit = self.dice.choice(TAGS), self._commit_id()
         return Step(
             f"create_tag {name} {commit[:8]}",
-            lambda repo: repo.create_tag(name, commit), lambda model: model.create_tag(name, commit),
-        )  # fmt: skip
+            lambda repo: repo.create_tag(name, commit),
+            lambda model: model.create_tag(name, commit),
+        )
 
     async def _delete_tag(self) -> Step:
         name = self.dice.choice(TAGS)
-        return Step(
-            f"delete_tag {name}", lambda repo: repo.delete_tag(name), lambda model: model.delete_tag(name)
-        )  # fmt: skip
+        return Step(f"delete_tag {name}", lambda repo: repo.delete_tag(name), lambda model: model.delete_tag(name))
 
     async def _gc(self) -> Step:
         async def real(repo: Repository) -> None:
@@ -517,12 +525,12 @@ def _short(changes: dict[str, Any]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def quick_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_folds(monkeypatch):
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
     monkeypatch.setattr(private_epoch, "FEW", FEW)
 
 
-async def test_repository_in_memory_equals_the_model(seed: int, steps: Callable[[int], int]) -> None:
+async def test_repository_in_memory_equals_the_model(seed, steps):
     store = MemoryStore()
 
     async def reopened() -> Store:
@@ -534,9 +542,7 @@ async def test_repository_in_memory_equals_the_model(seed: int, steps: Callable[
     await run.compare(commits=True)
 
 
-async def test_repository_on_jetstream_equals_the_model(
-    own_server: Server, seed: int, steps: Callable[[int], int]
-) -> None:
+async def test_repository_on_jetstream_equals_the_model(own_server, seed, steps):
     """The server, and a process that commits, are killed from time to time."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(kvctl.connect(own_server.url))

@@ -8,14 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from kvctl import topics
-from kvctl.cli.app.command import (
-    Call,
-    Command,
-    Entry,
-    Group,
-    NoCommand,
-    Noun,
-)
+from kvctl.cli.app.command import Call, Command, Entry, Group, NoCommand, Noun
 from kvctl.cli.app.error_report import direct, report
 from kvctl.cli.app.global_options import Shared, output_of
 from kvctl.cli.app.help_page import Page, TextRequested, built_page, usage, version_option, wrapped_words
@@ -59,17 +52,13 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "stream": ("stream.manage", "JetStream streams, including those of buckets"),
         "consumer": ("consumer.manage", "Consumers: read positions on streams"),
     },
-    "Tables": {
-        "table": ("table.manage", "Key-value tables: keys of any bytes, families, versions, atomic batches"),
-    },
+    "Tables": {"table": ("table.manage", "Key-value tables: keys of any bytes, families, versions, atomic batches")},
     "Versioned buckets": {
         "repo": ("repo.manage", "Versioned buckets: branches, commits, diff, merge, roll back"),
         "branch": ("repo.branch", "Branches of versioned buckets"),
         "tag": ("repo.tag", "Tags of versioned buckets"),
     },
-    "Pipeline": {
-        "pipeline": ("pipeline.group", "Export, load, capture and compare buckets with Spark"),
-    },
+    "Pipeline": {"pipeline": ("pipeline.group", "Export, load, capture and compare buckets with Spark")},
     "Setup": {
         "quickstart": ("quickstart", "Run a short tour on a temporary server"),
         "context": ("context.manage", "Named connections"),

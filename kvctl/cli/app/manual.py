@@ -12,15 +12,7 @@ from kvctl import __version__, topics
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.completion import SCRIPTS
 from kvctl.cli.app.global_options import Shared, shared_options
-from kvctl.cli.app.help_page import (
-    argument_line,
-    arguments,
-    metavar,
-    option_line,
-    own_options,
-    record_lists,
-    usage,
-)
+from kvctl.cli.app.help_page import argument_line, arguments, metavar, option_line, own_options, record_lists, usage
 from kvctl.cli.app.main import root
 from kvctl.cli.records import with_field_list
 from kvctl.pipeline.option_list import with_option_list

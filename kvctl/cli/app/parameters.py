@@ -152,10 +152,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Print the changes
 Force = Annotated[
     list[str] | None,
     typer.Option(
-        "--force",
-        metavar="NAME",
-        help="Override the named safety check; repeatable",
-        autocompletion=safety_checks,
+        "--force", metavar="NAME", help="Override the named safety check; repeatable", autocompletion=safety_checks
     ),
 ]
 Confirm = Annotated[

@@ -9,13 +9,7 @@ import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.global_options import context_names
-from kvctl.cli.app.parameters import (
-    BucketName,
-    DryRun,
-    Force,
-    duration,
-    one_of,
-)
+from kvctl.cli.app.parameters import BucketName, DryRun, Force, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.keys.arguments import check_forced

@@ -10,12 +10,7 @@ from kvctl.cli.bucket.views import KIND_STYLES, health_style, history_text, last
 from kvctl.jetstream.stream_info import Cluster
 from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, limit_text, size_text
-from kvctl.units import (
-    duration_from_ns,
-    duration_seconds,
-    format_time,
-    parse_time,
-)
+from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
@@ -323,8 +318,4 @@ _ORIGINS = (
     Column("lands_as", "LANDS AS"),
     *_REPLICATION,
 )
-_DEPENDENTS = (
-    Column("name"),
-    Column("kind"),
-    *_REPLICATION,
-)
+_DEPENDENTS = (Column("name"), Column("kind"), *_REPLICATION)

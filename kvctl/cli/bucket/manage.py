@@ -51,10 +51,7 @@ NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, dig
     see=["bucket edit", "bucket show"],
 )
 async def add(
-    session: Session,
-    name: NewName,
-    settings: Annotated[Given, setting_options("bucket")],
-    dry_run: DryRun = False,
+    session: Session, name: NewName, settings: Annotated[Given, setting_options("bucket")], dry_run: DryRun = False
 ) -> None:
     """Create a bucket.
 

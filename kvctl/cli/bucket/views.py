@@ -26,10 +26,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 def listed_rows(
-    listing: "Listing",
-    clues: "Mapping[str, Clue]",
-    kinds: Collection[str] | None,
-    patterns: Collection[str],
+    listing: "Listing", clues: "Mapping[str, Clue]", kinds: Collection[str] | None, patterns: Collection[str]
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of these kinds and names, and which others of these names there are: `2 tables`.
 

@@ -46,8 +46,7 @@ _DELIVER = ("all", "last", "new", "last_per_subject", "by_start_sequence", "by_s
 _ACKS = ("explicit", "none", "all")
 
 NewConsumer = Annotated[
-    str | None,
-    typer.Argument(metavar="CONSUMER", help="Name; an ephemeral consumer without one gets a generated name"),
+    str | None, typer.Argument(metavar="CONSUMER", help="Name; an ephemeral consumer without one gets a generated name")
 ]
 Filters = Annotated[
     list[str] | None,
@@ -80,8 +79,7 @@ Inactive = Annotated[
 ]
 Replicas = Annotated[int | None, number("--replicas", help="Number of stream replicas, 1 to 5")]
 Durable = Annotated[
-    bool | None,
-    typer.Option("--durable/--ephemeral", help="Keep until deleted, or only while it is used"),
+    bool | None, typer.Option("--durable/--ephemeral", help="Keep until deleted, or only while it is used")
 ]
 
 

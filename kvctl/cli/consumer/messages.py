@@ -12,13 +12,7 @@ from kvctl.cli.app.parameters import duration, one_of, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, delivered_view
 from kvctl.cli.keys.arguments import Encoding, number
-from kvctl.cli.stream.options import (
-    ConsumerName,
-    StreamName,
-    check_consumer,
-    check_stream,
-    consumer_names,
-)
+from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream, consumer_names
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
 from kvctl.render.view import Row
 
@@ -46,8 +40,7 @@ Heartbeat = Annotated[
     timedelta | None, duration("--idle-heartbeat", help="Interval of server heartbeats, 500ms to 30s")
 ]
 Run = Annotated[
-    str | None,
-    typer.Option("--exec", metavar="CMD", help="Run CMD for each message; acknowledge it if CMD succeeds"),
+    str | None, typer.Option("--exec", metavar="CMD", help="Run CMD for each message; acknowledge it if CMD succeeds")
 ]
 SomeConsumer = Annotated[
     str | None,

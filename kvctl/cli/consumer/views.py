@@ -6,12 +6,7 @@ from typing import Any
 
 from kvctl.cli.bucket.views import last_seen_text
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text
-from kvctl.units import (
-    duration_from_ns,
-    duration_seconds,
-    format_time,
-    parse_utc,
-)
+from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_utc
 
 
 def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:

@@ -9,14 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Yes, deletes
 from kvctl.cli.app.session import Session
-from kvctl.cli.context.views import (
-    FIELDS,
-    details,
-    difference_text,
-    differences,
-    facts_of,
-    summary,
-)
+from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary
 from kvctl.errors import ConflictError, ContextNotFound, KvctlError, UsageError
 from kvctl.render.view import Column, View, document
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from kvctl.contexts import Context
     from kvctl.jetstream.permissions import Access
 
-_LIMITS = {
-    "memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers",
-}  # fmt: skip
+_LIMITS = {"memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers"}
 _READING = ("look at a bucket", "read a key", "list and watch keys")
 _ALLOWED = {True: "yes", False: "no", None: "unknown"}
 _STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}

@@ -18,9 +18,7 @@ _LABELS = {
     "api_prefix": "API prefix", "url_from": "URL from",
 }  # fmt: skip
 _CHANGED = "changed"
-_WAYS = {
-    "creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls",
-}  # fmt: skip
+_WAYS = {"creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls"}
 
 
 def summary(context: "Context", selected: str | None) -> dict[str, Any]:

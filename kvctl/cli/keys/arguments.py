@@ -162,10 +162,7 @@ Encoding = Annotated[
 AsOf = Annotated[
     Moment | None,
     typer.Option(
-        "--as-of",
-        parser=parse_moment,
-        metavar="REVISION|TIME",
-        help="Read the state after a revision or at a time",
+        "--as-of", parser=parse_moment, metavar="REVISION|TIME", help="Read the state after a revision or at a time"
     ),
 ]
 Since = Annotated[

@@ -67,12 +67,7 @@ async def copy(
     session.show(revision_view(target.name, new_key, revision))
 
 
-@command(
-    app,
-    "rename",
-    examples=["kvctl rename orders NEW.7 DONE.7"],
-    see=["copy"],
-)
+@command(app, "rename", examples=["kvctl rename orders NEW.7 DONE.7"], see=["copy"])
 async def rename(
     session: Session,
     bucket: BucketName,

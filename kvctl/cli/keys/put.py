@@ -8,14 +8,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyedName, KeyName, duration, revision_numbers
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import (
-    check_keys,
-    expected,
-    open_bucket,
-    parse_revision,
-    read_value,
-    require_value,
-)
+from kvctl.cli.keys.arguments import check_keys, expected, open_bucket, parse_revision, read_value, require_value
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import UsageError
@@ -148,18 +141,12 @@ def _expected(last: str | None, if_revision: str | None, shows: str) -> str:
     found = if_revision if last is None else last
     if found is None:
         raise UsageError(
-            "Missing argument `REVISION`",
-            hint=f"`{shows}` shows the current one; `kvctl put` writes unconditionally",
+            "Missing argument `REVISION`", hint=f"`{shows}` shows the current one; `kvctl put` writes unconditionally"
         )
     return found
 
 
-@command(
-    app,
-    "revert",
-    examples=["kvctl revert orders NEW.7 12"],
-    see=["history", "put"],
-)
+@command(app, "revert", examples=["kvctl revert orders NEW.7 12"], see=["history", "put"])
 async def revert(
     session: Session,
     bucket: BucketName,

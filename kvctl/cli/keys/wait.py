@@ -10,13 +10,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyName, duration
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import (
-    Encoding,
-    Headers,
-    check_keys,
-    open_bucket,
-    revision,
-)
+from kvctl.cli.keys.arguments import Encoding, Headers, check_keys, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.units import format_duration

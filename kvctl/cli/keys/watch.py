@@ -9,15 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Filters
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import (
-    Encoding,
-    Headers,
-    Since,
-    check_filters,
-    number,
-    open_bucket,
-    revision,
-)
+from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, number, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.cli.keys.output.entry_stream import show_entries
 from kvctl.errors import UsageError

@@ -9,21 +9,8 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
-from kvctl.cli.topology.audit import (
-    All,
-    WaitFor,
-    Work,
-    exit_code,
-    say,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.topology.audit import All, WaitFor, Work, exit_code, say
 
 if TYPE_CHECKING:
     from kvctl.topology.audit.findings import Difference

@@ -12,14 +12,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Force, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.render.view import Column, document, elapsed_text, size_text
 

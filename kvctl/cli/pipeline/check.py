@@ -4,13 +4,7 @@ from dataclasses import asdict
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, spark_target
 from kvctl.render.view import Column, View, document
 
 app = group()

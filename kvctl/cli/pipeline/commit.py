@@ -8,29 +8,10 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.load import (
-    KeyColumn,
-    TableFormat,
-    ValueColumn,
-    open_input,
-)
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.cli.repo.commit import Meta
-from kvctl.cli.repo.options import (
-    At,
-    AtBranch,
-    Author,
-    Message,
-    open_branch,
-    parse_branch,
-)
+from kvctl.cli.repo.options import At, AtBranch, Author, Message, open_branch, parse_branch
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
 
@@ -120,6 +101,5 @@ async def _rehearse(session: Session, target: "Target", place: At, source: "Inpu
 def _check_state(source: "Input") -> None:
     if source.history:
         raise UsageError(
-            "The export holds every entry, but a commit holds one value per key",
-            hint="Export without `--mode history`",
+            "The export holds every entry, but a commit holds one value per key", hint="Export without `--mode history`"
         )

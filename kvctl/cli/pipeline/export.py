@@ -9,14 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
@@ -38,10 +31,7 @@ To = Annotated[str, typer.Option("--to", metavar="DIR", help="Folder for the fil
 Format = Annotated[
     str,
     typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help="`parquet`, `json` or `csv`",
-        autocompletion=one_of("parquet", "json", "csv"),
+        "--format", metavar="FORMAT", help="`parquet`, `json` or `csv`", autocompletion=one_of("parquet", "json", "csv")
     ),
 ]
 Mode = Annotated[

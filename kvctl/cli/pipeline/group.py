@@ -1,18 +1,7 @@
 """The pipeline: export, load, capture and comparison of buckets with Spark."""
 
 from kvctl.cli.app.command import group
-from kvctl.cli.pipeline import (
-    audit,
-    capture,
-    check,
-    commit,
-    export,
-    load,
-    run,
-    stats,
-    verify,
-    warm,
-)
+from kvctl.cli.pipeline import audit, capture, check, commit, export, load, run, stats, verify, warm
 
 app = group("pipeline", help="Export, load, capture and compare buckets with Spark")
 

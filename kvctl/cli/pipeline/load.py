@@ -11,14 +11,7 @@ from kvctl.cli.app.parameters import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_forced, check_writable
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.cli.pipeline.verify import hashing
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
@@ -167,9 +160,10 @@ async def _load(
 
     options = parse({"bucket": into, **source_options(session, target)})
     options = replace(
-        options, if_different=if_different and not source.history,
+        options,
+        if_different=if_different and not source.history,
         dead_letter=str(folder_of(dead_letter)) if dead_letter else None,
-    )  # fmt: skip
+    )
     return await run_job(
         session, target, f"Loading {into}", partial(load, source=source, target=options, order=order),
         incomplete=f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it",

@@ -10,14 +10,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.load import rejected
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.render.escapes import escape
 from kvctl.render.view import Column, View, document, elapsed_text
 
@@ -117,12 +110,7 @@ def _show_plan(session: Session, planned: "Planned") -> None:
         session.write(f"\n{escape(planned.plan, keep=chr(10))}\n".encode())
 
 
-@command(
-    app,
-    "schema",
-    examples=["kvctl pipeline schema > pipeline.schema.json"],
-    see=["pipeline run"],
-)
+@command(app, "schema", examples=["kvctl pipeline schema > pipeline.schema.json"], see=["pipeline run"])
 def schema(session: Session) -> None:
     """Print the JSON Schema of pipeline files.
 

@@ -10,14 +10,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import KvctlError, UsageError
 from kvctl.kv.names import check_bucket
 from kvctl.render.view import Column, View, age_text, document, elapsed_text, size_text

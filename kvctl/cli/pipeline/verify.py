@@ -9,14 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import (
-    Conf,
-    Master,
-    Remote,
-    run_job,
-    source_options,
-    spark_target,
-)
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    BucketName,
-    KeyName,
-    Program,
-    duration,
-)
+from kvctl.cli.app.parameters import BucketName, KeyName, Program, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.errors import KvctlError, LeaseLost, UsageError
@@ -133,7 +128,5 @@ async def _release(session: Session, lease: "Lease") -> None:
 
 def _variables(lease: "Lease") -> dict[bytes, bytes]:
     """Return the environment variables that describe the lease to COMMAND."""
-    facts = {
-        "BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": str(lease.token)
-    }  # fmt: skip
+    facts = {"BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": str(lease.token)}
     return {f"KVCTL_{name}".encode(): os.fsencode(fact) for name, fact in facts.items()}

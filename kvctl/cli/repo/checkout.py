@@ -49,8 +49,7 @@ async def checkout(
     session: Session,
     at: AtRef,
     to: Annotated[
-        str,
-        typer.Option("--to", metavar="BUCKET", help="Bucket to write the commit to", autocompletion=bucket_names),
+        str, typer.Option("--to", metavar="BUCKET", help="Bucket to write the commit to", autocompletion=bucket_names)
     ],
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -7,13 +7,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes
 from kvctl.cli.app.session import Session
-from kvctl.cli.repo.options import (
-    AtRef,
-    Name,
-    open_repository,
-    parse_at,
-    parse_name,
-)
+from kvctl.cli.repo.options import AtRef, Name, open_repository, parse_at, parse_name
 from kvctl.render.view import Column, View, age_text, document
 
 app = group()

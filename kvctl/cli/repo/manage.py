@@ -10,14 +10,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
-from kvctl.cli.repo.options import (
-    Author,
-    Name,
-    open_repository,
-    parse_at,
-    parse_name,
-    writable,
-)
+from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import UsageError
 from kvctl.kv.names import is_ref
@@ -50,8 +43,7 @@ def _places(ctx: typer.Context, incomplete: str) -> list[str]:
 RepositorySettings = Annotated[Given, setting_options("repository")]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 Place = Annotated[
-    str,
-    typer.Argument(metavar="NAME|NAME@REF", help="Repository, or one of its commits", autocompletion=_places),
+    str, typer.Argument(metavar="NAME|NAME@REF", help="Repository, or one of its commits", autocompletion=_places)
 ]
 
 

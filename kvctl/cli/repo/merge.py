@@ -172,12 +172,7 @@ async def _combine(
     show_made(session, place.ref, done.commit)
 
 
-@command(
-    app,
-    "merge-base",
-    examples=["kvctl repo merge-base config main try"],
-    see=["repo merge", "repo diff"],
-)
+@command(app, "merge-base", examples=["kvctl repo merge-base config main try"], see=["repo merge", "repo diff"])
 async def merge_base(
     session: Session,
     name: Name,

@@ -72,9 +72,10 @@ def _groups(old: Sequence[str], new: Sequence[str]) -> Iterator[list[tuple[str, 
     if max(one, other) - head > COMPARED_LINES:
         after = min(tail, CONTEXT)
         yield [
-            ("equal", start, head, start, head), ("replace", head, one, head, other),
+            ("equal", start, head, start, head),
+            ("replace", head, one, head, other),
             ("equal", one, one + after, other, other + after),
-        ]  # fmt: skip
+        ]
         return
     after = min(tail, CONTEXT)
     matcher = difflib.SequenceMatcher(None, old[start : one + after], new[start : other + after], autojunk=False)

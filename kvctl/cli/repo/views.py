@@ -14,12 +14,7 @@ from kvctl.units import format_time, parse_time
 
 if TYPE_CHECKING:
     from kvctl.versions.catalog import Found
-    from kvctl.versions.key_change import (
-        KeyChange,
-        KeyConflict,
-        Status,
-        Value,
-    )
+    from kvctl.versions.key_change import KeyChange, KeyConflict, Status, Value
     from kvctl.versions.model import Commit
     from kvctl.versions.repository import Repository
 
@@ -175,7 +170,7 @@ def style_of(change: str) -> str:
 
 async def show_changes(
     session: Session, repository: "Repository", changes: Iterable["KeyChange"], *, empty: str
-) -> None:  # fmt: skip
+) -> None:
     """Print keys that differ: a sign and both values in a table, objects in JSON.
 
     Values are read while rows are printed. A table is printed at the end, with the first characters of each value.
@@ -243,8 +238,9 @@ async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[R
         return
     rows = [
         {name: value[:SEEN] if isinstance(value, str) and name != "key" else value for name, value in row.items()}
-        async for batch in batches for row in batch
-    ]  # fmt: skip
+        async for batch in batches
+        for row in batch
+    ]
     session.show(replace(view, rows=rows))
 
 

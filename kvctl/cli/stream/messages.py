@@ -8,21 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    DryRun,
-    Force,
-    moment,
-    size,
-)
+from kvctl.cli.app.parameters import DryRun, Force, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, stored_view
 from kvctl.cli.keys.arguments import Encoding, check_forced, number
-from kvctl.cli.stream.options import (
-    StreamName,
-    by_server,
-    check_stream,
-    named,
-)
+from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
 from kvctl.errors import NoResponders, NotFoundError, UsageError
 from kvctl.render.view import Column, Row, View
 

@@ -8,21 +8,8 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, read_value, require_value
-from kvctl.cli.table.options import (
-    Family,
-    IfVersion,
-    Key,
-    Leader,
-    TableName,
-    open_table,
-)
-from kvctl.cli.table.views import (
-    ENTRIES,
-    entry_row,
-    show_writes,
-    text_of,
-    write_row,
-)
+from kvctl.cli.table.options import Family, IfVersion, Key, Leader, TableName, open_table
+from kvctl.cli.table.views import ENTRIES, entry_row, show_writes, text_of, write_row
 from kvctl.errors import KeyNotFound
 from kvctl.render.view import Column, View, document
 
@@ -69,12 +56,7 @@ async def put(
     show_writes(session, [write_row(family, name, version)], single=True)
 
 
-@command(
-    app,
-    "put-if-absent",
-    examples=["kvctl table put-if-absent users alice '{}'"],
-    see=["table put"],
-)
+@command(app, "put-if-absent", examples=["kvctl table put-if-absent users alice '{}'"], see=["table put"])
 async def put_if_absent(
     session: Session, table: TableName, key: Key, value: Value = None, file: File = None, family: Family = None
 ) -> None:

@@ -10,12 +10,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, number
 from kvctl.cli.table.options import Family, TableName, open_table
-from kvctl.cli.table.views import (
-    ENTRIES,
-    KEYS,
-    entry_row,
-    key_row,
-)
+from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row
 from kvctl.render.view import View
 
 app = group()

@@ -119,8 +119,9 @@ async def table_document(api: "Api", found: "Found") -> View:
     row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}
     fields = [
         Column(column.key, _TITLES.get(column.key), text=_TEXTS.get(column.key, column.text))
-        for column in TABLES if column.key != "description"
-    ]  # fmt: skip
+        for column in TABLES
+        if column.key != "description"
+    ]
     shown = [
         Column("partition", right=True),
         Column("range", text="-".join),

@@ -10,14 +10,7 @@ from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology.replicas import (
-    DenyPurge,
-    NoWait,
-    WaitFor,
-    build,
-    list_replicas,
-    show_replica,
-)
+from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
 
@@ -52,8 +45,7 @@ Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`", autocompletion=bucket_names)
 ]
 Keys = Annotated[
-    list[str] | None,
-    typer.Option("--keys", metavar="FILTER", help="Keys to replicate, with one origin; repeatable"),
+    list[str] | None, typer.Option("--keys", metavar="FILTER", help="Keys to replicate, with one origin; repeatable")
 ]
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="P", help="Prefix of the keys, with one origin")]
 Map = Annotated[

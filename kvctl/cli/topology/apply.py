@@ -13,12 +13,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.file import OptionalFile, open_places, read_document
 from kvctl.cli.topology.plan import Prune, say, say_interrupted
-from kvctl.cli.topology.plan_view import (
-    change_row,
-    plan_document,
-    plan_text,
-    show_plan,
-)
+from kvctl.cli.topology.plan_view import change_row, plan_document, plan_text, show_plan
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
 from kvctl.phrases import counted
@@ -33,14 +28,7 @@ if TYPE_CHECKING:
 
 app = group()
 
-_COLUMNS = (
-    Column("action"),
-    Column("kind"),
-    Column("name"),
-    Column("place"),
-    Column("outcome"),
-    Column("differences"),
-)
+_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), Column("outcome"), Column("differences"))
 
 
 @command(

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import (
-    DryRun,
-    MarkdownFormat,
-    Yes,
-    bucket_names,
-    check_markdown,
-    duration,
-)
+from kvctl.cli.app.parameters import DryRun, MarkdownFormat, Yes, bucket_names, check_markdown, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.errors import BucketNotFound, KvctlError, UsageError

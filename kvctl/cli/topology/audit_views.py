@@ -76,10 +76,11 @@ def audit_markdown(outcomes: "Sequence[Outcome]", unseen: Sequence[str] = ()) ->
     return report.document(
         report.heading(f"Audit: {result}"),
         report.table(("Origin", "Replica", "Keys", "Missing", "Extra", "Stale", "Differing", "Result", "Causes"), pairs)
-        if pairs else "",
+        if pairs
+        else "",
         report.table(("Origin", "Replica", "Key", "Difference", "Cause"), samples) if samples else "",
         "".join(errors),
-    )  # fmt: skip
+    )
 
 
 def outcome_row(outcome: "Outcome") -> dict[str, Any]:

@@ -38,8 +38,7 @@ def import_(
     session: Session,
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files and directories, `-` for standard input")],
     format: Annotated[
-        str,
-        typer.Option("--format", metavar="FORMAT", help="nats, nack or terraform", autocompletion=one_of(*FORMATS)),
+        str, typer.Option("--format", metavar="FORMAT", help="nats, nack or terraform", autocompletion=one_of(*FORMATS))
     ],
 ) -> None:
     """Convert files of another tool into a topology file.

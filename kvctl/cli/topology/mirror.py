@@ -9,14 +9,7 @@ from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology.replicas import (
-    DenyPurge,
-    NoWait,
-    WaitFor,
-    build,
-    list_replicas,
-    show_replica,
-)
+from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.phrases import counted
 
 if TYPE_CHECKING:
@@ -47,13 +40,11 @@ OriginApi = Annotated[
     typer.Option("--origin-api", metavar="PREFIX", help="Prefix under which this account imports the origin's API"),
 ]
 Deliver = Annotated[
-    str | None,
-    typer.Option("--deliver", metavar="PREFIX", help="Subject prefix that the origin's account delivers on"),
+    str | None, typer.Option("--deliver", metavar="PREFIX", help="Subject prefix that the origin's account delivers on")
 ]
 MirrorSettings = Annotated[Given, setting_options("mirror")]
 Keys = Annotated[
-    list[str] | None,
-    typer.Option("--keys", metavar="FILTER", help="Keys to replicate, where that is safe; repeatable"),
+    list[str] | None, typer.Option("--keys", metavar="FILTER", help="Keys to replicate, where that is safe; repeatable")
 ]
 
 

@@ -66,7 +66,7 @@ def change_row(change: "Change") -> dict[str, Any]:
         "confirm": change.asks_name,
         "config": change.after and without_server_metadata(change.after),
         "entries": [{"key": key} for key in change.entries],
-    }  # fmt: skip
+    }
 
 
 def plan_markdown(plan: "Plan", forced: Collection[str] = ()) -> str:

@@ -9,17 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Force, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.topology import (
-    apply,
-    audit,
-    destroy,
-    export,
-    graph,
-    import_files,
-    plan,
-    status,
-    trace,
-)
+from kvctl.cli.topology import apply, audit, destroy, export, graph, import_files, plan, status, trace
 from kvctl.cli.topology.file import File, read_file
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
@@ -83,8 +73,9 @@ def render(
     found = rendered.render(topology)
     if format == "json":
         session.output = session.options.output or "json"
-        session.show(View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")],
-                          rows=found.streams))  # fmt: skip
+        session.show(
+            View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")], rows=found.streams)
+        )
     else:
         from kvctl.topology.formats.placed import Placed
 

@@ -25,8 +25,7 @@ WaitFor = Annotated[
     timedelta | None, duration("--wait-for", help="Longest wait for the replica to fill [default: 60s]")
 ]
 DenyPurge = Annotated[
-    bool,
-    typer.Option("--deny-purge", help="Deny purges; a purge at the origin then leaves the history readable here"),
+    bool, typer.Option("--deny-purge", help="Deny purges; a purge at the origin then leaves the history readable here")
 ]
 
 

@@ -54,8 +54,7 @@ async def _take(api: Api, stream: str) -> float | None:
         except ConflictError:
             if time.monotonic() > deadline:
                 raise ConflictError(
-                    f"Another kvctl is editing `{stream}`",
-                    hint="Run the command again when that one has ended",
+                    f"Another kvctl is editing `{stream}`", hint="Run the command again when that one has ended"
                 ) from None
             await asyncio.sleep(_PAUSE_S)
         except KvctlError:

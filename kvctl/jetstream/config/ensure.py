@@ -27,14 +27,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config import leftover_messages
 from kvctl.jetstream.config.config_merge import merge
-from kvctl.jetstream.config.config_text import (
-    CONSUMER,
-    STREAM,
-    Config,
-    Schema,
-    changes,
-    missing,
-)
+from kvctl.jetstream.config.config_text import CONSUMER, STREAM, Config, Schema, changes, missing
 from kvctl.jetstream.config.edit_lock import edit_lock
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.stream_info import StreamInfo

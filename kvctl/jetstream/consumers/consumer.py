@@ -10,12 +10,7 @@ from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consume import Consumption
 from kvctl.jetstream.consumers.fetch import Fetch
 from kvctl.jetstream.consumers.message import Message
-from kvctl.jetstream.consumers.pull_options import (
-    EXPIRES,
-    ConsumeOptions,
-    FetchOptions,
-    OnEvent,
-)
+from kvctl.jetstream.consumers.pull_options import EXPIRES, ConsumeOptions, FetchOptions, OnEvent
 from kvctl.units import format_time
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.pull_options import (
-    PLENTY,
-    SHORTEST,
-    ConsumeOptions,
-    Pull,
-    default_heartbeat,
-)
+from kvctl.jetstream.consumers.pull_options import PLENTY, SHORTEST, ConsumeOptions, Pull, default_heartbeat
 from kvctl.jetstream.consumers.pull_status import Status
 from kvctl.units import parse_duration
 

@@ -7,12 +7,7 @@ from datetime import timedelta
 
 from kvctl.connection import Connection
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.delivery import (
-    Metadata,
-    RawFrame,
-    delivery,
-    metadata,
-)
+from kvctl.jetstream.consumers.delivery import Metadata, RawFrame, delivery, metadata
 from kvctl.units import duration_ns
 from kvctl.wire import decode_headers
 

@@ -14,12 +14,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct.direct_get import (
-    DirectRequest,
-    NotUnderstood,
-    StoredMessage,
-    get,
-)
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, get
 from kvctl.jetstream.direct.page import NotReached, Page
 from kvctl.jetstream.direct.per_subject import last_of_each
 

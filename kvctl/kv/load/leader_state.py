@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
-from kvctl.jetstream.direct.direct_get import (
-    DirectRequest,
-    NotUnderstood,
-    StoredMessage,
-    TooManySubjects,
-    from_leader,
-)
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.load.rows import Row

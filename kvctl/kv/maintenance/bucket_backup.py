@@ -34,13 +34,7 @@ from kvctl.jetstream.server_snapshot import (
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
 from kvctl.kv.maintenance import incomplete, manifest
-from kvctl.kv.maintenance.manifest import (
-    CONFIG,
-    DATA,
-    MANIFEST,
-    File,
-    Manifest,
-)
+from kvctl.kv.maintenance.manifest import CONFIG, DATA, MANIFEST, File, Manifest
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
 from kvctl.units import format_time

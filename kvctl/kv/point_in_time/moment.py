@@ -6,13 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
-from kvctl.units import (
-    duration_ns,
-    format_duration,
-    format_time,
-    parse_duration,
-    parse_time,
-)
+from kvctl.units import duration_ns, format_duration, format_time, parse_duration, parse_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -9,12 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream.direct.direct_get import (
-    DirectRequest,
-    NotUnderstood,
-    StoredMessage,
-    TooManySubjects,
-)
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages_of
 from kvctl.jetstream.direct.page import MomentLost
 from kvctl.jetstream.direct.per_subject import last_of_each

@@ -37,12 +37,7 @@ from kvctl.kv import resolve as bindings
 from kvctl.kv.entry import Entry
 from kvctl.kv.read import bulk_get
 from kvctl.kv.resolve import Binding
-from kvctl.kv.transaction.messages import (
-    Pins,
-    batch_of,
-    too_large,
-    value_limit,
-)
+from kvctl.kv.transaction.messages import Pins, batch_of, too_large, value_limit
 from kvctl.kv.transaction.transaction import Transaction, refusal
 from kvctl.kv.write.conditional_write import TTL_SINCE, explained, no_ttl
 from kvctl.kv.write.outcome import OPEN

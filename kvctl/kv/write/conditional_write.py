@@ -8,27 +8,12 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
-from kvctl.errors import (
-    BucketSealed,
-    KvctlError,
-    ServerError,
-    UnreachableError,
-    UsageError,
-    WrongRevision,
-)
+from kvctl.errors import BucketSealed, KvctlError, ServerError, UnreachableError, UsageError, WrongRevision
 from kvctl.jetstream.api import STREAM_SEALED
 from kvctl.jetstream.publish import publish
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write import identity as identities
-from kvctl.kv.write.outcome import (
-    EXPECTED,
-    EXPECTED_OF,
-    LOOK_AGAIN_S,
-    OPEN,
-    Write,
-    resolve,
-    unknown,
-)
+from kvctl.kv.write.outcome import EXPECTED, EXPECTED_OF, LOOK_AGAIN_S, OPEN, Write, resolve, unknown
 from kvctl.units import duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
@@ -175,9 +160,7 @@ def mismatch(key: str, expected: int, error: WrongRevision) -> WrongRevision:
     """Rewrite the conflict to name key and revisions."""
     if expected and error.found == 0:
         return WrongRevision(
-            f"`{key}` does not exist; expected revision {expected}",
-            found=0,
-            hint="Write a new key with `kvctl create`",
+            f"`{key}` does not exist; expected revision {expected}", found=0, hint="Write a new key with `kvctl create`"
         )
     if not expected:
         message = f"`{key}` was written before" + (f", last at revision {error.found}" if error.found else "")

@@ -11,13 +11,7 @@ from typing import TypeVar
 
 from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
-from kvctl.pipeline.files.export_manifest import (
-    MANIFEST,
-    Manifest,
-    Part,
-    damaged,
-    decode,
-)
+from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest, Part, damaged, decode
 
 _LARGEST = 64 << 20
 _IN = TypeVar("_IN")
@@ -93,9 +87,7 @@ def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None)
     """Return all differences between an export and its manifest, by file; empty for a complete one."""
     known = {part.name for part in manifest.files}
     extra = [str(path.relative_to(folder)) for path in data_files(folder)]
-    found = [
-        Damage(name, "extra", f"`{name}` does not belong to it") for name in extra if name not in known
-    ]  # fmt: skip
+    found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra if name not in known]
     compared = in_parallel(lambda part: _compared(folder, part, advance), manifest.files)
     return sorted([*found, *(damage for damage in compared if damage)])
 

@@ -41,16 +41,16 @@ _SCHEMAS = {
     "csv": "key string, revision bigint, created string, operation string, value string, encoding string, "
     "ttl double, headers string",
 }
-_CSV = {
-    "header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false",
-}  # fmt: skip
+_CSV = {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 PROBLEM = "_problem"
 """Column that is not written: the reason why its row cannot be written, if known."""
 _BROKEN = "_kvctl_broken"
 _MALFORMED = {
-    "json": "The line is not a JSON object", "csv": "The number of fields differs from the header",
+    "json": "The line is not a JSON object",
+    "csv": "The number of fields differs from the header",
     "tsv": "The number of fields differs from the header",
-}  # fmt: skip
+}
+_NOT_BASE64 = "'The value is not base64'"
 _UNKNOWN_ENCODING = "concat('`', encoding, '` is not an encoding: use utf-8 or base64')"
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 PREFIX = "prefix"
@@ -93,10 +93,11 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
         f"{_BROKEN} is not null": f"'{_MALFORMED[format]}'" if broken else "",
         f"not is_valid_utf8({name})": "'The key is not UTF-8'" if types[key] == "binary" else "",
         "encoding not in ('utf-8', 'base64')": _UNKNOWN_ENCODING if encoded else "",
-        f"encoding = 'base64' and {text} is not null and try_to_binary({text}, 'base64') is null":
-            "'The value is not base64'" if encoded else "",
+        f"encoding = 'base64' and {text} is not null and try_to_binary({text}, 'base64') is null": _NOT_BASE64
+        if encoded
+        else "",
         "ttl is not null and try_cast(ttl as double) is null": _NO_TTL if has_ttl else "",
-    }  # fmt: skip
+    }
     cases = " ".join(f"when {condition} then {problem}" for condition, problem in problems.items() if problem)
     return found.selectExpr(
         f"case when is_valid_utf8({name}) then {name} end as key",

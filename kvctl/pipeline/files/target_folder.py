@@ -20,12 +20,7 @@ from kvctl import atomic_file
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.pipeline.files.export_files import has_manifest
-from kvctl.pipeline.files.export_manifest import (
-    MANIFEST,
-    Manifest,
-    Part,
-    encode,
-)
+from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest, Part, encode
 
 if TYPE_CHECKING:
     from kvctl.pipeline.files.export_writer import WrittenFile

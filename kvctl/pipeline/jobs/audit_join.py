@@ -52,19 +52,7 @@ def put_side_by_side(
 
     With `revisions` these must match, too. With `own`, keys that come from no origin are the replica's own.
     """
-    from pyspark.sql.functions import (
-        coalesce,
-        col,
-        collect_set,
-        count,
-        count_if,
-        crc32,
-        encode,
-        first,
-        lit,
-        max,
-        size,
-    )  # fmt: skip
+    from pyspark.sql.functions import coalesce, col, collect_set, count, count_if, crc32, encode, first, lit, max, size
 
     rows = _replica(spark, replica, origins if own else None, revisions)
     for number, origin in enumerate(origins):

@@ -180,9 +180,10 @@ class PartReading:
         """Return the messages that belong to the result."""
         first, last = self._wanted.first, self._wanted.last
         return [
-            message for message in messages
+            message
+            for message in messages
             if first <= message.sequence <= last and (self._deleted or not is_tombstone(message.header))
-        ]  # fmt: skip
+        ]
 
     def _key(self, subject: bytes) -> str:
         return subject[len(self._cut.prefix.encode()) :].decode(errors="surrogateescape")

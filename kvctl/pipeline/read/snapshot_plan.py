@@ -28,14 +28,7 @@ from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.pushdown import LATEST, Narrowing
-from kvctl.pipeline.read.splits import (
-    Keys,
-    Revisions,
-    cut_by_count,
-    even,
-    probes,
-    runs,
-)
+from kvctl.pipeline.read.splits import Keys, Revisions, cut_by_count, even, probes, runs
 
 Part = Revisions | Keys
 

@@ -22,14 +22,7 @@ from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import stream_position
 from kvctl.pipeline.read.columns import check_schema
-from kvctl.pipeline.read.offsets import (
-    PARTITIONS,
-    Offset,
-    StreamExtent,
-    check,
-    check_same,
-    ranges,
-)
+from kvctl.pipeline.read.offsets import PARTITIONS, Offset, StreamExtent, check, check_same, ranges
 from kvctl.pipeline.read.planner_connection import LastingConnection
 from kvctl.pipeline.read.pushdown import Narrowing
 from kvctl.pipeline.read.snapshot_plan import Cut

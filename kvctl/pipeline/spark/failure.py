@@ -69,12 +69,7 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "Spark ran out of memory",
         "Increase it with `--conf spark.driver.memory=4g`, on a cluster `--conf spark.executor.memory=4g`",
     ),
-    (
-        r"com\.fasterxml\.jackson\.core\.\S*Exception",
-        KvctlError,
-        "A line of a JSON file is not a JSON object",
-        None,
-    ),
+    (r"com\.fasterxml\.jackson\.core\.\S*Exception", KvctlError, "A line of a JSON file is not a JSON object", None),
     (r"No space left on device", KvctlError, "No space is left on the disk", None),
     (
         r"All masters are unresponsive|Failed to connect to master",
@@ -82,8 +77,12 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "The Spark master does not respond",
         "Check that it runs Spark 4.3 and that the URL matches the one on its web page",
     ),
-    (r"Could not parse Master URL|Invalid master URL", UsageError, "Invalid Spark master URL",
-     "Write it like `--master 'local[4]'` or `--master spark://HOST:7077`"),
+    (
+        r"Could not parse Master URL|Invalid master URL",
+        UsageError,
+        "Invalid Spark master URL",
+        "Write it like `--master 'local[4]'` or `--master spark://HOST:7077`",
+    ),
     (
         r"\[(?:DATA_SOURCE_NOT_FOUND|DATA_SOURCE_TABLE_SCHEMA_MISMATCH)\].*nats-kv",
         KvctlError,
@@ -116,7 +115,7 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "Spark's workers run another version of Python",
         "Set PYSPARK_PYTHON to the same version on every machine",
     ),
-)  # fmt: skip
+)
 """Pattern in Spark's output, most specific first -> error, message, hint."""
 
 

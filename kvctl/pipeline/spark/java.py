@@ -109,11 +109,7 @@ def _asked(program: str) -> dict[str, str]:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    names = {
-        "java.home": "JAVA_HOME",
-        "java.version": "JAVA_VERSION",
-        "java.runtime.version": "JAVA_RUNTIME_VERSION",
-    }
+    names = {"java.home": "JAVA_HOME", "java.version": "JAVA_VERSION", "java.runtime.version": "JAVA_RUNTIME_VERSION"}
     pairs = (line.strip().partition(" = ") for line in done.stderr.splitlines())
     return {names[name]: value for name, _, value in pairs if name in names}
 

@@ -11,14 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kvctl.errors import (
-    BucketNotFound,
-    KvctlError,
-    NoResponders,
-    StreamNotFound,
-    UsageError,
-    WrongRevision,
-)
+from kvctl.errors import BucketNotFound, KvctlError, NoResponders, StreamNotFound, UsageError, WrongRevision
 from kvctl.jetstream.publish import PublishWindow, Unmatched
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.leader_state import Current
@@ -28,13 +21,7 @@ from kvctl.kv.load.rows import UNCHECKED_KEY, Row
 from kvctl.kv.load.target import Target
 from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import Chunk
-from kvctl.pipeline.write.decision import (
-    ANOTHER,
-    Decider,
-    Decision,
-    Outcome,
-    WriteMode,
-)
+from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, Outcome, WriteMode
 from kvctl.pipeline.write.resolver import Resolver, named
 from kvctl.pipeline.write.row_ids import DIGITS, RowIds
 

@@ -11,12 +11,7 @@ from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.conditional_write import explained
-from kvctl.pipeline.write.decision import (
-    Asked,
-    Decider,
-    Decision,
-    Outcome,
-)
+from kvctl.pipeline.write.decision import Asked, Decider, Decision, Outcome
 from kvctl.pipeline.write.row_ids import RowIds
 
 OnDecision = Callable[[Row, Decision], object]

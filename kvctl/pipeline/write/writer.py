@@ -23,13 +23,7 @@ from kvctl.pipeline.write.overwrite_bucket import Stage
 from kvctl.pipeline.write.row_ids import job_of, new_job
 from kvctl.pipeline.write.task_registry import begin, forget, release
 from kvctl.pipeline.write.write_summary import Summary, Written
-from kvctl.pipeline.write.write_task import (
-    Attempt,
-    attempted_before,
-    ids_of,
-    partition,
-    write_rows,
-)
+from kvctl.pipeline.write.write_task import Attempt, attempted_before, ids_of, partition, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +55,7 @@ class KvWriter(DataSourceArrowWriter):
         """Run one task."""
         attempt = Attempt(
             job=self._job, partition=partition(), begun=attempted_before(), since=self._since, replay=self._again
-        )  # fmt: skip
+        )
         return run(write_rows(self._options, attempt, iterator, self._stage))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -68,8 +68,7 @@ def prepare(changes: Sequence[Change], space: KeySpace) -> Batch:
     """
     if len(changes) > MAX_BATCH:
         raise UsageError(
-            f"The batch has {len(changes):,} changes, the maximum is {MAX_BATCH:,}",
-            hint="Use several batches",
+            f"The batch has {len(changes):,} changes, the maximum is {MAX_BATCH:,}", hint="Use several batches"
         )
     batch = _encoded(changes, space)
     if len(batch.subjects) < len(changes):

@@ -84,10 +84,7 @@ def _change(reader: Reader, path: Path) -> Change:
     return Insert(key, value, family) if verb == "insert" else Put(key, value, version, family)
 
 
-_KEY = {
-    "key_encoding": Field(ENCODING, "Encoding of the key"),
-    "family": Field(or_null(EXACT_TEXT), "Key family"),
-}
+_KEY = {"key_encoding": Field(ENCODING, "Encoding of the key"), "family": Field(or_null(EXACT_TEXT), "Key family")}
 _VALUE = {
     "value": Field(EXACT_TEXT, "Value", required=True, missing="Use `''` for an empty value"),
     "encoding": Field(ENCODING, "Encoding of the value"),

@@ -28,13 +28,7 @@ from kvctl.topology.discover.inventory import Inventory
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.order import readers_first
 from kvctl.topology.plan.origin_place import Where
-from kvctl.topology.plan.plan import (
-    ABSENT,
-    Action,
-    Change,
-    Plan,
-    fingerprint,
-)
+from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
 
 Apis = Mapping[str, Api]
 Entries = Mapping[str, Mapping[str, str]]

@@ -27,14 +27,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply import arrival
-from kvctl.topology.audit.comparison import (
-    DELETED,
-    ORIGIN,
-    REPLICA,
-    Comparison,
-    Marked,
-    mark,
-)
+from kvctl.topology.audit.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
 from kvctl.topology.audit.confirmation import Feed, Recheck
 from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
@@ -44,12 +37,7 @@ from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.mirror_origin import lineage
 from kvctl.topology.discover.offline import servers, silence
 from kvctl.topology.discover.origin_lookup import Seen, exports_to_see
-from kvctl.topology.discover.replicas import (
-    Replica,
-    origin_api,
-    origin_name,
-    where,
-)
+from kvctl.topology.discover.replicas import Replica, origin_api, origin_name, where
 from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin

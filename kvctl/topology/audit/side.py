@@ -6,14 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from kvctl.errors import (
-    ConsumerNotFound,
-    JetStreamDisabled,
-    KvctlError,
-    NoResponders,
-    PermissionDenied,
-    RequestTimeout,
-)
+from kvctl.errors import ConsumerNotFound, JetStreamDisabled, KvctlError, NoResponders, PermissionDenied, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery

@@ -19,16 +19,7 @@ from kvctl.kv.entry import announced_size
 from kvctl.kv.names import STREAM_PREFIX, matches
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.discover.offline import Clue
-from kvctl.topology.hazards.hazards import (
-    AGE,
-    HISTORY,
-    SIZE,
-    SUBJECTS,
-    Cost,
-    Hazard,
-    looks_at,
-    of_silent,
-)
+from kvctl.topology.hazards.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, Hazard, looks_at, of_silent
 
 SILENCE = 10.0
 """Seconds without a message from an origin, which sends a heartbeat every second, after which it counts as silent."""
@@ -120,10 +111,7 @@ def _unknown(found: Listing, stream: str) -> list[Dependent]:
 
 
 def _readers(
-    infos: Sequence[StreamInfo],
-    known: Mapping[str, StreamConfig],
-    stream: str,
-    silent: Container[str],
+    infos: Sequence[StreamInfo], known: Mapping[str, StreamConfig], stream: str, silent: Container[str]
 ) -> list[Dependent]:
     found: dict[str, Dependent] = {}
     waiting = [stream]

@@ -265,8 +265,7 @@ def _named(origin: Origin, *, exists: bool = True) -> Origin:
     if origin.stream.startswith(STREAM_PREFIX) or not exists:
         return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))
     raise UsageError(
-        f"Cannot tell which bucket `{origin.stream}` replicates",
-        hint=f"Name it: `stream={origin.stream},bucket=NAME`",
+        f"Cannot tell which bucket `{origin.stream}` replicates", hint=f"Name it: `stream={origin.stream},bucket=NAME`"
     )
 
 

@@ -14,12 +14,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.topology.apply import arrival
 from kvctl.topology.apply.arrival import Goal
-from kvctl.topology.discover.completeness import (
-    Reading,
-    lacking,
-    late_start,
-    surplus,
-)
+from kvctl.topology.discover.completeness import Reading, lacking, late_start, surplus
 from kvctl.topology.discover.inventory import Link
 from kvctl.topology.discover.origin_lookup import PATIENCE, Seen
 from kvctl.topology.discover.replicas import origin_api

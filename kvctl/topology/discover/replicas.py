@@ -11,12 +11,7 @@ from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
-from kvctl.topology.discover.inventory import (
-    Inventory,
-    Link,
-    Place,
-    kind_in,
-)
+from kvctl.topology.discover.inventory import Inventory, Link, Place, kind_in
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.model import External
 

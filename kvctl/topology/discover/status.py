@@ -10,18 +10,8 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind, bucket_name
-from kvctl.topology.discover.health import (
-    SECOND_LOOK,
-    Health,
-    ReplicaHealth,
-    check_health,
-)
-from kvctl.topology.discover.inventory import (
-    Inventory,
-    Place,
-    kind_in,
-    survey,
-)
+from kvctl.topology.discover.health import SECOND_LOOK, Health, ReplicaHealth, check_health
+from kvctl.topology.discover.inventory import Inventory, Place, kind_in, survey
 from kvctl.topology.discover.offline import silence
 from kvctl.topology.file.document import Topology
 from kvctl.topology.graph.graph import Node

@@ -13,12 +13,7 @@ from kvctl.errors import RefusedError, UsageError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import parsed_sources
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.config_diff import (
-    UNSET,
-    Difference,
-    differences,
-    shown,
-)
+from kvctl.kv.config_diff import UNSET, Difference, differences, shown
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing

@@ -6,11 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kvctl.topology.graph.graph import (
-    Edge,
-    Graph,
-    Node,
-)
+from kvctl.topology.graph.graph import Edge, Graph, Node
 
 MONO, SANS, BOLD = 0.602, 0.58, 0.68
 """Width of a character, relative to its height."""

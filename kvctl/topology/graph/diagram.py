@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kvctl.topology.graph.graph import (
-    Edge,
-    Graph,
-    Node,
-)
+from kvctl.topology.graph.graph import Edge, Graph, Node
 
 COLORS = {"good": "#1a7f37", "doubtful": "#9a6700", "bad": "#cf222e", "": "#57606a"}
 """Colors of edges, readable on white and on dark pages."""

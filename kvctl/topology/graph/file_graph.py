@@ -7,15 +7,7 @@ from collections.abc import Collection, Iterable
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.file.document import Topology
-from kvctl.topology.graph.graph import (
-    OUTSIDE,
-    Edge,
-    Graph,
-    Node,
-    chosen,
-    node_id,
-    outside,
-)
+from kvctl.topology.graph.graph import OUTSIDE, Edge, Graph, Node, chosen, node_id, outside
 from kvctl.topology.graph.rules import rules_of
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.plan.origin_place import unseen

@@ -11,16 +11,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.discover.health import ReplicaHealth
 from kvctl.topology.discover.inventory import Inventory, Link, Place, kind_in
-from kvctl.topology.graph.graph import (
-    MISSING,
-    Edge,
-    Graph,
-    Node,
-    chosen,
-    node_id,
-    outside,
-    reach,
-)
+from kvctl.topology.graph.graph import MISSING, Edge, Graph, Node, chosen, node_id, outside, reach
 from kvctl.topology.graph.rules import rules_of
 from kvctl.topology.model import External
 

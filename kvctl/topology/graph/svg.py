@@ -21,10 +21,7 @@ from kvctl.topology.graph.box_layout import (
     layout,
 )
 from kvctl.topology.graph.diagram import COLORS
-from kvctl.topology.graph.graph import (
-    Edge,
-    Graph,
-)
+from kvctl.topology.graph.graph import Edge, Graph
 
 _STYLE = """\
   text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; fill: #57606a }

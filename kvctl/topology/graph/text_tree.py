@@ -8,12 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from kvctl.topology.discover.health import Health
-from kvctl.topology.graph.graph import (
-    MISSING,
-    Edge,
-    Graph,
-    Node,
-)
+from kvctl.topology.graph.graph import MISSING, Edge, Graph, Node
 
 Span = tuple[str, str]
 """Text and its style: `bold dim red green yellow`, or empty."""

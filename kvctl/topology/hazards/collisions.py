@@ -10,14 +10,7 @@ from kvctl.jetstream.stream_source import Source
 from kvctl.kv.names import SUBJECT_PREFIX, matches
 from kvctl.phrases import quoted
 from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import (
-    COLLISION,
-    KEY_COLLISION,
-    Landing,
-    name_of,
-    overlaps,
-    whose,
-)
+from kvctl.topology.hazards.replica_hazards import COLLISION, KEY_COLLISION, Landing, name_of, overlaps, whose
 from kvctl.topology.subjects import UnknownTransform
 
 SHOWN = 3

@@ -13,14 +13,7 @@ from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards import cycle, replica_hazards
 from kvctl.topology.hazards.cycle import Node, Reading
-from kvctl.topology.hazards.hazards import (
-    FOREIGN_KIND,
-    LOSSY_EDIT,
-    UNREACHABLE_STREAM,
-    Hazard,
-    of_foreign,
-    of_silent,
-)
+from kvctl.topology.hazards.hazards import FOREIGN_KIND, LOSSY_EDIT, UNREACHABLE_STREAM, Hazard, of_foreign, of_silent
 from kvctl.topology.hazards.replica_hazards import (
     CYCLE,
     MISSING_ORIGIN,

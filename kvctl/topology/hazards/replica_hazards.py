@@ -12,12 +12,7 @@ from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import Source, SourceConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.topology.hazards.hazards import (
-    FOREIGN_KIND,
-    UNREACHABLE_STREAM,
-    Hazard,
-    of_foreign,
-)
+from kvctl.topology.hazards.hazards import FOREIGN_KIND, UNREACHABLE_STREAM, Hazard, of_foreign
 from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse
 from kvctl.units import duration_from_ns, format_duration, format_size
 

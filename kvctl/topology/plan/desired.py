@@ -20,13 +20,7 @@ from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Aggregate, Mirror
 from kvctl.topology.plan.origin_place import Located, Locator, Where
-from kvctl.topology.source import (
-    added,
-    leaving,
-    removed,
-    same_mirror,
-    source_key,
-)
+from kvctl.topology.source import added, leaving, removed, same_mirror, source_key
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
 """Settings that replicas inherit from their origins, with the file's field for each."""

@@ -18,15 +18,7 @@ from kvctl.topology.model import Origin
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.order import ordered
 from kvctl.topology.plan.origin_place import Locator, Looked, Where
-from kvctl.topology.plan.plan import (
-    Action,
-    Change,
-    Comparison,
-    Plan,
-    compare,
-    deletions,
-    fingerprint,
-)
+from kvctl.topology.plan.plan import Action, Change, Comparison, Plan, compare, deletions, fingerprint
 
 MAX_CONCURRENT_CHANGES = 16
 """Changes whose cost is measured concurrently."""

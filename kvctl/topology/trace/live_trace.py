@@ -89,8 +89,7 @@ async def _answers(api: Api) -> bool:
 def _without_contexts(graph: Graph, domains: set[str]) -> Graph:
     """Return the graph with the nodes of these domains, which are not contexts of the user."""
     return replace(
-        graph,
-        nodes=tuple(replace(node, context=None) if node.context in domains else node for node in graph.nodes),
+        graph, nodes=tuple(replace(node, context=None) if node.context in domains else node for node in graph.nodes)
     )
 
 

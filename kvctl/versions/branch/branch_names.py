@@ -6,24 +6,12 @@ from collections.abc import Sequence
 
 from kvctl.errors import ConflictError
 from kvctl.versions import refs
-from kvctl.versions.branch import (
-    branch_state,
-    dropped_epochs,
-    sealed_epochs,
-    staging,
-)
+from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
 from kvctl.versions.branch.branch_state import GUARDS
 from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import Head, Staging, record_key
 from kvctl.versions.refs import HEADS, TAGS, RefNotFound
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    Change,
-    Condition,
-    EntryNotFound,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, EntryNotFound, PredicateFailed, Store
 
 
 class RefExists(ConflictError, kind="ref-exists"):

@@ -19,14 +19,7 @@ from kvctl.versions import refs
 from kvctl.versions.branch import staging
 from kvctl.versions.branch.staging import STAGING, StagingRecord
 from kvctl.versions.model import Head, Staging, record_key
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Found,
-    Predicate,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import Change, Condition, Found, Predicate, PredicateFailed, Store
 from kvctl.versions.tree.chunks import understood
 
 GUARDS = b"guards"

@@ -10,13 +10,7 @@ from kvctl.versions.branch import branch_state, staging
 from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.model import encode_staged
 from kvctl.versions.ref_reader import KeyState
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Predicate,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import Change, Condition, Predicate, PredicateFailed, Store
 from kvctl.versions.tree.chunks import object_id
 from kvctl.versions.tree.objects import Objects
 

@@ -14,13 +14,7 @@ from contextlib import suppress
 from kvctl.errors import ConflictError
 from kvctl.versions.branch.staging import STAGING, partition_of
 from kvctl.versions.model import Staging
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    EntryNotFound,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import Change, Condition, EntryNotFound, PredicateFailed, Store
 
 DROPPED = b"dropped"
 """Partition of the list."""

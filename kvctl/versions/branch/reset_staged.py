@@ -73,9 +73,7 @@ async def _delete(store: Store, state: BranchState, keys: set[bytes]) -> bool:
     held = state.held.staging
     changes = [Change(staging.partition_of(held.epoch), key, None) for key in sorted(keys)]
     try:
-        await store.write(
-            [state.staging_unchanged], [*changes, Change(STAGING, state.branch.encode(), held.encode())]
-        )  # fmt: skip
+        await store.write([state.staging_unchanged], [*changes, Change(STAGING, state.branch.encode(), held.encode())])
     except PredicateFailed:
         return False
     return True

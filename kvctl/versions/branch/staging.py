@@ -15,15 +15,7 @@ from operator import itemgetter
 from kvctl.errors import ConflictError
 from kvctl.versions.model import Staging, decode_staged, record_key
 from kvctl.versions.refs import BranchNotFound
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    Condition,
-    EntryNotFound,
-    Found,
-    Predicate,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import ABSENT, Condition, EntryNotFound, Found, Predicate, PredicateFailed, Store
 
 STAGING = b"staging"
 """Partition of the staging records, one per branch."""

@@ -12,13 +12,7 @@ from kvctl.errors import UsageError
 from kvctl.versions.branch import staging
 from kvctl.versions.branch.staging import STAGING, StagingRecord
 from kvctl.versions.model import encode_staged
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Predicate,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import Change, Condition, Predicate, PredicateFailed, Store
 
 RECENT_KEYS = 16
 """Number of keys that a session remembers of what it staged."""
@@ -85,9 +79,7 @@ class Writer:
         """Return the epoch that this session staged changes into last; None if unknown."""
         return self._epochs.get(branch)
 
-    async def _staged(
-        self, branch: str, keys: Iterable[bytes], write: Callable[[WrittenEpoch], Awaitable[T]]
-    ) -> T:  # fmt: skip
+    async def _staged(self, branch: str, keys: Iterable[bytes], write: Callable[[WrittenEpoch], Awaitable[T]]) -> T:
         epoch = self._epochs.get(branch)
         for attempt in range(staging.MAX_ATTEMPTS):
             if epoch is None:

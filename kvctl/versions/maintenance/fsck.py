@@ -83,9 +83,7 @@ async def _broken(store: Store, leads: dict[str, str]) -> AsyncIterator[Flaw]:
             if root is None:
                 text = f"Commit `{commit_found.id}` needs object `{commit_found.root}`, which is missing"
                 yield Flaw(Kind.MISSING_OBJECT, text)
-        leads = {
-            f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked
-        }  # fmt: skip
+        leads = {f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked}
 
 
 def _lost(loss: Loss) -> Flaw:
@@ -100,8 +98,9 @@ async def _without_staging(store: Store, branches: Sequence[str]) -> list[Flaw]:
     held = await store.get_many([(STAGING, name.encode()) for name in branches])
     return [
         Flaw(Kind.MISSING_STAGING, f"Branch `{name}` has no staging record")
-        for name, item in zip(branches, held, strict=True) if item is None
-    ]  # fmt: skip
+        for name, item in zip(branches, held, strict=True)
+        if item is None
+    ]
 
 
 async def _orphaned(store: Store) -> list[str]:

@@ -16,13 +16,7 @@ from kvctl.versions.branch import branch_state, dropped_epochs, staging
 from kvctl.versions.branch.branch_state import COLLECTION, Collection, CollectionRecord
 from kvctl.versions.model import Commit, Head, apart_id, inline_value
 from kvctl.versions.refs import COMMITS, HEADS, TAGS
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Predicate,
-    PredicateFailed,
-    Store,
-)
+from kvctl.versions.store.protocol import Change, Condition, Predicate, PredicateFailed, Store
 from kvctl.versions.tree.chunks import Chunk
 from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
 from kvctl.versions.tree.tree import Reading

@@ -222,7 +222,7 @@ class BucketStore:
         return [
             ABSENT if value is None else self.predicate(place, revisions[place])
             for place, value in pending.changes.items()
-        ]  # fmt: skip
+        ]
 
     async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> Predicate:
         """See `Store.put_while`: one message on one replica, a share of a batch on several."""

@@ -40,7 +40,7 @@ class BucketEntries:
 
     def __init__(
         self, store: BucketStore, head: str, partition: bytes, start: bytes, batch: int, values: bool, beside: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._head = head
         """Prefix of the partition's keys."""

@@ -9,12 +9,7 @@ from contextlib import aclosing, suppress
 from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import (
-    DirectRequest,
-    NotUnderstood,
-    StoredMessage,
-    TooManySubjects,
-)
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 from kvctl.jetstream.direct.multi_get import pages
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
 from kvctl.jetstream.direct.per_subject import last_of_each

@@ -5,12 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from kvctl.kv.ordered_token import token, untoken
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    EXISTS,
-    Predicate,
-    PredicateFailed,
-)
+from kvctl.versions.store.protocol import ABSENT, EXISTS, Predicate, PredicateFailed
 
 
 @lru_cache(maxsize=1024)

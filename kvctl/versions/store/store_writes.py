@@ -6,32 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kvctl.errors import (
-    ConditionsFailed,
-    NoResponders,
-    NoServer,
-    ServerError,
-    UsageError,
-    WrongRevision,
-)
+from kvctl.errors import ConditionsFailed, NoResponders, NoServer, ServerError, UsageError, WrongRevision
 from kvctl.jetstream.publish import Busy, publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.transaction.transaction import Failure, Transaction
 from kvctl.kv.write import conditional_write, outcome
 from kvctl.kv.write import identity as identities
-from kvctl.versions.store.group_commit import (
-    GroupCommit,
-    PendingWrite,
-    Revisions,
-    UnmetConditions,
-)
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    EXISTS,
-    Predicate,
-    PredicateFailed,
-)
+from kvctl.versions.store.group_commit import GroupCommit, PendingWrite, Revisions, UnmetConditions
+from kvctl.versions.store.protocol import ABSENT, EXISTS, Predicate, PredicateFailed
 from kvctl.versions.store.store_subjects import expected_revision, is_read_token
 
 MARKER_TTL = timedelta(hours=1)

@@ -17,13 +17,7 @@ from kvctl.kv.read.watch import Watcher
 from kvctl.versions.commits import CommitInfo
 from kvctl.versions.model import INLINE, Commit, leaf_value
 from kvctl.versions.repository import Repository
-from kvctl.versions.transfer.record_bucket import (
-    PART_BYTES,
-    PART_ENTRIES,
-    LargeValues,
-    check_entry,
-    record_stored,
-)
+from kvctl.versions.transfer.record_bucket import PART_BYTES, PART_ENTRIES, LargeValues, check_entry, record_stored
 from kvctl.versions.tree.chunks import Pair
 
 CATCH_UP_DEADLINE_S = 60.0

@@ -286,6 +286,5 @@ class _Each:
         if not self._result.done:
             return error
         return PartlyDone(
-            f"Stopped after {self._result.done} of {total} keys: {error.message}",
-            hint="Run it again to complete it",
+            f"Stopped after {self._result.done} of {total} keys: {error.message}", hint="Run it again to complete it"
         )

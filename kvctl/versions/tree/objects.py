@@ -13,12 +13,7 @@ from kvctl.errors import KvctlError
 from kvctl.versions.model import apart_id, inline_value
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import Chunk
-from kvctl.versions.tree.tree import (
-    Made,
-    Reading,
-    Tree,
-    child_of,
-)
+from kvctl.versions.tree.tree import Made, Reading, Tree, child_of
 from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, Edit, read_for, update
 
 OBJECTS = b"objects"

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from kvctl.versions.tree.chunks import (
-    EMPTY,
-    Chunk,
-    Pair,
-    chunks_of,
-    object_id,
-)
+from kvctl.versions.tree.chunks import EMPTY, Chunk, Pair, chunks_of, object_id
 
 Objects = dict[bytes, bytes]
 """Bytes of chunks by their ids."""

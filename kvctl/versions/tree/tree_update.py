@@ -11,21 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kvctl.versions.tree.chunks import (
-    Chunk,
-    Chunker,
-    Pair,
-    chunks_of,
-    overwritten,
-)
-from kvctl.versions.tree.tree import (
-    Made,
-    Reading,
-    Tree,
-    build,
-    child_of,
-    spread,
-)
+from kvctl.versions.tree.chunks import Chunk, Chunker, Pair, chunks_of, overwritten
+from kvctl.versions.tree.tree import Made, Reading, Tree, build, child_of, spread
 
 Edit = tuple[bytes, bytes | None]
 """Key and its new value; None removes it."""

@@ -1,13 +1,13 @@
 """No argument or option of any command becomes a command on the wire."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.main import root
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from tests.cli.conftest import run_process
 from tests.support.raw import RawClient
 from tests.support.wiretap import recording
@@ -46,7 +46,7 @@ def lines(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.guarantee("commands-8", by="property")
 @pytest.mark.oracle
-def test_no_command_line_becomes_a_command(own_server: Server, seed: int, steps: Callable[[int], int]) -> None:
+def test_no_command_line_becomes_a_command(own_server, seed, steps):
     chance = random.Random(seed)
     tried = [line for text in NASTY for line in lines(text)]
     assert len(tried) > 5000
@@ -79,7 +79,7 @@ def test_no_command_line_becomes_a_command(own_server: Server, seed: int, steps:
     ],
     ids=" ".join,
 )
-def test_a_name_that_is_none_exits_2_and_sends_nothing_of_it(own_stream: str, line: list[str], text: str) -> None:
+def test_a_name_that_is_none_exits_2_and_sends_nothing_of_it(own_stream, line, text):
     result = run_process(*(word.replace("TEXT", text) for word in line), env={"NATS_URL": own_stream}, timeout=30)
     assert result.exit_code == 2, result.err
     assert result.err.count("\nerror:") == 0
@@ -88,7 +88,7 @@ def test_a_name_that_is_none_exits_2_and_sends_nothing_of_it(own_stream: str, li
 
 
 @pytest.fixture(scope="module")
-def own_stream() -> Iterator[str]:
+def own_stream():
     """The URL of a server with stream S, which fails where somebody publishes to `evil`."""
     with run_server() as server, RawClient(server.url) as raw, RawClient(server.url) as watching:
         raw.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})

@@ -9,9 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +17,8 @@ from kvctl.cli.app.completion import SCRIPTS
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk
 from kvctl.cli.safety_checks import CHECKS
-from kvctl.server import Server
-from tests.cli.conftest import Run, run_process
+from tests.cli.conftest import run_process
 from tests.support.patience import quickest
-from tests.support.raw import RawClient
 
 KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]
 
@@ -50,7 +46,7 @@ sys.exit(main())
 
 
 @pytest.fixture
-def offered(run: Run) -> Callable[..., list[str]]:
+def offered(run):
     """Return the candidates of `kvctl __complete` for the last word of a line."""
 
     def complete(*words: str) -> list[str]:
@@ -62,7 +58,7 @@ def offered(run: Run) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def bucket(server: Server, raw: RawClient, unique: Callable[..., str]) -> str:
+def bucket(server, raw, unique):
     """A bucket with KEYS."""
     name = unique("COMPLETE")
     raw.create_bucket(name)
@@ -72,7 +68,7 @@ def bucket(server: Server, raw: RawClient, unique: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> dict[str, str]:
+def program(tmp_path):
     """An environment in which `kvctl` is a program, and the scripts of the shells are files in $SCRIPTS."""
     (tmp_path / "kvctl").write_text(f"#!{sys.executable}\n{PATIENT}")
     (tmp_path / "kvctl").chmod(0o755)
@@ -83,41 +79,41 @@ def program(tmp_path: Path) -> dict[str, str]:
 
 
 class TestWords:
-    def test_commands_with_their_summaries(self, run: Run) -> None:
+    def test_commands_with_their_summaries(self, run):
         assert run("__complete", "--", "buck").out == "bucket\tCreate, inspect, change and move buckets\n"
 
-    def test_commands_of_groups(self, offered: Callable[..., list[str]]) -> None:
+    def test_commands_of_groups(self, offered):
         assert "ls" in offered("bucket", "")
         assert offered("-q", "bucket", "-s", "nats://x:1", "l") == ["ls"]
 
-    def test_groups_by_their_aliases(self, offered: Callable[..., list[str]]) -> None:
+    def test_groups_by_their_aliases(self, offered):
         assert "--history" in offered("bucket", "create", "--h")
 
-    def test_hidden_commands_are_not_offered(self, offered: Callable[..., list[str]]) -> None:
+    def test_hidden_commands_are_not_offered(self, offered):
         assert "__complete" not in offered("")
         assert offered("__") == []
 
-    def test_options_own_ones_first(self, offered: Callable[..., list[str]]) -> None:
+    def test_options_own_ones_first(self, offered):
         found = offered("bucket", "add", "B", "--")
         assert found.index("--history") < found.index("--context")
         assert "--js-domain" not in found
 
     @pytest.mark.parametrize("words", [("-o", "nd"), ("bucket", "ls", "--output", "nd")], ids=" ".join)
-    def test_values_of_options(self, offered: Callable[..., list[str]], words: tuple[str, ...]) -> None:
+    def test_values_of_options(self, offered, words):
         assert offered(*words) == ["ndjson"]
 
-    def test_values_after_an_equals_sign(self, offered: Callable[..., list[str]]) -> None:
+    def test_values_after_an_equals_sign(self, offered):
         assert offered("--output=nd") == ["--output=ndjson"]
 
-    def test_files(self, offered: Callable[..., list[str]], run: Run) -> None:
+    def test_files(self, offered, run):
         assert run("__complete", "--", "--creds", "").out.startswith("\tfiles")
         assert run("__complete", "--", "--tls-ca=x").out.startswith("\tfiles")
 
-    def test_topics_and_commands_of_help(self, offered: Callable[..., list[str]]) -> None:
+    def test_topics_and_commands_of_help(self, offered):
         assert {"exit-codes", "edit"} <= set(offered("help", "e"))
         assert offered("help", "bucket", "l") == ["ls"]
 
-    def test_nonsense_offers_nothing(self, offered: Callable[..., list[str]]) -> None:
+    def test_nonsense_offers_nothing(self, offered):
         assert offered("nonsense", "more", "") == []
         assert offered("completion", "bash", "more", "") == []
         assert offered("--output=") == [
@@ -128,7 +124,7 @@ class TestWords:
 class TestKinds:
     """Names that fit the command, with descriptions."""
 
-    def test_every_command_with_force_has_its_safety_checks(self) -> None:
+    def test_every_command_with_force_has_its_safety_checks(self):
         forcing = {
             ctx.command_path.removeprefix("kvctl ")
             for ctx, found in walk(root())
@@ -140,18 +136,16 @@ class TestKinds:
         assert all(CHECKS[name] == CHECKS[f"bucket {name.split()[1]}"] for name in delegated)
 
     @pytest.mark.parametrize("line", FORCED)
-    def test_safety_checks_are_those_of_the_command(self, run: Run, line: str) -> None:
+    def test_safety_checks_are_those_of_the_command(self, run, line):
         refused = run(*line.split(), *FORCED[line].split(), "--force", "none", "-s", "nats://127.0.0.1:1")
         assert refused.exit_code == 2
         assert tuple(re.findall(r"`([a-z-]+)`", refused.err.partition("hint: ")[2])) == CHECKS[line]
 
-    def test_safety_checks_are_offered(self, offered: Callable[..., list[str]]) -> None:
+    def test_safety_checks_are_offered(self, offered):
         assert offered("mirror", "create", "M", "--force", "short") == ["shorter-history", "shorter-ttl"]
         assert offered("bucket", "rm", "B", "--force=") == ["--force=unreachable-stream"]
 
-    def test_replicas_are_offered_to_their_commands(
-        self, run: Run, offered: Callable[..., list[str]], server: Server, bucket: str
-    ) -> None:
+    def test_replicas_are_offered_to_their_commands(self, run, offered, server, bucket):
         at, mirror, aggregate = ("-s", server.url), f"{bucket}_M", f"{bucket}_A"
         assert run("mirror", "create", mirror, "--origin", bucket, *at).exit_code == 0
         assert run("aggregate", "create", aggregate, "--origin", bucket, *at).exit_code == 0
@@ -160,9 +154,7 @@ class TestKinds:
         described = run("__complete", "--", *at, "bucket", "show", bucket).out
         assert set(described.split("\n")) == {f"{bucket}\tbucket", f"{mirror}\tmirror", f"{aggregate}\taggregate", ""}
 
-    def test_revisions_of_a_key_latest_first(
-        self, run: Run, offered: Callable[..., list[str]], server: Server, raw: RawClient, unique: Callable[..., str]
-    ) -> None:
+    def test_revisions_of_a_key_latest_first(self, run, offered, server, raw, unique):
         name = unique("REVISIONS")
         raw.create_bucket(name, max_msgs_per_subject=3)
         for value in (b"1", b"2"):
@@ -171,16 +163,14 @@ class TestKinds:
         assert offered("-s", server.url, "get", name, "k", "--revision", "1") == ["1"]
         assert "\tPUT 20" in run("__complete", "--", "-s", server.url, "revert", name, "k", "").out
 
-    def test_keys_of_a_table(
-        self, run: Run, offered: Callable[..., list[str]], server: Server, unique: Callable[..., str]
-    ) -> None:
+    def test_keys_of_a_table(self, run, offered, server, unique):
         name, at = unique("T"), ("-s", server.url)
         assert run("table", "create", name, "--partitions", "2", *at).exit_code == 0
         for key in ("alice", "alan", "bob"):
             assert run("table", "put", name, key, "v", *at).exit_code == 0
         assert sorted(offered(*at, "table", "get", name, "al")) == ["alan", "alice"]
 
-    def test_clusters_that_are_seen(self, offered: Callable[..., list[str]], cluster: Any) -> None:
+    def test_clusters_that_are_seen(self, offered, cluster):
         url = next(iter(cluster.servers.values())).url
         assert run_process("bucket", "add", "PLACED", "-s", url).exit_code in (0, 4)
         (found,) = offered("-s", url, "bucket", "add", "B", "--cluster", "")
@@ -189,7 +179,7 @@ class TestKinds:
 
 
 class TestNames:
-    def test_contexts(self, offered: Callable[..., list[str]], home: Path) -> None:
+    def test_contexts(self, offered, home):
         directory = home / ".config" / "nats" / "context"
         directory.mkdir(parents=True)
         for name in ("prod", "proto", "test", "bad name"):
@@ -198,11 +188,11 @@ class TestNames:
         assert offered("--context=t") == ["--context=test"]
         assert offered("context", "select", "") == ["prod", "proto", "test"]
 
-    def test_buckets(self, offered: Callable[..., list[str]], server: Server, bucket: str) -> None:
+    def test_buckets(self, offered, server, bucket):
         assert offered("-s", server.url, "get", bucket[:-1]).count(bucket) == 1
         assert offered("bucket", "show", "--server", server.url, bucket) == [bucket]
 
-    def test_keys_a_token_at_a_time(self, offered: Callable[..., list[str]], server: Server, bucket: str) -> None:
+    def test_keys_a_token_at_a_time(self, offered, server, bucket):
         at = ("-s", server.url, "get", bucket)
         assert sorted(offered(*at, "")) == ["app.", "apple", "k=v.", "solo"]
         assert sorted(offered(*at, "app")) == ["app.", "apple"]
@@ -210,25 +200,21 @@ class TestNames:
         assert sorted(offered(*at, "app.db.u")) == ["app.db.user"]
         assert sorted(offered(*at, "solo", "k=")) == ["k=v."]
 
-    def test_what_a_shell_could_run_is_not_offered(
-        self, offered: Callable[..., list[str]], server: Server, raw: RawClient, bucket: str
-    ) -> None:
+    def test_what_a_shell_could_run_is_not_offered(self, offered, server, raw, bucket):
         for key in ("evil$(id)", "evil;id", "evil`id`", "evil\x1b[2J", "evil'"):
             raw.put(bucket, key, b"x")
         raw.put(bucket, "evil-but-legal", b"x")
         assert offered("-s", server.url, "get", bucket, "evil") == ["evil-but-legal"]
 
-    def test_of_a_server_by_environment(
-        self, offered: Callable[..., list[str]], server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_a_server_by_environment(self, offered, server, bucket, monkeypatch):
         monkeypatch.setenv("NATS_URL", server.url)
         assert offered("get", bucket, "sol") == ["solo"]
 
-    def test_none_without_a_server(self, offered: Callable[..., list[str]]) -> None:
+    def test_none_without_a_server(self, offered):
         assert offered("-s", "nats://127.0.0.1:1", "get", "") == []
         assert offered("--context", "missing", "get", "") == []
 
-    async def test_a_server_that_says_nothing_costs_a_second(self) -> None:
+    async def test_a_server_that_says_nothing_costs_a_second(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
             words = ("__complete", "--", "-s", url, "--timeout", "300s", "get", "")
@@ -242,7 +228,7 @@ class TestNames:
 
 
 class TestBash:
-    def test_interactively(self, program: dict[str, str], server: Server, bucket: str) -> None:
+    def test_interactively(self, program, server, bucket):
         typed = [f"kvctl -s {server.url} get {bucket} k=v.\t", "x\n"]
         with Shell(["bash", "--norc", "-i"], program) as shell:
             shell.say(
@@ -252,7 +238,7 @@ class TestBash:
             shell.say(typed[0], until="k=v.", pause=True)
             assert f"GOT -s {server.url} get {bucket} k=v.x" in shell.say(typed[1], until="GOT")
 
-    def test_refs(self, program: dict[str, str], server: Server, run: Run, unique: Callable[..., str]) -> None:
+    def test_refs(self, program, server, run, unique):
         name, env = unique("COMPLETE"), {**program, "NATS_URL": server.url}
         assert run("repo", "init", name, "-s", server.url).exit_code == 0
         for _ in range(10):  # a busy server may not answer in time
@@ -271,22 +257,22 @@ class TestBash:
             ("kvctl nonsense ", ["kvctl", "nonsense", ""], ""),
         ],
     )
-    def test_words(self, program: dict[str, str], line: str, words: list[str], expected: str) -> None:
+    def test_words(self, program, line, words, expected):
         assert _bash(program, line, words) == expected
 
-    def test_live_keys_that_hold_equals_signs(self, program: dict[str, str], server: Server, bucket: str) -> None:
+    def test_live_keys_that_hold_equals_signs(self, program, server, bucket):
         scheme, _, host = server.url.partition(":")
         host, _, port = host.partition(":")
         words = ["kvctl", "-s", scheme, ":", host, ":", port, "get", bucket, "k", "=", "v."]
         assert _bash(program, f"kvctl -s {server.url} get {bucket} k=v.", words) == "v.x v.y"
 
-    def test_in_the_middle_of_a_line(self, program: dict[str, str]) -> None:
+    def test_in_the_middle_of_a_line(self, program):
         assert _bash(program, "kvctl buc", ["kvctl", "bucket"], rest="ket ls") == "bucket"
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
 class TestZsh:
-    def test_interactively(self, program: dict[str, str], server: Server, bucket: str) -> None:
+    def test_interactively(self, program, server, bucket):
         with Shell(["zsh", "-f", "-i"], program) as shell:
             shell.say(
                 "PS1='> '; fpath=($SCRIPTS $fpath); autoload -U compinit; compinit -u -D; echo READY\n",
@@ -295,7 +281,7 @@ class TestZsh:
             shell.say(f"kvctl -s {server.url} get {bucket} sol\t", until="solo ", pause=True)
             assert b"x" in shell.say("\n", until="x").encode()
 
-    def test_script_is_valid(self, program: dict[str, str]) -> None:
+    def test_script_is_valid(self, program):
         assert subprocess.run(["zsh", "-n", f"{program['SCRIPTS']}/_kvctl"], capture_output=True).stderr == b""
 
 
@@ -311,24 +297,24 @@ class TestFish:
             ("kvctl --creds=/etc/host", ["--creds=/etc/hosts"]),
         ],
     )
-    def test_words(self, program: dict[str, str], line: str, expected: list[str]) -> None:
+    def test_words(self, program, line, expected):
         found = _fish(program, line)
         assert [text for text in found if text in expected] == expected
 
-    def test_live_keys(self, program: dict[str, str], server: Server, bucket: str) -> None:
+    def test_live_keys(self, program, server, bucket):
         assert sorted(_fish(program, f"kvctl -s {server.url} get {bucket} k=v.")) == ["k=v.x", "k=v.y"]
         assert "app." in _fish(program, f"kvctl -s {server.url} get {bucket} ")
 
 
 class TestScripts:
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-    def test_are_printed(self, run: Run, shell: str) -> None:
+    def test_are_printed(self, run, shell):
         assert run("completion", shell).out == SCRIPTS[shell]
 
-    def test_of_other_shells_are_refused(self, run: Run, snapshot: Any) -> None:
+    def test_of_other_shells_are_refused(self, run, snapshot):
         assert run("completion", "tcsh") == snapshot
 
-    def test_work_with_the_oldest_bash(self) -> None:
+    def test_work_with_the_oldest_bash(self):
         """macOS has 3.2: without mapfile, negative subscripts and compopt."""
         assert "mapfile" not in SCRIPTS["bash"]
         assert "[-1]" not in SCRIPTS["bash"]

@@ -6,8 +6,6 @@ import pytest
 
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk
-from kvctl.server import Server
-from tests.cli.conftest import Run
 
 DELETIONS = {
     "bucket delete": ["NOPE"], "mirror delete": ["NOPE"], "aggregate delete": ["NOPE"], "stream delete": ["NOPE"],
@@ -19,13 +17,13 @@ KEYS = {"delete"}
 """The deletion of keys has tests of its own."""
 
 
-def test_every_deletion_is_covered() -> None:
+def test_every_deletion_is_covered():
     found = {ctx.command_path.removeprefix("kvctl ") for ctx, _ in walk(root())}
     assert {name for name in found if name.split()[-1] == "delete"} == DELETIONS.keys() | KEYS
 
 
 @pytest.mark.parametrize("line", DELETIONS)
-def test_delete_of_what_is_missing_exits_3_or_is_ignored(run: Run, server: Server, line: str) -> None:
+def test_delete_of_what_is_missing_exits_3_or_is_ignored(run, server, line):
     args = (*line.split(), *DELETIONS[line], "--yes", "-s", server.url)
     assert run(*args).exit_code == 3
     ignored = run(*args, "--ignore-missing")
@@ -35,11 +33,11 @@ def test_delete_of_what_is_missing_exits_3_or_is_ignored(run: Run, server: Serve
     assert "does not exist" in run(*args, "--ignore-missing", tty=True).err
 
 
-def test_missing_context_of_the_connection_is_never_ignored(run: Run) -> None:
+def test_missing_context_of_the_connection_is_never_ignored(run):
     assert run("bucket", "delete", "NOPE", "--yes", "--ignore-missing", "--context", "nowhere").exit_code == 3
 
 
-def test_delete_with_ignore_missing_deletes_what_exists(run: Run, server: Server, bucket_name: str) -> None:
+def test_delete_with_ignore_missing_deletes_what_exists(run, server, bucket_name):
     where = ("-s", server.url)
     assert run("bucket", "add", bucket_name, *where).exit_code == 0
     args = ("bucket", "delete", bucket_name, "--ignore-missing", *where)

@@ -2,14 +2,11 @@
 
 import json
 import signal
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Result, Run
-from tests.cli.keyed import Keyed
+from tests.cli.conftest import Result
 
 
 def documents(result: Result) -> list[dict[str, Any]]:
@@ -18,7 +15,7 @@ def documents(result: Result) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("format", ["json", "ndjson"])
-def test_error_of_a_command_is_one_document_on_stderr(keyed: Keyed, format: str) -> None:
+def test_error_of_a_command_is_one_document_on_stderr(keyed, format):
     result = keyed("get", "B", "nothing", "-o", format)
     (found,) = documents(result)
     assert (result.exit_code, result.stdout) == (3, b"")
@@ -30,7 +27,7 @@ def test_error_of_a_command_is_one_document_on_stderr(keyed: Keyed, format: str)
     assert keyed("get", "B", "nothing", "-o", "yaml").err.startswith("error: ")
 
 
-def test_hint_of_an_error_without_one_is_null(keyed: Keyed) -> None:
+def test_hint_of_an_error_without_one_is_null(keyed):
     (found,) = documents(keyed("get", "B", "k", "--revision", "1", "--as-of", "1", "-o", "json"))
     assert found["error"]["hint"] is None
 
@@ -49,19 +46,19 @@ def test_hint_of_an_error_without_one_is_null(keyed: Keyed) -> None:
         ("history", "B", "--limit", "many", "-o", "json"),
     ],
 )
-def test_error_of_a_command_line_is_a_document_wherever_the_format_stands(run: Run, line: tuple[str, ...]) -> None:
+def test_error_of_a_command_line_is_a_document_wherever_the_format_stands(run, line):
     result = run(*line)
     (found,) = documents(result)
     assert (result.exit_code, result.stdout) == (2, b"")
     assert (found["error"]["code"], found["error"]["kind"]) == (2, "usage")
 
 
-def test_format_of_a_program_after_the_dashes_is_not_that_of_errors(keyed: Keyed) -> None:
+def test_format_of_a_program_after_the_dashes_is_not_that_of_errors(keyed):
     result = keyed("lock", "B", "..", "--", "program", "-o", "json")
     assert (result.exit_code, result.err[:7]) == (2, "error: ")
 
 
-def test_warnings_are_documents_before_the_error(keyed: Keyed) -> None:
+def test_warnings_are_documents_before_the_error(keyed):
     rows = b'{"key": "a", "value": "1"}\n{"key": "a..b", "value": "1"}\n'
     result = keyed("load", "B", "-", "-o", "json", stdin=rows)
     warning, error = documents(result)
@@ -70,7 +67,7 @@ def test_warnings_are_documents_before_the_error(keyed: Keyed) -> None:
     assert error["error"]["kind"] == "partly-done"
 
 
-def test_notes_for_people_are_left_out_of_documents(keyed: Keyed) -> None:
+def test_notes_for_people_are_left_out_of_documents(keyed):
     command = ("bucket", "add", f"{keyed.name}_NOTED")
     keyed(*command)
     assert "already exists" in keyed(*command).err
@@ -78,14 +75,14 @@ def test_notes_for_people_are_left_out_of_documents(keyed: Keyed) -> None:
     assert (json.loads(again.out)["changed"], again.err) == (False, "")
 
 
-def test_error_on_a_terminal_is_escaped_in_its_document(keyed: Keyed) -> None:
+def test_error_on_a_terminal_is_escaped_in_its_document(keyed):
     result = keyed("get", "B", "k\u202ek", "-o", "json", tty=True)
     (found,) = documents(result)
     assert "\u202e" not in result.err
     assert found["error"]["kind"] in ("usage", "key-not-found")
 
 
-def test_interrupted_command_prints_no_document(keyed: Keyed, start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
+def test_interrupted_command_prints_no_document(keyed, start):
     keyed.put("a")
     process = start("watch", keyed.name, "-o", "json", env=keyed.env())
     assert process.stdout is not None

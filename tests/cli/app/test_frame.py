@@ -27,13 +27,13 @@ ANYWHERE = [("-o", "json", "thing", "ls"), ("thing", "-o", "json", "ls"), ("thin
 
 
 @pytest.fixture
-def demo() -> Run:
+def demo():
     """Runs a command of tests/cli/demo.py."""
     return partial(run_process, command=DEMO)
 
 
 @pytest.fixture
-def begin() -> Any:
+def begin():
     """Starts a command of tests/cli/demo.py, with pipes; killed when the test ends."""
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -58,62 +58,62 @@ def shown(demo: Run, *args: str) -> Any:
 
 
 class TestHelp:
-    def test_without_a_command_it_goes_to_stderr_with_exit_2(self, run: Run) -> None:
+    def test_without_a_command_it_goes_to_stderr_with_exit_2(self, run):
         result = run()
         assert (result.exit_code, result.out) == (2, "")
         assert result.err == run("help").out
 
-    def test_without_a_command_it_fits_a_screen_and_names_all_commands_and_topics(self, run: Run) -> None:
+    def test_without_a_command_it_fits_a_screen_and_names_all_commands_and_topics(self, run):
         lines = run(env={"COLUMNS": "80"}).err.splitlines()
         assert len(lines) <= 45
         assert max(map(len, lines)) <= 80
         assert {*root().list_commands(None), *topics.titles(), "options"} <= set(" ".join(lines).split())
 
-    def test_of_shared_options(self, run: Run) -> None:
+    def test_of_shared_options(self, run):
         assert run("help", "options").out.strip() in run("--help").out
 
-    def test_group_without_a_command_too(self, demo: Run) -> None:
+    def test_group_without_a_command_too(self, demo):
         result = demo("thing")
         assert (result.exit_code, result.out) == (2, "")
         assert result.err == demo("thing", "-h").out
 
-    def test_of_a_group_and_a_command(self, demo: Run, snapshot: Any) -> None:
+    def test_of_a_group_and_a_command(self, demo, snapshot):
         assert demo("thing", "--help") == snapshot
         assert demo("thing", "ls", "--help") == snapshot
         assert demo("thing", "del", "--help") == snapshot
 
-    def test_is_coloured_on_a_terminal_only(self, demo: Run) -> None:
+    def test_is_coloured_on_a_terminal_only(self, demo):
         assert "\x1b[1mUsage:\x1b[0m" in demo("thing", "ls", "--help", tty=True, env={"NO_COLOR": ""}).out
         assert "\x1b" not in demo("thing", "ls", "--help", tty=True).out
 
-    def test_wins_over_missing_arguments(self, demo: Run) -> None:
+    def test_wins_over_missing_arguments(self, demo):
         assert demo("thing", "show", "--help").exit_code == 0
 
-    def test_version(self, run: Run) -> None:
+    def test_version(self, run):
         assert run("--version").out.startswith("kvctl ")
         assert run("version", "-o", "name").out.split() == run("--version").out.split()[1:]
 
 
 class TestSharedOptions:
     @pytest.mark.parametrize("args", ANYWHERE, ids=" ".join)
-    def test_are_taken_in_any_position(self, demo: Run, args: tuple[str, ...]) -> None:
+    def test_are_taken_in_any_position(self, demo, args):
         assert demo(*args).out.startswith('[\n  {"name": "thing-0"')
 
-    def test_innermost_and_last_wins(self, demo: Run) -> None:
+    def test_innermost_and_last_wins(self, demo):
         assert demo("-o", "yaml", "thing", "-o", "tsv", "ls", "-o", "yaml", "-o", "name").out == "thing-0\nthing-1\n"
 
-    def test_never_steal_the_value_of_another_option(self, demo: Run) -> None:
+    def test_never_steal_the_value_of_another_option(self, demo):
         assert shown(demo, "--description", "-q")["description"] == "-q"
         assert shown(demo, "--description", "--server")["description"] == "--server"
 
-    def test_stop_at_two_dashes(self, demo: Run) -> None:
+    def test_stop_at_two_dashes(self, demo):
         given = shown(demo, "-s", "nats://a:1", "-o", "json")
         assert given["server"] == "nats://a:1"
         result = demo("thing", "show", "-o", "ndjson", "x", "--", "-s", "nats://b:2", "-o", "yaml")
         assert '"rest": ["-s", "nats://b:2", "-o", "yaml"]' in result.out
         assert '"server": null' in result.out
 
-    def test_spellings_of_the_nats_command_work(self, demo: Run) -> None:
+    def test_spellings_of_the_nats_command_work(self, demo):
         old = [
             "--tlscert",
             "c",
@@ -131,17 +131,17 @@ class TestSharedOptions:
         assert shown(demo, *old)["flags"] == shown(demo, *new)["flags"]
         assert shown(demo, *old)["flags"]["domain"] == "d"
 
-    def test_help_fits_a_narrow_terminal(self, run: Run) -> None:
+    def test_help_fits_a_narrow_terminal(self, run):
         page = run("put", "--help", env={"COLUMNS": "40"}).out
         prose, _, rest = page.partition("Examples:")
         options = rest.partition("Arguments:")[2].partition("See also")[0]
         lines = [line for line in (prose + options).splitlines() if not line.startswith(("Usage:", "Shared"))]
         assert max(map(len, lines)) <= 40
 
-    def test_spellings_of_the_nats_command_stay_out_of_the_help(self, run: Run) -> None:
+    def test_spellings_of_the_nats_command_stay_out_of_the_help(self, run):
         assert not re.search("tlscert|js-domain|--trace", run("--help").out)
 
-    def test_all_arrive(self, demo: Run) -> None:
+    def test_all_arrive(self, demo):
         names = [
             "context",
             "server",
@@ -160,17 +160,17 @@ class TestSharedOptions:
         expected = {name: name for name in names}
         assert flags == {**expected, "tls_first": "True", "read_only": "True", "timeout": "0:01:30"}
 
-    def test_nothing_given_is_nothing_said(self) -> None:
+    def test_nothing_given_is_nothing_said(self):
         assert Shared().connection_flags() == {}
 
 
 class TestArguments:
-    def test_numbers_below_zero_and_ages_are_values(self, demo: Run) -> None:
+    def test_numbers_below_zero_and_ages_are_values(self, demo):
         given = shown(demo, "-5", "-15m", "--since", "-15m")
         assert given["rest"] == ["-5", "-15m"]
         assert given["since"] is True
 
-    def test_quantities_are_parsed(self, demo: Run) -> None:
+    def test_quantities_are_parsed(self, demo):
         given = shown(demo, "--ttl", "1h30m", "--limit", "64KiB")
         assert (given["ttl"], given["limit"]) == (5400, 65536)
 
@@ -178,13 +178,13 @@ class TestArguments:
         ("typed", "meant"),
         [("list", "ls"), ("del", "rm"), ("delete", "rm"), ("info", "show"), ("status", "show"), ("view", "show")],
     )
-    def test_aliases(self, demo: Run, typed: str, meant: str) -> None:
+    def test_aliases(self, demo, typed, meant):
         assert demo("thing", typed, "--help").out == demo("thing", meant, "--help").out
 
-    def test_aliases_in_groups_within_groups(self, demo: Run) -> None:
+    def test_aliases_in_groups_within_groups(self, demo):
         assert demo("thing", "part", "add").out == demo("thing", "part", "create").out == "made\n"
 
-    def test_aliases_give_way_to_verbs(self) -> None:
+    def test_aliases_give_way_to_verbs(self):
         tree = root()
         assert tree.canonical("create") == "create"
         assert tree.canonical("rm") == tree.canonical("del") == "delete"
@@ -211,12 +211,12 @@ class TestArguments:
         ],
         ids=" ".join,
     )
-    def test_what_is_wrong_is_said_with_the_way_on(self, demo: Run, args: tuple[str, ...], snapshot: Any) -> None:
+    def test_what_is_wrong_is_said_with_the_way_on(self, demo, args, snapshot):
         result = demo(*args)
         assert result.exit_code == 2
         assert result == snapshot
 
-    def test_passwords_are_not_repeated(self, demo: Run) -> None:
+    def test_passwords_are_not_repeated(self, demo):
         assert "hunter2" not in demo("thing", "ls", "--password", "hunter2").err
         assert "hunter2" not in demo("thing", "ls", "--password=hunter2").err
 
@@ -224,32 +224,32 @@ class TestArguments:
 class TestOutput:
     @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
     @pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
-    def test_formats(self, demo: Run, output: str, tty: bool, snapshot: Any) -> None:
+    def test_formats(self, demo, output, tty, snapshot):
         assert demo("thing", "ls", "-o", output, tty=tty) == snapshot
         assert demo("thing", "show", "x", "y", "-o", output, tty=tty) == snapshot
 
-    def test_default_is_table_on_a_terminal_and_tsv_in_a_pipe(self, demo: Run) -> None:
+    def test_default_is_table_on_a_terminal_and_tsv_in_a_pipe(self, demo):
         assert demo("thing", "ls", tty=True).out == demo("thing", "ls", "-o", "table", tty=True).out
         assert demo("thing", "ls").out == demo("thing", "ls", "-o", "tsv").out
 
     @pytest.mark.guarantee("commands-3")
     @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
-    def test_terminals_get_no_controls(self, demo: Run, output: str, snapshot: Any) -> None:
+    def test_terminals_get_no_controls(self, demo, output, snapshot):
         result = demo("thing", "ls", "--hostile", "--count", "1", "-o", output, tty=True)
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\udc80-\udcff]", result.out.replace("\t", ""))
         assert result == snapshot
 
-    def test_pipes_get_bytes_as_they_are(self, demo: Run) -> None:
+    def test_pipes_get_bytes_as_they_are(self, demo):
         line = demo("thing", "ls", "--hostile", "--count", "1", "-o", "tsv").stdout
         assert line == b"a\x1b[31mb\xe2\x80\xaec\xff\\td\\\\e\\nf\t2000\t2026-01-02T03:04:05.000000006Z\t\n"
 
-    def test_nothing_found_is_said_on_a_terminal_only(self, demo: Run) -> None:
+    def test_nothing_found_is_said_on_a_terminal_only(self, demo):
         assert demo("thing", "ls", "--count", "0", tty=True).err == "No things\n"
         assert demo("thing", "ls", "--count", "0", "-q", tty=True).err == ""
         assert demo("thing", "ls", "--count", "0").err == ""
         assert demo("thing", "ls", "--count", "0", "-o", "json").out == "[]\n"
 
-    def test_colour(self, demo: Run) -> None:
+    def test_colour(self, demo):
         plain = {"NO_COLOR": "", "FORCE_COLOR": "", "TERM": "xterm"}
         assert "\x1b[36mthing-0" in demo("thing", "ls", tty=True, env=plain).out
         assert "\x1b" not in demo("thing", "ls", tty=True, env={**plain, "NO_COLOR": "1"}).out
@@ -259,12 +259,12 @@ class TestOutput:
         assert "\x1b" in demo("thing", "ls", "-o", "table", env={**plain, "FORCE_COLOR": "1"}).out
         assert "\x1b" in demo("thing", "ls", "-o", "table", "--color", "always", env=plain).out
 
-    def test_values_are_exact_in_pipes_and_escaped_on_terminals(self, demo: Run) -> None:
+    def test_values_are_exact_in_pipes_and_escaped_on_terminals(self, demo):
         assert demo("thing", "value", "--file", "-", stdin=b"a\x00\xff\r\n").stdout == b"a\x00\xff\r\n"
         assert demo("thing", "value", "--text", "a\x1bé\tb", tty=True).out == "a\\x1bé\tb\n"
         assert demo("thing", "value", "--text", "two\nlines\n", tty=True).out == "two\nlines\n"
 
-    def test_tables_fit_the_terminal(self, demo: Run) -> None:
+    def test_tables_fit_the_terminal(self, demo):
         lines = demo("thing", "stream", "--width", "300", tty=True).out.splitlines()
         assert {len(line) for line in lines[1:]} == {COLUMNS}
         assert all(line.endswith("…") for line in lines[1:])
@@ -272,24 +272,24 @@ class TestOutput:
 
 class TestStreams:
     @pytest.mark.parametrize("output", ["table", "tsv", "json", "ndjson", "yaml", "name"])
-    def test_formats(self, demo: Run, output: str, snapshot: Any) -> None:
+    def test_formats(self, demo, output, snapshot):
         assert demo("thing", "stream", "--batches", "2", "-o", output, tty=True) == snapshot
 
-    def test_endless_json_is_a_line_each(self, demo: Run) -> None:
+    def test_endless_json_is_a_line_each(self, demo):
         out = demo("thing", "stream", "--endless", "--batches", "1", "-o", "json").out
         assert out == '{"name": "0.0", "text": "x"}\n{"name": "0.1", "text": "x"}\n'
 
-    def test_empty(self, demo: Run) -> None:
+    def test_empty(self, demo):
         assert demo("thing", "stream", "--batches", "0", "-o", "json").out == "[]\n"
         assert demo("thing", "stream", "--batches", "0", "-o", "yaml").out == "[]\n"
         assert demo("thing", "stream", "--batches", "0", "-o", "table").out == ""
 
-    def test_batches_arrive_when_they_come(self, begin: Any) -> None:
+    def test_batches_arrive_when_they_come(self, begin):
         process = begin("thing", "stream", "--batches", "2", "--rows", "1", "--pause", "30", "-o", "ndjson")
         assert process.stdout.readline() == b'{"name": "0.0", "text": "x"}\n'
         assert process.poll() is None
 
-    def test_reader_that_stalls_stops_the_source_and_not_the_loop(self, begin: Any) -> None:
+    def test_reader_that_stalls_stops_the_source_and_not_the_loop(self, begin):
         process = begin("thing", "stream", "--batches", "9", "--rows", "1", "--width", "200000", "--ticks")
         _wait_until_full(process.stdout)
         time.sleep(1)
@@ -307,14 +307,14 @@ class TestStreams:
 class TestReaderGone:
     @pytest.mark.guarantee("commands-2", by="fault")
     @pytest.mark.parametrize("args", [("thing", "large"), LONG], ids=" ".join)
-    def test_ends_quietly(self, begin: Any, args: tuple[str, ...]) -> None:
+    def test_ends_quietly(self, begin, args):
         process = begin(*args)
         process.stdout.read(1)
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 0
 
-    def test_source_of_a_stream_is_closed(self, begin: Any) -> None:
+    def test_source_of_a_stream_is_closed(self, begin):
         process = begin(*LONG, "--ticks")
         process.stdout.read(1)
         process.stdout.close()
@@ -325,18 +325,18 @@ class TestReaderGone:
     @pytest.mark.parametrize(
         "args", [("thing", "ls"), ("thing", "stream"), ("--help",), ("thing", "value", "--text", "x")], ids=" ".join
     )
-    def test_full_disk_is_a_failure(self, begin: Any, args: tuple[str, ...]) -> None:
+    def test_full_disk_is_a_failure(self, begin, args):
         with open("/dev/full", "wb") as full:
             process = begin(*args, stdout=full)
         assert process.wait(60) == 1
         assert process.stderr.read() == b"error: Cannot write to standard output: No space left on device\n"
 
-    def test_closed_stdout_is_a_failure(self) -> None:
+    def test_closed_stdout_is_a_failure(self):
         for args in ("thing ls", "thing rm x --yes", "--help"):
             done = subprocess.run(["sh", "-c", f"{' '.join(DEMO)} {args} >&-"], capture_output=True, timeout=120)
             assert (done.returncode, done.stderr) == (1, b"error: Standard output is closed\n")
 
-    def test_a_pipe_that_does_not_block_gets_everything(self, begin: Any) -> None:
+    def test_a_pipe_that_does_not_block_gets_everything(self, begin):
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         process = begin("thing", "large", stdout=writing)
@@ -346,39 +346,39 @@ class TestReaderGone:
             assert len(pipe.read()) == 1001 * 1000
         assert process.wait(60) == 0
 
-    def test_closed_stderr_is_none(self) -> None:
+    def test_closed_stderr_is_none(self):
         for args, code in (("thing ls", 0), ("thing nonsense", 2), ("", 2)):
             done = subprocess.run(["sh", "-c", f"{' '.join(DEMO)} {args} 2>&-"], capture_output=True, timeout=120)
             assert done.returncode == code
 
 
 class TestErrors:
-    def test_message_and_hint(self, demo: Run, snapshot: Any) -> None:
+    def test_message_and_hint(self, demo, snapshot):
         result = demo("thing", "work", "--seconds", "0", "--fail", "conflict")
         assert result.exit_code == 4
         assert result == snapshot
 
-    def test_names_are_coloured_on_a_terminal(self, demo: Run, snapshot: Any) -> None:
+    def test_names_are_coloured_on_a_terminal(self, demo, snapshot):
         assert demo("thing", "work", "--seconds", "0", "--fail", "conflict", tty=True, env={"NO_COLOR": ""}) == snapshot
 
-    def test_of_a_task_group_is_the_error_itself(self, demo: Run) -> None:
+    def test_of_a_task_group_is_the_error_itself(self, demo):
         result = demo("thing", "work", "--seconds", "0", "--fail", "unknown")
         assert (result.exit_code, result.err) == (6, "error: Nobody knows\n")
 
-    def test_of_a_file_names_it(self, demo: Run) -> None:
+    def test_of_a_file_names_it(self, demo):
         result = demo("thing", "work", "--seconds", "0", "--fail", "file")
         assert (result.exit_code, result.err) == (1, "error: Cannot use `/no/such/file`: No such file or directory\n")
 
-    def test_bug_shows_a_traceback_only_when_asked(self, demo: Run, snapshot: Any) -> None:
+    def test_bug_shows_a_traceback_only_when_asked(self, demo, snapshot):
         assert demo("thing", "work", "--seconds", "0", "--fail", "bug") == snapshot
         result = demo("thing", "work", "--seconds", "0", "--fail", "bug", "-v")
         assert result.exit_code == 1
         assert result.err.startswith("Traceback (most recent call last):\n")
 
-    def test_exit_code_of_a_command(self, demo: Run) -> None:
+    def test_exit_code_of_a_command(self, demo):
         assert demo("thing", "code", "8").exit_code == 8
 
-    def test_file_that_cannot_be_read(self, demo: Run) -> None:
+    def test_file_that_cannot_be_read(self, demo):
         result = demo("thing", "value", "--file", "/no/such/file")
         assert (result.exit_code, result.err) == (2, "error: Cannot read `/no/such/file`: No such file or directory\n")
         line = f"{' '.join(DEMO)} thing value --file - <&-"
@@ -388,7 +388,7 @@ class TestErrors:
 
 class TestSignals:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-    def test_end_a_command_after_it_has_cleaned_up(self, begin: Any, number: int, code: int) -> None:
+    def test_end_a_command_after_it_has_cleaned_up(self, begin, number, code):
         process = begin("thing", "work", "--seconds", "600", "--tell")
         assert process.stdout.readline() == b"working\n"
         process.send_signal(number)
@@ -396,14 +396,14 @@ class TestSignals:
         assert process.stderr.read() == b"warning: cleaned up\n"
 
     @pytest.mark.parametrize("args", [("thing", "large"), LONG], ids=" ".join)
-    def test_end_a_command_whose_reader_stalls(self, begin: Any, args: tuple[str, ...]) -> None:
+    def test_end_a_command_whose_reader_stalls(self, begin, args):
         process = begin(*args)
         _wait_until_full(process.stdout)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read() == b""
 
-    def test_that_the_parent_ignores_stay_ignored(self, begin: Any) -> None:
+    def test_that_the_parent_ignores_stay_ignored(self, begin):
         process = begin(
             "thing", "work", "--seconds", "60", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
         )
@@ -412,7 +412,7 @@ class TestSignals:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
 
-    def test_end_reading_of_standard_input(self, begin: Any) -> None:
+    def test_end_reading_of_standard_input(self, begin):
         process = begin("thing", "value", "--file", "-", stdin=subprocess.PIPE)
         _wait_until_running(process)
         process.send_signal(signal.SIGINT)
@@ -421,25 +421,25 @@ class TestSignals:
 
 
 class TestConfirmation:
-    def test_on_a_terminal_asks(self, demo: Run, snapshot: Any) -> None:
+    def test_on_a_terminal_asks(self, demo, snapshot):
         assert demo("thing", "rm", "x", tty=True, stdin=b"y\n") == snapshot
         assert demo("thing", "rm", "x", tty=True, stdin=b"\n") == snapshot
         assert demo("thing", "rm", "x", tty=True, stdin=b"\x04") == snapshot
 
-    def test_elsewhere_needs_the_flag(self, demo: Run, snapshot: Any) -> None:
+    def test_elsewhere_needs_the_flag(self, demo, snapshot):
         assert demo("thing", "rm", "x", stdin=b"y\n") == snapshot
         assert demo("thing", "rm", "x", "--yes").exit_code == 0
 
-    def test_asks_for_the_name_of_what_others_need(self, demo: Run, snapshot: Any) -> None:
+    def test_asks_for_the_name_of_what_others_need(self, demo, snapshot):
         assert demo("thing", "rm", "dear", tty=True, stdin=b"dear\n") == snapshot
         assert demo("thing", "rm", "dear", tty=True, stdin=b"y\n") == snapshot
 
-    def test_name_elsewhere_needs_its_flag(self, demo: Run, snapshot: Any) -> None:
+    def test_name_elsewhere_needs_its_flag(self, demo, snapshot):
         assert demo("thing", "rm", "dear", "--yes") == snapshot
         assert demo("thing", "rm", "dear", "--confirm", "deer") == snapshot
         assert demo("thing", "rm", "dear", "--confirm", "dear").exit_code == 0
 
-    def test_interrupted_at_the_question(self, begin: Any) -> None:
+    def test_interrupted_at_the_question(self, begin):
         master, slave = open_terminal()
         process = begin("thing", "rm", "x", stdin=slave, stderr=slave)
         os.close(slave)
@@ -450,24 +450,24 @@ class TestConfirmation:
 
 
 class TestMessages:
-    def test_progress_is_for_terminals_and_what_takes_long(self, demo: Run) -> None:
+    def test_progress_is_for_terminals_and_what_takes_long(self, demo):
         assert "Working" in demo("thing", "work", tty=True).err
         assert demo("thing", "work", "-q", tty=True).err == ""
         assert demo("thing", "work", "--seconds", "0", tty=True).err == ""
         assert demo("thing", "work").err == ""
 
-    def test_notes_are_for_terminals(self, demo: Run) -> None:
+    def test_notes_are_for_terminals(self, demo):
         assert demo("thing", "rm", "x", "-y", tty=True).err == "Deleted `x`\n"
         assert demo("thing", "rm", "x", "-y", "-q", tty=True).err == ""
         assert demo("thing", "rm", "x", "-y").err == ""
 
-    def test_requests_are_traced_when_asked(self, demo: Run) -> None:
+    def test_requests_are_traced_when_asked(self, demo):
         assert demo("thing", "trace").err == ""
         assert demo("thing", "trace", "-v").err == "$JS.API.STREAM.INFO.KV_x\\x1b  1.2 ms  404 stream not found\n"
 
 
 class TestInProcess:
-    def test_main_returns_the_exit_code(self, capfdbinary: Any) -> None:
+    def test_main_returns_the_exit_code(self, capfdbinary):
         from kvctl.cli.app.main import main
 
         assert main(["thing", "code", "7"], TREE) == 7

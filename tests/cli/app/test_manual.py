@@ -5,22 +5,15 @@ import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kvctl import topics
-from kvctl.cli.app.command import Command, Group
+from kvctl.cli.app.command import Group
 from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.help_page import arguments, option_line, own_options
 from kvctl.cli.app.main import COMMANDS, root
-from kvctl.cli.app.manual import (
-    ROOT,
-    generated,
-    main,
-    walk,
-)
+from kvctl.cli.app.manual import ROOT, generated, main, walk
 
 TREE = root()
 ALL = [(ctx.command_path, command) for ctx, command in walk(TREE)]
@@ -35,25 +28,25 @@ def every_command() -> pytest.MarkDecorator:
 
 class TestEveryCommand:
     @every_command()
-    def test_says_what_it_does_in_one_line(self, path: str, command: Command) -> None:
+    def test_says_what_it_does_in_one_line(self, path, command):
         summary, _, rest = inspect.cleandoc(command.help or "").partition("\n")
         assert summary.endswith("."), path
         assert len(summary) <= 76
         assert not rest or rest.startswith("\n")
 
     @every_command()
-    def test_explains_each_parameter(self, path: str, command: Command) -> None:
+    def test_explains_each_parameter(self, path, command):
         params = [*arguments(command.params), *own_options(command.params)]
         assert [param.name for param in params if not (param.help or "").strip()] == []
         assert [param.name for param in params if (param.help or "").endswith(".")] == []
 
     @every_command()
-    def test_names_defaults_as_they_are_typed(self, path: str, command: Command) -> None:
+    def test_names_defaults_as_they_are_typed(self, path, command):
         texts = [text for _, text in map(option_line, own_options(command.params))]
         assert not [text for text in texts if "[default: ]" in text or "[default: True]" in text], path
 
     @every_command()
-    def test_has_examples_that_parse(self, path: str, command: Command) -> None:
+    def test_has_examples_that_parse(self, path, command):
         examples = getattr(command.callback, "examples", ())
         assert any(path in example for example in examples)
         for example in examples:
@@ -61,36 +54,36 @@ class TestEveryCommand:
                 TREE.invoke(TREE.make_context("kvctl", words, obj=Shared()))
 
     @every_command()
-    def test_refers_to_what_exists(self, path: str, command: Command) -> None:
+    def test_refers_to_what_exists(self, path, command):
         for reference in getattr(command.callback, "see", ()):
             kind, _, name = reference.partition(" ")
             assert f"kvctl {reference}" in [*NAMES, *_groups()] or (kind == "help" and name in topics.titles()), (
                 reference
             )
 
-    def test_at_the_root_is_listed_as_it_describes_itself(self) -> None:
+    def test_at_the_root_is_listed_as_it_describes_itself(self):
         listed = {name: summary for commands in COMMANDS.values() for name, (_, summary) in commands.items()}
         own = {name: inspect.cleandoc(TREE.get_command(None, name).help or "").partition("\n")[0] for name in listed}
         assert listed == {name: summary.rstrip(".") for name, summary in own.items()}
 
-    def test_takes_the_shared_options(self) -> None:
+    def test_takes_the_shared_options(self):
         for path, command in ALL:
             spellings = {spelling for param in command.params for spelling in param.opts}
             assert {"-o", "--context", "-q", "-v", "-h", "--color"} <= spellings, path
 
 
 class TestGenerated:
-    def test_files_are_current(self) -> None:
+    def test_files_are_current(self):
         """If not: `python -m kvctl.cli.app.manual`."""
         for name, text in generated().items():
             assert (ROOT / name).is_file(), name
             assert (ROOT / name).read_text(encoding="utf-8") == text, name
 
-    def test_files_of_what_is_gone_are_too(self) -> None:
+    def test_files_of_what_is_gone_are_too(self):
         there = {str(path.relative_to(ROOT)) for kind in ("man", "completions") for path in (ROOT / kind).rglob("*.*")}
         assert there <= {*generated()}
 
-    def test_are_written_anew_and_the_stale_removed(self, tmp_path: Path) -> None:
+    def test_are_written_anew_and_the_stale_removed(self, tmp_path):
         stale = tmp_path / "man" / "man1" / "kvctl-gone.1"
         stale.parent.mkdir(parents=True)
         stale.touch()
@@ -99,19 +92,19 @@ class TestGenerated:
         assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {*generated()}
 
     @pytest.mark.parametrize("name", PAGES)
-    def test_pages_hold_no_dates_and_only_ascii(self, name: str) -> None:
+    def test_pages_hold_no_dates_and_only_ascii(self, name):
         assert PAGES[name].isascii()
         assert re.search(r'^\.TH \S+ [17] "" "kvctl [\d.]+" "kvctl manual"$', PAGES[name], re.MULTILINE)
 
     @pytest.mark.skipif(not shutil.which("groff"), reason="no groff")
     @pytest.mark.parametrize("name", PAGES)
-    def test_pages_are_clean(self, name: str, tmp_path: Path) -> None:
+    def test_pages_are_clean(self, name, tmp_path):
         done = subprocess.run(
             ["groff", "-man", "-ww", "-Tutf8", "-z"], input=PAGES[name].encode(), capture_output=True, cwd=tmp_path
         )
         assert (done.returncode, done.stderr) == (0, b"")
 
-    def test_pages_mention_every_command_and_option(self) -> None:
+    def test_pages_mention_every_command_and_option(self):
         text = _unescaped("".join(PAGES.values()))
         for path, command in ALL:
             assert path in text
@@ -121,25 +114,25 @@ class TestGenerated:
 
 class TestTopics:
     @pytest.mark.parametrize("topic", topics.titles())
-    def test_are_shown_as_they_are_in_a_pipe(self, run: Any, topic: str) -> None:
+    def test_are_shown_as_they_are_in_a_pipe(self, run, topic):
         text = (ROOT / "kvctl" / "topics" / f"{topic}.md").read_text(encoding="utf-8")
         assert run("help", topic).out == text
 
-    def test_are_coloured_on_a_terminal(self, run: Any) -> None:
+    def test_are_coloured_on_a_terminal(self, run):
         out = run("help", "exit-codes", tty=True, env={"NO_COLOR": ""}).out
         assert out.startswith("\x1b[1mExit codes\x1b[0m\n")
 
-    def test_are_listed(self, run: Any) -> None:
+    def test_are_listed(self, run):
         assert set(topics.titles()) <= set(run("help").out.split())
         out = run("--help").out
         assert all(re.search(rf"^  {topic} +\S", out, re.MULTILINE) for topic in topics.titles())
 
-    def test_help_on_commands(self, run: Any) -> None:
+    def test_help_on_commands(self, run):
         assert run("help", "bucket").out == run("bucket", "--help").out
         assert run("help", "bucket", "create").out == run("bucket", "add", "--help").out
 
     @pytest.mark.parametrize("words", [("exitcodes",), ("bucket", "nothing"), ("get", "more")], ids=" ".join)
-    def test_help_on_what_does_not_exist(self, run: Any, words: tuple[str, ...], snapshot: Any) -> None:
+    def test_help_on_what_does_not_exist(self, run, words, snapshot):
         result = run("help", *words)
         assert result.exit_code == 2
         assert result == snapshot

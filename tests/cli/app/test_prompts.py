@@ -6,13 +6,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from tests.cli.conftest import open_terminal
 from tests.support.raw import RawClient
 
@@ -60,7 +59,7 @@ class Asked:
 
 
 @pytest.fixture
-def hasty() -> Iterator[Server]:
+def hasty():
     with run_server(config=HASTY) as server:
         with RawClient(server.url) as raw:
             raw.create_bucket("B")
@@ -68,7 +67,7 @@ def hasty() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("answer", [b"y\n", b"n\n"])
-def test_a_connection_outlives_a_long_thought(hasty: Server, answer: bytes) -> None:
+def test_a_connection_outlives_a_long_thought(hasty, answer):
     asked = Asked("bucket", "delete", "B", "-s", hasty.url)
     try:
         asked.until(b"[y/N]")
@@ -85,7 +84,7 @@ def test_a_connection_outlives_a_long_thought(hasty: Server, answer: bytes) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_question_and_leaves_the_terminal_as_it_was(hasty: Server, number: signal.Signals) -> None:
+def test_a_signal_ends_a_question_and_leaves_the_terminal_as_it_was(hasty, number):
     asked = Asked("bucket", "delete", "B", "-s", hasty.url)
     try:
         asked.until(b"[y/N]")
@@ -101,7 +100,7 @@ def test_a_signal_ends_a_question_and_leaves_the_terminal_as_it_was(hasty: Serve
         asked.close()
 
 
-def test_the_end_of_input_is_a_no(hasty: Server) -> None:
+def test_the_end_of_input_is_a_no(hasty):
     asked = Asked("bucket", "delete", "B", "-s", hasty.url)
     try:
         asked.until(b"[y/N]")

@@ -9,7 +9,6 @@ from kvctl.cli.app import suggestions
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.help_page import spellings
 from kvctl.cli.app.main import root
-from tests.cli.conftest import Run
 
 TREE = root()
 
@@ -62,7 +61,7 @@ OPTIONS = {
         ("stream xyzzy", None),
     ],
 )
-def test_unknown_command_suggests_what_is_meant(run: Run, line: str, suggested: str | None) -> None:
+def test_unknown_command_suggests_what_is_meant(run, line, suggested):
     result = run(*line.split())
     assert result.exit_code == 2
     hint = result.err.partition("hint: ")[2]
@@ -91,7 +90,7 @@ def test_unknown_command_suggests_what_is_meant(run: Run, line: str, suggested: 
         ("put B K V --x", None),
     ],
 )
-def test_unknown_option_suggests_what_is_meant(run: Run, line: str, suggested: str | None) -> None:
+def test_unknown_option_suggests_what_is_meant(run, line, suggested):
     result = run(*line.split())
     assert result.exit_code == 2
     hint = result.err.partition("hint: ")[2]
@@ -105,11 +104,11 @@ def test_unknown_option_suggests_what_is_meant(run: Run, line: str, suggested: s
         ("repo push R", "`kvctl repo checkout NAME@REF --to BUCKET` writes a commit to a bucket"),
     ],
 )
-def test_word_without_a_counterpart_gets_a_remark(run: Run, line: str, remark: str) -> None:
+def test_word_without_a_counterpart_gets_a_remark(run, line, remark):
     assert run(*line.split()).err.partition("hint: ")[2].strip() == remark
 
 
-def test_suggested_commands_and_options_exist() -> None:
+def test_suggested_commands_and_options_exist():
     assert set(suggestions.COMMANDS.values()) <= COMMANDS.keys()
     assert {line.rpartition(" ")[2] for line in COMMANDS} >= set(suggestions.VERBS.values())
     everywhere = set().union(*OPTIONS.values())
@@ -123,7 +122,7 @@ def test_suggested_commands_and_options_exist() -> None:
         assert set(re.findall(r"--[a-z-]+", line)) <= OPTIONS[name]
 
 
-def test_foreign_words_are_not_commands_or_options_of_their_own() -> None:
+def test_foreign_words_are_not_commands_or_options_of_their_own():
     lines = {*suggestions.COMMANDS, *suggestions.REMARKS}
     assert not lines & COMMANDS.keys()
     for line in suggestions.OPTION_REMARKS:

@@ -2,12 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
 
-from kvctl.labs import Lab
-from kvctl.server import Server
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas
 
@@ -17,9 +12,7 @@ FIELDS = [
 ]  # fmt: skip
 
 
-def test_alternates_of_a_cluster_are_those_that_its_servers_report(
-    supercluster: Lab, run: Run, unique: Callable[..., str]
-) -> None:
+def test_alternates_of_a_cluster_are_those_that_its_servers_report(supercluster, run, unique):
     bucket, mirror = unique("O"), unique("M")
     lon, nyc = (supercluster.contexts[name].url for name in ("lon", "nyc"))
     assert run("bucket", "add", bucket, "--cluster", "lon", "-s", lon).exit_code == 0
@@ -48,9 +41,7 @@ def test_alternates_of_a_cluster_are_those_that_its_servers_report(
         assert f"Alternates, nearest first\n{heading}\n" in details
 
 
-def test_alternates_outside_of_clusters_are_the_origin_and_its_mirrors(
-    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_alternates_outside_of_clusters_are_the_origin_and_its_mirrors(run, server, raw, unique):
     bucket, mirror, other, replicas, at = unique("O"), unique("M"), unique("N"), Replicas(raw), ("-s", server.url)
     raw.create_bucket(bucket)
     empty = json.loads(run("bucket", "alternates", bucket, "-o", "json", *at).out)

@@ -4,21 +4,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.cli.bucket.details import bucket_row
 from kvctl.cli.records import BUCKET
 from kvctl.contexts import Context, ContextStore
-from kvctl.labs import Lab
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from kvctl.topology.discover.alternates import Reads
 from kvctl.topology.discover.overview import Overview
-from tests.cli.conftest import Result, Run
+from tests.cli.conftest import Result
 from tests.support.raw import RawClient
 
 Bucket = Callable[..., Result]
@@ -26,20 +22,20 @@ VERSIONS = {r'"_nats\.ver": "[\d.]+"': '"_nats.ver": "N"', r'"_nats\.level": "\d
 
 
 @pytest.fixture
-def seeds(own_server: Server) -> Iterator[RawClient]:
+def seeds(own_server):
     """A client on the test's own server that shares no code with kvctl."""
     with RawClient(own_server.url) as client:
         yield client
 
 
 @pytest.fixture
-def bucket(run: Run, own_server: Server, seeds: RawClient) -> Bucket:
+def bucket(run, own_server, seeds):
     """`kvctl bucket ...` on the test's own server, where names can be fixed."""
     return lambda *args, **settings: run("bucket", *args, env={"NATS_URL": own_server.url}, **settings)
 
 
 @pytest.fixture
-def orders(seeds: RawClient) -> str:
+def orders(seeds):
     """A bucket of three keys, one of them deleted: `a` has three revisions, `b` one."""
     seeds.create_bucket("orders", max_msgs_per_subject=5)
     for number in range(3):
@@ -67,12 +63,12 @@ def mirror(seeds: RawClient, name: str, origin: str = "KV_orders") -> None:
 # -- add ---------------------------------------------------------------------------------------------------
 
 
-def test_add_is_silent_in_a_pipe_and_says_so_on_a_terminal(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_add_is_silent_in_a_pipe_and_says_so_on_a_terminal(bucket, snapshot):
     assert bucket("add", "orders") == snapshot
     assert bucket("add", "stock", tty=True) == snapshot
 
 
-def test_add_makes_the_adr_s_stream(bucket: Bucket, seeds: RawClient) -> None:
+def test_add_makes_the_adr_s_stream(bucket, seeds):
     bucket("add", "orders", "--history", "5", "--compress", "--ttl", "90s")
     config = seeds.api("STREAM.INFO.KV_orders")["config"]
     assert (config["max_msgs_per_subject"], config["compression"], config["max_age"]) == (5, "s2", 90 * 10**9)
@@ -80,7 +76,7 @@ def test_add_makes_the_adr_s_stream(bucket: Bucket, seeds: RawClient) -> None:
     assert (config["allow_rollup_hdrs"], config["allow_direct"], config["deny_purge"]) == (True, True, False)
 
 
-def test_every_setting_has_its_option(bucket: Bucket, seeds: RawClient) -> None:
+def test_every_setting_has_its_option(bucket, seeds):
     made = bucket(
         "add", "all", "--description", "d", "--history", "3", "--ttl", "7d", "--marker-ttl", "1h", "--replicas", "1",
         "--storage", "memory", "--max-value-size", "1KiB", "--max-bytes", "1MiB", "--compress", "--metadata",
@@ -97,7 +93,7 @@ def test_every_setting_has_its_option(bucket: Bucket, seeds: RawClient) -> None:
     )  # fmt: skip
 
 
-def test_first_revision_continues_above_those_of_an_earlier_bucket(bucket: Bucket, seeds: RawClient) -> None:
+def test_first_revision_continues_above_those_of_an_earlier_bucket(bucket, seeds):
     assert bucket("add", "orders", "--first-revision", "1000").exit_code == 0
     seeds.put("orders", "key", b"v")
     assert seeds.api("STREAM.INFO.KV_orders")["state"]["last_seq"] == 1000
@@ -112,33 +108,31 @@ def test_first_revision_continues_above_those_of_an_earlier_bucket(bucket: Bucke
     assert seeds.api("STREAM.INFO.KV_other")["state"]["last_seq"] == 7
 
 
-def test_adding_again_is_no_error_and_says_so(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_adding_again_is_no_error_and_says_so(bucket, snapshot):
     bucket("add", "orders", "--history", "2")
     assert bucket("add", "orders", "--history", "2") == snapshot
     assert bucket("add", "orders", "--history", "2", "-q").stderr == b""
     assert bucket("create", "orders", "--history", "2", "-o", "json") == snapshot
 
 
-def test_adding_with_another_configuration_shows_the_differences(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_adding_with_another_configuration_shows_the_differences(bucket, snapshot):
     bucket("add", "orders", "--history", "2", "--metadata", "owner=a")
     assert bucket("new", "orders", "--ttl", "60s", "--atomic") == snapshot
 
 
-def test_a_mirror_s_name_is_taken(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_a_mirror_s_name_is_taken(bucket, seeds, orders, snapshot):
     mirror(seeds, "copy")
     assert bucket("add", "copy") == snapshot
 
 
-def test_add_json_says_what_was_made(bucket: Bucket) -> None:
+def test_add_json_says_what_was_made(bucket):
     assert json.loads(bucket("add", "orders", "-o", "json").out) == {
         "name": "orders", "stream": "KV_orders", "changed": True,
     }  # fmt: skip
     assert bucket("add", "stock", "-o", "name").out == "stock\n"
 
 
-def test_add_dry_run_shows_the_stream_and_makes_nothing(
-    bucket: Bucket, seeds: RawClient, snapshot: SnapshotAssertion
-) -> None:
+def test_add_dry_run_shows_the_stream_and_makes_nothing(bucket, seeds, snapshot):
     planned = bucket("add", "orders", "--history", "5", "--dry-run", "-o", "json")
     assert planned == snapshot
     assert bucket("add", "orders", "--history", "5", "--dry-run").out == planned.out
@@ -164,18 +158,18 @@ def test_add_dry_run_shows_the_stream_and_makes_nothing(
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_is_a_usage_error_that_sends_nothing(run: Run, args: tuple[str, ...]) -> None:
+def test_what_cannot_be_is_a_usage_error_that_sends_nothing(run, args):
     result = run("bucket", "add", *args, env={"NATS_URL": "nats://127.0.0.1:1"})
     assert (result.exit_code, result.out) == (2, ""), result.err
 
 
-def test_a_server_too_small_for_the_replicas_refuses(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_a_server_too_small_for_the_replicas_refuses(bucket, snapshot):
     assert bucket("add", "orders", "--replicas", "3") == snapshot
     assert bucket("ls", "-o", "name").out == ""
 
 
 @pytest.mark.guarantee("writing-11")
-def test_read_only_refuses_every_change(bucket: Bucket, orders: str, tmp_path: Path, seeds: RawClient) -> None:
+def test_read_only_refuses_every_change(bucket, orders, tmp_path, seeds):
     before = seeds.api("STREAM.INFO.KV_orders")
     for args in (
         ("add", "stock"), ("edit", "orders", "--history", "6"), ("delete", "orders", "--yes"), ("compact", "orders"),
@@ -206,7 +200,7 @@ def assorted(seeds: RawClient) -> None:
         time.sleep(0.02)
 
 
-def test_stats_count_keys_and_sizes(bucket: Bucket, seeds: RawClient, orders: str) -> None:
+def test_stats_count_keys_and_sizes(bucket, seeds, orders):
     seeds.put("orders", "eu.a", b"12345")
     found = json.loads(bucket("stats", "orders", "--by-prefix", "1", "-o", "json").out)
     assert list(found)[:9] == [
@@ -222,7 +216,7 @@ def test_stats_count_keys_and_sizes(bucket: Bucket, seeds: RawClient, orders: st
     assert bucket("stats", "nope").exit_code == 3
 
 
-def test_seal_asks_and_is_permanent(run: Run, own_server: Server, bucket: Bucket, orders: str) -> None:
+def test_seal_asks_and_is_permanent(run, own_server, bucket, orders):
     assert bucket("seal", "orders").exit_code == 2
     assert json.loads(bucket("seal", "orders", "--dry-run", "-o", "json").out)["changed"] is True
     sealed = {"name": "orders", "sealed": True, "changed": True}
@@ -237,7 +231,7 @@ def test_seal_asks_and_is_permanent(run: Run, own_server: Server, bucket: Bucket
     assert bucket("seal", "nope", "--yes").exit_code == 3
 
 
-def test_ls_shows_every_kind(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_ls_shows_every_kind(bucket, seeds, orders, snapshot):
     assorted(seeds)
     ages = {r"(just now|\d+s ago)( *)": "AGE ", r"CREATED +": "CREATED "}
     assert bucket("ls", "--all", tty=True).masked(ages) == snapshot
@@ -253,9 +247,7 @@ def test_ls_shows_every_kind(bucket: Bucket, seeds: RawClient, orders: str, snap
     assert [row["last_write"] is None for row in rows] == [row["values"] == 0 for row in rows]
 
 
-def test_ls_lists_what_can_be_read_by_its_name_once(
-    run: Run, own_server: Server, bucket: Bucket, seeds: RawClient, orders: str
-) -> None:
+def test_ls_lists_what_can_be_read_by_its_name_once(run, own_server, bucket, seeds, orders):
     assorted(seeds)
     assert bucket("ls", "-o", "name").out.split() == ["all", "copy", "orders"]
     for name in bucket("ls", "-o", "name").out.split():
@@ -282,32 +274,30 @@ def test_ls_lists_what_can_be_read_by_its_name_once(
     ],
     ids=" ".join,
 )
-def test_ls_filters_by_kind_and_name(
-    bucket: Bucket, seeds: RawClient, orders: str, args: list[str], names: list[str]
-) -> None:
+def test_ls_filters_by_kind_and_name(bucket, seeds, orders, args, names):
     assorted(seeds)
     result = bucket("ls", *args, "-o", "name")
     assert (result.exit_code, result.out.split()) == (0, names)
 
 
-def test_ls_refuses_an_unknown_kind(bucket: Bucket) -> None:
+def test_ls_refuses_an_unknown_kind(bucket):
     assert bucket("ls", "--kind", "mirrors").exit_code == 2
     assert "Did you mean `mirror`?" in bucket("ls", "--kind", "bucket,mirrors").err
     assert bucket("ls", "--kind", "mirror", "--all").exit_code == 2
 
 
-def test_ls_in_a_pipe_is_a_record_a_line(bucket: Bucket, orders: str) -> None:
+def test_ls_in_a_pipe_is_a_record_a_line(bucket, orders):
     fields = bucket("ls").out.removesuffix("\n").split("\t")
     assert fields[:4] == ["orders", "KV_orders", "bucket", "6"]
     assert fields[6] == ""
 
 
-def test_no_buckets_is_no_error(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_no_buckets_is_no_error(bucket, snapshot):
     assert bucket("ls", tty=True) == snapshot
     assert (bucket("ls").out, bucket("ls", "-o", "json").out) == ("", "[]\n")
 
 
-def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_show_has_the_contract_s_fields(bucket, orders, snapshot):
     shown = bucket("show", "orders", "-o", "json")
     assert shown.masked({**VERSIONS, r'"round_trip": [\d.]+': '"round_trip": S'}) == snapshot
     wanted = (
@@ -320,7 +310,7 @@ def test_show_has_the_contract_s_fields(bucket: Bucket, orders: str, snapshot: S
     assert bucket("show", "orders").out.rstrip("\n").lower().split("\t") == [text.lower() for text in plain]
 
 
-def test_show_has_the_same_fields_when_its_servers_are_silent(bucket: Bucket, orders: str) -> None:
+def test_show_has_the_same_fields_when_its_servers_are_silent(bucket, orders):
     shown = json.loads(bucket("show", "orders", "-o", "json").out)
     silent = bucket_row(Overview("orders", "KV_orders", None, None, {}, reads=Reads(answers={"ORDERS_NYC": 0.001})))
     assert list(silent) == list(shown)
@@ -329,7 +319,7 @@ def test_show_has_the_same_fields_when_its_servers_are_silent(bucket: Bucket, or
     assert silent["answered_by"] == [{"stream": "ORDERS_NYC"}]
 
 
-def test_show_on_a_terminal(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_show_on_a_terminal(bucket, seeds, orders, snapshot):
     assorted(seeds)
     shared = {  # these vary
         r"Served by      (KV_orders, copy|copy|KV_orders)\n": "Served by      NAMES\n",
@@ -339,7 +329,7 @@ def test_show_on_a_terminal(bucket: Bucket, seeds: RawClient, orders: str, snaps
         assert bucket("show", name, tty=True).masked(shared) == snapshot
 
 
-def test_show_names_every_setting(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_show_names_every_setting(bucket, snapshot):
     bucket(
         "add", "all", "--description", "d", "--marker-ttl", "1h", "--max-value-size", "1KiB", "--max-bytes", "1MiB",
         "--metadata", "owner=a", "--republish", "$KV.all.>=copies.>", "--atomic", "--ttl", "7d",
@@ -347,11 +337,11 @@ def test_show_names_every_setting(bucket: Bucket, snapshot: SnapshotAssertion) -
     assert bucket("info", "all", tty=True) == snapshot
 
 
-def test_show_what_is_not_there(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_show_what_is_not_there(bucket, orders, snapshot):
     assert bucket("show", "order") == snapshot
 
 
-def test_a_name_with_escapes_does_not_reach_the_terminal(bucket: Bucket, seeds: RawClient) -> None:
+def test_a_name_with_escapes_does_not_reach_the_terminal(bucket, seeds):
     seeds.create_bucket("evil", description="\x1b[31mred\x07", metadata={"\x1b]0;x": "\x1b[2J"})
     for args in (("ls",), ("show", "evil")):
         shown = bucket(*args, tty=True)
@@ -360,7 +350,7 @@ def test_a_name_with_escapes_does_not_reach_the_terminal(bucket: Bucket, seeds: 
     assert json.loads(bucket("show", "evil", "-o", "json").out)["description"] == "\x1b[31mred\x07"
 
 
-def test_a_cluster_s_servers_and_lag_are_shown(cluster: Lab, run: Run, bucket_name: str) -> None:
+def test_a_cluster_s_servers_and_lag_are_shown(cluster, run, bucket_name):
     env = {"NATS_URL": cluster.contexts["cluster"].url}
     assert run("bucket", "add", bucket_name, "--replicas", "3", env=env).exit_code == 0
     shown = json.loads(run("bucket", "show", bucket_name, "-o", "json", env=env).out)
@@ -377,9 +367,7 @@ def test_a_cluster_s_servers_and_lag_are_shown(cluster: Lab, run: Run, bucket_na
         assert roles == {shown["cluster"]["leader"]: "leader", **followers}
 
 
-def test_placement_that_no_server_satisfies_names_the_clusters_seen(
-    supercluster: Lab, run: Run, bucket_name: str
-) -> None:
+def test_placement_that_no_server_satisfies_names_the_clusters_seen(supercluster, run, bucket_name):
     env = {"NATS_URL": supercluster.contexts["lon"].url}
     result = run("bucket", "add", bucket_name, "--cluster", "par", "--tag", "ssd", env=env)
     assert (result.exit_code, f"No server in cluster `par` can store `KV_{bucket_name}`" in result.err) == (1, True)
@@ -388,7 +376,7 @@ def test_placement_that_no_server_satisfies_names_the_clusters_seen(
     assert run("bucket", "add", bucket_name, "--cluster", "nyc", "--replicas", "3", env=env).exit_code == 1
 
 
-def test_alternates_are_shown_nearest_first(supercluster: Lab, run: Run, bucket_name: str) -> None:
+def test_alternates_are_shown_nearest_first(supercluster, run, bucket_name):
     lon, nyc = ({"NATS_URL": supercluster.contexts[name].url} for name in ("lon", "nyc"))
     assert run("bucket", "add", bucket_name, "--cluster", "lon", env=lon).exit_code == 0
     with RawClient(supercluster.contexts["nyc"].url) as seeds:
@@ -404,30 +392,28 @@ def test_alternates_are_shown_nearest_first(supercluster: Lab, run: Run, bucket_
 # -- edit --------------------------------------------------------------------------------------------------
 
 
-def test_edit_shows_the_difference_first(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_edit_shows_the_difference_first(bucket, orders, snapshot):
     args = ("--history", "9", "--metadata", "owner=a", "--max-bytes", "10MB")
     assert bucket("edit", "orders", *args) == snapshot
     assert bucket("edit", "orders", *args, tty=True) == snapshot
     assert bucket("edit", "orders", "--clear", "metadata.owner", "--clear", "max-bytes", "-o", "json") == snapshot
 
 
-def test_edit_changes_nothing_else(bucket: Bucket, seeds: RawClient) -> None:
+def test_edit_changes_nothing_else(bucket, seeds):
     seeds.create_bucket("b", allow_direct=False, consumer_limits={"max_ack_pending": 5}, metadata={"a": "1"})
     before = seeds.api("STREAM.INFO.KV_b")["config"]
     assert bucket("edit", "b", "--description", "d", "--no-compress", "--no-atomic").exit_code == 0
     assert seeds.api("STREAM.INFO.KV_b")["config"] == before | {"description": "d"}
 
 
-def test_a_short_ttl_takes_the_duplicate_window_along(bucket: Bucket, snapshot: SnapshotAssertion) -> None:
+def test_a_short_ttl_takes_the_duplicate_window_along(bucket, snapshot):
     bucket("add", "b")
     assert bucket("edit", "b", "--ttl", "60s") == snapshot
     assert bucket("edit", "b", "--clear", "ttl") == snapshot
 
 
 @pytest.mark.guarantee("buckets-9")
-def test_an_edit_that_loses_data_is_refused(
-    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
-) -> None:
+def test_an_edit_that_loses_data_is_refused(bucket, seeds, orders, snapshot):
     before = seeds.api("STREAM.INFO.KV_orders")
     assert bucket("edit", "orders", "--history", "1", "--ttl", "1h", "--max-bytes", "10") == snapshot
     assert bucket("edit", "orders", "--history", "1", "--force", "other") == snapshot(name="no such check")
@@ -437,9 +423,7 @@ def test_an_edit_that_loses_data_is_refused(
     assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 3
 
 
-def test_edit_dry_run_prints_the_difference_and_changes_nothing(
-    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
-) -> None:
+def test_edit_dry_run_prints_the_difference_and_changes_nothing(bucket, seeds, orders, snapshot):
     before = seeds.api("STREAM.INFO.KV_orders")["config"]
     args = ("edit", "orders", "--history", "1", "--ttl", "60s", "--dry-run")
     assert bucket(*args) == snapshot
@@ -448,7 +432,7 @@ def test_edit_dry_run_prints_the_difference_and_changes_nothing(
     assert seeds.api("STREAM.INFO.KV_orders")["config"] == before
 
 
-def test_an_edit_of_nothing(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_an_edit_of_nothing(bucket, orders, snapshot):
     assert bucket("edit", "orders") == snapshot
     assert bucket("edit", "orders", "--history", "5") == snapshot
     assert bucket("edit", "orders", "--history", "5", "--clear", "history") == snapshot
@@ -460,7 +444,7 @@ def test_an_edit_of_nothing(bucket: Bucket, orders: str, snapshot: SnapshotAsser
 # -- delete ------------------------------------------------------------------------------------------------
 
 
-def test_delete_asks(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_delete_asks(bucket, orders, snapshot):
     assert bucket("delete", "orders") == snapshot
     assert bucket("delete", "orders", tty=True, stdin=b"n\n") == snapshot
     assert bucket("delete", "orders", tty=True, stdin=b"y\n") == snapshot
@@ -468,15 +452,13 @@ def test_delete_asks(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -
 
 
 @pytest.mark.parametrize("verb", ["delete", "del", "rm"])
-def test_delete_with_yes(bucket: Bucket, orders: str, verb: str) -> None:
+def test_delete_with_yes(bucket, orders, verb):
     result = bucket(verb, "orders", "-y")
     assert (result.exit_code, result.out, result.err) == (0, "", "")
     assert bucket("ls").out == ""
 
 
-def test_deleting_what_others_replicate_needs_its_name(
-    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
-) -> None:
+def test_deleting_what_others_replicate_needs_its_name(bucket, seeds, orders, snapshot):
     mirror(seeds, "copy")
     assert bucket("delete", "orders", "--yes") == snapshot
     assert bucket("delete", "orders", "--confirm", "order") == snapshot
@@ -490,9 +472,7 @@ def test_deleting_what_others_replicate_needs_its_name(
     assert bucket("ls", "-o", "name").out.split() == ["copy"]
 
 
-def test_deleting_a_mirror_says_so_and_leaves_the_origin(
-    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
-) -> None:
+def test_deleting_a_mirror_says_so_and_leaves_the_origin(bucket, seeds, orders, snapshot):
     mirror(seeds, "copy")
     assert bucket("delete", "copy", tty=True, stdin=b"y\n") == snapshot
     assert bucket("ls", "-o", "name").out.split() == ["orders"]
@@ -501,7 +481,7 @@ def test_deleting_a_mirror_says_so_and_leaves_the_origin(
 # -- copy, diff, compact -----------------------------------------------------------------------------------
 
 
-def test_copy_and_diff(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_copy_and_diff(bucket, seeds, orders, snapshot):
     assert bucket("copy", "orders", "empty") == snapshot
     assert bucket("copy", "orders", "latest", "--data", "latest", tty=True) == snapshot
     assert bucket("copy", "orders", "whole", "--data", "history", "-o", "json") == snapshot
@@ -515,7 +495,7 @@ def test_copy_and_diff(bucket: Bucket, seeds: RawClient, orders: str, snapshot: 
     assert seeds.api("STREAM.INFO.KV_whole")["state"]["messages"] == 9
 
 
-def test_copy_refuses(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_copy_refuses(bucket, orders, snapshot):
     bucket("add", "other", "--history", "2")
     for args in (
         ("orders", "orders"),
@@ -528,15 +508,13 @@ def test_copy_refuses(bucket: Bucket, orders: str, snapshot: SnapshotAssertion) 
     assert bucket("ls", "-o", "name").out.split() == ["orders", "other"]
 
 
-def test_copy_dry_run_shows_the_stream(bucket: Bucket, orders: str) -> None:
+def test_copy_dry_run_shows_the_stream(bucket, orders):
     planned = json.loads(bucket("copy", "orders", "new", "--dry-run", "--replicas", "3", "-o", "json").out)
     assert (planned["name"], planned["subjects"], planned["num_replicas"]) == ("KV_new", ["$KV.new.>"], 3)
     assert bucket("ls", "-o", "name").out.split() == ["orders"]
 
 
-def test_copy_and_diff_to_another_context(
-    bucket: Bucket, server: Server, raw: RawClient, orders: str, home: Path, unique: Callable[..., str]
-) -> None:
+def test_copy_and_diff_to_another_context(bucket, server, raw, orders, home, unique):
     ContextStore().save(Context(name="staging", url=server.url))
     name = unique()
     copied = bucket("copy", "orders", name, "--data", "history", "--to-context", "staging")
@@ -549,7 +527,7 @@ def test_copy_and_diff_to_another_context(
     assert bucket("ls", "-o", "name").out.split() == ["orders"]
 
 
-def test_compact(bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion) -> None:
+def test_compact(bucket, seeds, orders, snapshot):
     assert bucket("compact", "orders", "--dry-run") == snapshot
     assert bucket("compact", "orders", "--older-than", "1h", "-o", "json") == snapshot
     assert seeds.api("STREAM.INFO.KV_orders")["state"]["messages"] == 6
@@ -560,9 +538,7 @@ def test_compact(bucket: Bucket, seeds: RawClient, orders: str, snapshot: Snapsh
     assert (again.out, again.err) == ("orders\t0\t0\t0\n", "Removed 0 deleted keys (0 messages in total)\n")
 
 
-def test_compact_is_refused_for_a_replica_that_lags(
-    bucket: Bucket, seeds: RawClient, orders: str, snapshot: SnapshotAssertion
-) -> None:
+def test_compact_is_refused_for_a_replica_that_lags(bucket, seeds, orders, snapshot):
     """An aggregate is stuck at a value that is larger than it takes."""
     seeds.put("orders", "large", b"x" * 100)
     seeds.create_bucket("stuck", subjects=[], sources=[{"name": "KV_orders"}], duplicate_window=0, max_msg_size=50)
@@ -580,9 +556,7 @@ def test_compact_is_refused_for_a_replica_that_lags(
 # -- backup, restore ---------------------------------------------------------------------------------------
 
 
-def test_backup_and_restore(
-    bucket: Bucket, seeds: RawClient, orders: str, tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_backup_and_restore(bucket, seeds, orders, tmp_path, snapshot):
     directory = str(tmp_path / "backup")
     before = seeds.api("STREAM.INFO.KV_orders")
     assert bucket("backup", "orders", directory, tty=True) == snapshot
@@ -600,7 +574,7 @@ def test_backup_and_restore(
     assert (after["state"]["messages"], after["state"]["last_seq"]) == (6, 6)
 
 
-def test_backup_and_restore_are_silent_in_a_pipe(bucket: Bucket, orders: str, tmp_path: Path) -> None:
+def test_backup_and_restore_are_silent_in_a_pipe(bucket, orders, tmp_path):
     directory = str(tmp_path / "backup")
     made = bucket("backup", "orders", directory)
     assert (made.exit_code, made.out, made.err) == (0, "", "")
@@ -609,7 +583,7 @@ def test_backup_and_restore_are_silent_in_a_pipe(bucket: Bucket, orders: str, tm
     assert (done.exit_code, done.out, done.err) == (0, "", "")
 
 
-def test_a_damaged_backup_is_refused(bucket: Bucket, orders: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_a_damaged_backup_is_refused(bucket, orders, tmp_path, snapshot):
     directory = tmp_path / "backup"
     bucket("backup", "orders", str(directory))
     bucket("delete", "orders", "--yes")
@@ -620,9 +594,7 @@ def test_a_damaged_backup_is_refused(bucket: Bucket, orders: str, tmp_path: Path
     assert bucket("ls").out == ""
 
 
-def test_restoring_an_origin_finds_mirrors_that_hold_something_else(
-    bucket: Bucket, seeds: RawClient, orders: str, tmp_path: Path
-) -> None:
+def test_restoring_an_origin_finds_mirrors_that_hold_something_else(bucket, seeds, orders, tmp_path):
     directory = str(tmp_path / "backup")
     bucket("backup", "orders", directory)
     mirror(seeds, "copy")
@@ -639,9 +611,7 @@ def test_restoring_an_origin_finds_mirrors_that_hold_something_else(
     assert "error" in seeds.api(*held)
 
 
-def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(
-    bucket: Bucket, seeds: RawClient, orders: str
-) -> None:
+def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(bucket, seeds, orders):
     mirror(seeds, "copy")
     bucket("delete", "orders", "--confirm", "orders")
     assert "Mirror `copy` still holds data of the previous bucket" in bucket("add", "orders").err
@@ -656,14 +626,7 @@ def test_on_a_terminal_mirrors_of_what_was_there_before_are_made_anew_if_wanted(
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda blow: blow.name)
-def test_a_restore_that_is_ended_half_way_can_be_run_again(
-    start: Callable[..., Any],
-    bucket: Bucket,
-    seeds: RawClient,
-    own_server: Server,
-    tmp_path: Path,
-    blow: signal.Signals,
-) -> None:
+def test_a_restore_that_is_ended_half_way_can_be_run_again(start, bucket, seeds, own_server, tmp_path, blow):
     seeds.create_bucket("big")
     for number in range(100):
         seeds.publish(f"$KV.big.k{number}", os.urandom(500_000))
@@ -701,13 +664,13 @@ def _messages(seeds: RawClient, stream: str) -> int:
     [("add", "b"), ("ls",), ("show", "b"), ("edit", "b", "--history", "2"), ("delete", "b", "--yes"), ("compact", "b")],
     ids=lambda args: args[0],
 )
-def test_nobody_there_is_five(run: Run, args: tuple[str, ...]) -> None:
+def test_nobody_there_is_five(run, args):
     result = run("bucket", *args, env={"NATS_URL": "nats://127.0.0.1:1"})
     assert result.exit_code == 5
     assert "hint:" in result.err
 
 
-def test_a_server_without_jetstream_is_five(run: Run) -> None:
+def test_a_server_without_jetstream_is_five(run):
     with run_server(config='listen: "127.0.0.1:@client@"') as server:
         for args in (("ls",), ("add", "b"), ("show", "b")):
             result = run("bucket", *args, env={"NATS_URL": server.url})

@@ -6,14 +6,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
-from tests.cli.conftest import Result, Run
+from tests.cli.conftest import Result
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -22,7 +19,7 @@ Consumers = Callable[..., Result]
 
 
 @pytest.fixture
-def name(raw: RawClient, unique: Callable[..., str]) -> str:
+def name(raw, unique):
     """A stream with messages 1 to 3 on NAME.a, NAME.b, NAME.a."""
     name = unique("WORK")
     raw.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]})
@@ -32,7 +29,7 @@ def name(raw: RawClient, unique: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def consumer(run: Run, server: Server, name: str) -> Consumers:
+def consumer(run, server, name):
     """Runs `kvctl consumer COMMAND S ...`, S being the test's stream."""
 
     def command(verb: str, *args: str, **settings: Any) -> Result:
@@ -42,7 +39,7 @@ def consumer(run: Run, server: Server, name: str) -> Consumers:
 
 
 @pytest.fixture
-def worker(consumer: Consumers) -> Consumers:
+def worker(consumer):
     """The same, with a durable consumer `c` on the stream."""
     assert consumer("add", "c", "--ack-wait", "20s").exit_code == 0
     return consumer
@@ -58,12 +55,12 @@ def info(raw: RawClient, name: str, consumer: str = "c") -> dict[str, Any]:
 
 
 class TestAdd:
-    def test_again_is_no_error_and_otherwise_a_conflict(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
+    def test_again_is_no_error_and_otherwise_a_conflict(self, consumer, snapshot):
         assert consumer("add", "c", "--ack-wait", "1m") == snapshot(name="new")
         assert consumer("add", "c", "--ack-wait", "1m") == snapshot(name="again")
         assert consumer("add", "c", "--ack-wait", "2m") == snapshot(name="otherwise")
 
-    def test_every_flag_says_what_the_server_stores(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+    def test_every_flag_says_what_the_server_stores(self, consumer, raw, name):
         done = consumer(
             "add", "c", "--filter", f"{name}.a", "--filter", f"{name}.b", "--start-seq", "2", "--ack-policy", "all",
             "--max-deliver", "4", "--backoff", "1s", "--backoff", "5s", "--max-ack-pending", "7",
@@ -82,21 +79,21 @@ class TestAdd:
         assert (config["inactive_threshold"], config["description"]) == (3600 * 10**9, "ours")
         assert (config["max_waiting"], config["metadata"]["x"], config["durable_name"]) == (9, "y", "c")
 
-    def test_an_ephemeral_one_gets_a_name_that_is_printed(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+    def test_an_ephemeral_one_gets_a_name_that_is_printed(self, consumer, raw, name):
         made = consumer("add", "--deliver", "new").out.strip()
         assert made.startswith("kvctl-")
         assert "durable_name" not in info(raw, name, made)["config"]
         assert consumer("add", "named", "--ephemeral").exit_code == 0
         assert "durable_name" not in info(raw, name, "named")["config"]
 
-    def test_from_a_file(self, consumer: Consumers, raw: RawClient, name: str, tmp_path: Path) -> None:
+    def test_from_a_file(self, consumer, raw, name, tmp_path):
         file = tmp_path / "c.json"
         file.write_text('{"durable_name": "c", "ack_wait": "90s", "ack_policy": "all"}')
         assert consumer("add", "--config", str(file), "--ack-policy", "explicit").exit_code == 0
         config = info(raw, name)["config"]
         assert (config["ack_wait"], config["ack_policy"], config["durable_name"]) == (90 * 10**9, "explicit", "c")
 
-    def test_a_dry_run_creates_nothing(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+    def test_a_dry_run_creates_nothing(self, consumer, raw, name):
         assert rows(consumer("add", "c", "--dry-run")) == {"ack_policy": "explicit", "name": "c", "durable_name": "c"}
         assert "error" in info(raw, name)
 
@@ -112,11 +109,11 @@ class TestAdd:
             ("a.b",),
         ],
     )
-    def test_what_is_wrong_is_a_usage_error(self, consumer: Consumers, args: tuple[str, ...]) -> None:
+    def test_what_is_wrong_is_a_usage_error(self, consumer, args):
         assert consumer("add", *args).exit_code == 2
 
 
-def test_listed_and_shown(worker: Consumers, snapshot: SnapshotAssertion) -> None:
+def test_listed_and_shown(worker, snapshot):
     assert worker("ls", "-o", "json") == snapshot(name="list")
     assert worker("ls", tty=True) == snapshot(name="terminal")
     assert worker("show", "c", tty=True) == snapshot(name="show")
@@ -129,15 +126,13 @@ def test_listed_and_shown(worker: Consumers, snapshot: SnapshotAssertion) -> Non
 
 
 @pytest.mark.parametrize("moment", ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00.120+01:00"])
-def test_add_from_a_time_with_zeros_at_its_end_creates_the_consumer(
-    consumer: Consumers, raw: RawClient, name: str, moment: str
-) -> None:
+def test_add_from_a_time_with_zeros_at_its_end_creates_the_consumer(consumer, raw, name, moment):
     for _ in range(2):
         assert consumer("add", "c", "--start-time", moment).exit_code == 0
     assert info(raw, name)["config"]["opt_start_time"].startswith("2026-01-31T12:00:00")
 
 
-def test_add_warns_of_a_start_after_messages_of_its_time(consumer: Consumers, raw: RawClient, name: str) -> None:
+def test_add_warns_of_a_start_after_messages_of_its_time(consumer, raw, name):
     """nats-server 2.15 begins a consumer with several filters at the first of those that have no older message."""
     for subject in ("c", "a", "d"):
         raw.request(f"{name}.{subject}", b"")
@@ -153,7 +148,7 @@ def test_add_warns_of_a_start_after_messages_of_its_time(consumer: Consumers, ra
     assert "not older" not in consumer("add", "one", "--start-time", moment, "--filter", f"{name}.a").err
 
 
-def test_edit_shows_the_difference(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+def test_edit_shows_the_difference(worker, raw, name, snapshot):
     assert worker("edit", "c", "--ack-wait", "1m", "--dry-run") == snapshot(name="dry run")
     assert info(raw, name)["config"]["ack_wait"] == 20 * 10**9
     assert worker("edit", "c", "--ack-wait", "1m", "--filter", f"{name}.a", "-o", "json") == snapshot(name="done")
@@ -166,7 +161,7 @@ def test_edit_shows_the_difference(worker: Consumers, raw: RawClient, name: str,
     assert (refused.exit_code, "ack policy can not be updated" in refused.err) == (1, True)
 
 
-def test_paused_resumed_deleted(worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+def test_paused_resumed_deleted(worker, raw, name, snapshot):
     assert worker("pause", "c", "--for", "1h", "--dry-run", tty=True).err.startswith("Would have paused consumer `c`")
     assert not info(raw, name).get("paused")
     assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot(name="paused")
@@ -183,9 +178,7 @@ def test_paused_resumed_deleted(worker: Consumers, raw: RawClient, name: str, sn
 
 
 class TestTaking:
-    def test_next_is_one_object_and_acknowledged(
-        self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion
-    ) -> None:
+    def test_next_is_one_object_and_acknowledged(self, worker, raw, name, snapshot):
         assert worker("next", "c", "-o", "json") == snapshot(name="json")
         assert info(raw, name)["ack_floor"]["stream_seq"] == 1
         assert worker("next", "c", tty=True) == snapshot(name="terminal")
@@ -195,9 +188,7 @@ class TestTaking:
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
     @pytest.mark.parametrize("words", ["next c", "fetch c --max-messages 2", "consume c --count 2"])
-    def test_what_could_not_be_printed_is_not_acknowledged(
-        self, worker: Consumers, raw: RawClient, name: str, server: Server, start: Callable[..., Any], words: str
-    ) -> None:
+    def test_what_could_not_be_printed_is_not_acknowledged(self, worker, raw, name, server, start, words):
         verb, *rest = words.split()
         with open("/dev/full", "wb") as full:
             process = start("consumer", verb, name, *rest, "-s", server.url, stdout=full)
@@ -205,22 +196,22 @@ class TestTaking:
         assert b"No space left" in process.stderr.read()
         assert info(raw, name)["ack_floor"]["stream_seq"] == 0
 
-    def test_a_consumer_without_acknowledgements(self, consumer: Consumers) -> None:
+    def test_a_consumer_without_acknowledgements(self, consumer):
         consumer("add", "c", "--ack-policy", "none")
         assert rows(consumer("next", "c", "-o", "json"))["sequence"] == 1
         assert consumer("fetch", "c", "--max-messages", "1", "-o", "name").out == "2\n"
         assert consumer("consume", "c", "--count", "1", "--exec", "true").exit_code == 0
 
-    def test_a_connection_for_reading_acknowledges_nothing(self, worker: Consumers, raw: RawClient, name: str) -> None:
+    def test_a_connection_for_reading_acknowledges_nothing(self, worker, raw, name):
         for verb, *options in (("next",), ("fetch", "--max-messages", "1"), ("consume", "--count", "1")):
             assert worker(verb, "c", *options, "--read-only").exit_code == 1
         assert info(raw, name)["delivered"]["stream_seq"] == 0
         assert worker("next", "c", "--read-only", "--no-ack").exit_code == 0
 
-    def test_next_takes_as_many_as_are_counted(self, worker: Consumers) -> None:
+    def test_next_takes_as_many_as_are_counted(self, worker):
         assert [row["sequence"] for row in rows(worker("next", "c", "--count", "2", "-o", "json"))] == [1, 2]
 
-    def test_fetch_is_an_array(self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion) -> None:
+    def test_fetch_is_an_array(self, worker, raw, name, snapshot):
         assert worker("fetch", "c", "--max-messages", "2") == snapshot(name="tsv")
         assert info(raw, name)["ack_floor"]["stream_seq"] == 2
         assert len(rows(worker("fetch", "c", "--max-bytes", "10KiB", "--no-wait", "-o", "json"))) == 1
@@ -244,37 +235,35 @@ class TestTaking:
             (("consume", "none"), 3),
         ],
     )
-    def test_what_cannot_be(self, worker: Consumers, args: tuple[str, ...], code: int) -> None:
+    def test_what_cannot_be(self, worker, args, code):
         assert worker(*args).exit_code == code
 
-    def test_a_limit_of_the_consumer_is_a_warning(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
+    def test_a_limit_of_the_consumer_is_a_warning(self, consumer, snapshot):
         consumer("add", "c", "--set", "max_batch=2")
         assert consumer("fetch", "c", "--max-messages", "3") == snapshot(name="fetch")
         assert consumer("consume", "c", "--count", "3", "-o", "name") == snapshot(name="consume")
 
-    def test_a_limit_by_size_that_may_skip_messages_is_a_warning(self, consumer: Consumers, name: str) -> None:
+    def test_a_limit_by_size_that_may_skip_messages_is_a_warning(self, consumer, name):
         consumer("add", "c", "--deliver", "last-per-subject", "--filter", f"{name}.>")
         warned = consumer("fetch", "c", "--max-bytes", "1KiB", "--no-wait")
         assert (warned.exit_code, "servers may skip some" in warned.err) == (0, True)
         assert "skip" not in consumer("fetch", "c", "--max-messages", "9", "--no-wait").err
 
-    def test_a_push_consumer_is_an_error(self, consumer: Consumers, snapshot: SnapshotAssertion) -> None:
+    def test_a_push_consumer_is_an_error(self, consumer, snapshot):
         consumer("add", "c", "--set", "deliver_subject=pushed")
         assert consumer("next", "c") == snapshot
 
 
 class TestConsume:
     @pytest.mark.guarantee("consumers-3")
-    def test_heartbeats_are_asked_for_every_five_seconds(
-        self, worker: Consumers, raw: RawClient, name: str, server: Server
-    ) -> None:
+    def test_heartbeats_are_asked_for_every_five_seconds(self, worker, raw, name, server):
         with RawClient(server.url) as listener:
             listener._send(b"SUB $JS.API.CONSUMER.MSG.NEXT.%b.c 1\r\n" % name.encode())
             listener.flush()
             assert worker("consume", "c", "--count", "1").exit_code == 0
             assert listener._next().json()["idle_heartbeat"] == 5 * 10**9
 
-    def test_lines_until_count(self, worker: Consumers, raw: RawClient, name: str) -> None:
+    def test_lines_until_count(self, worker, raw, name):
         result = worker("consume", "c", "--count", "3", "-o", "json")  # as ndjson: without an end there is no array
         found = [json.loads(line) for line in result.out.splitlines()]
         assert [(row["sequence"], row["delivered"], row["pending"]) for row in found] == [
@@ -284,19 +273,17 @@ class TestConsume:
         ]
         assert info(raw, name)["ack_floor"]["stream_seq"] == 3
 
-    def test_without_acknowledging(self, worker: Consumers, raw: RawClient, name: str) -> None:
+    def test_without_acknowledging(self, worker, raw, name):
         assert worker("consume", "c", "--count", "3", "--no-ack", "-o", "name").out.split() == ["1", "2", "3"]
         assert info(raw, name)["num_ack_pending"] == 3
 
-    def test_without_a_consumer_everything_in_order(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+    def test_without_a_consumer_everything_in_order(self, consumer, raw, name):
         assert consumer("consume", "--count", "3", "-o", "name").out.split() == ["1", "2", "3"]
         assert consumer("consume", "--count", "2", "--filter", f"{name}.a", "-o", "name").out.split() == ["1", "3"]
         until(lambda: raw.api(f"CONSUMER.NAMES.{name}")["total"] == 0, what="deletion of the consumer")
 
     @pytest.mark.guarantee("consumers-5", by="kill")
-    def test_interrupted_it_finishes_what_came_and_exits_130(
-        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
-    ) -> None:
+    def test_interrupted_it_finishes_what_came_and_exits_130(self, worker, start, raw, name, server):
         running = start("consumer", "consume", name, "c", "-o", "ndjson", env={"NATS_URL": server.url})
         assert running.stdout is not None
         found = [json.loads(running.stdout.readline())["sequence"] for _ in range(3)]
@@ -306,9 +293,7 @@ class TestConsume:
         assert info(raw, name)["ack_floor"]["stream_seq"] == 3
         until(lambda: info(raw, name)["num_waiting"] == 0, what="end of the pull")
 
-    def test_a_consumer_deleted_under_it_is_not_found(
-        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
-    ) -> None:
+    def test_a_consumer_deleted_under_it_is_not_found(self, worker, start, raw, name, server):
         running = start("consumer", "consume", name, "c", "-o", "name", env={"NATS_URL": server.url})
         assert running.stdout is not None
         assert running.stdout.readline() == b"1\n"
@@ -316,7 +301,7 @@ class TestConsume:
         _, err = running.communicate(timeout=60)
         assert (running.returncode, b"was deleted" in err) == (3, True)
 
-    def test_it_goes_on_over_a_restart_and_says_so(self, own_server: Server, start: Start) -> None:
+    def test_it_goes_on_over_a_restart_and_says_so(self, own_server, start):
         with RawClient(own_server.url) as raw:
             raw.api("STREAM.CREATE.R", {"name": "R", "subjects": ["r.>"]})
             raw.api("CONSUMER.CREATE.R.c", {"stream_name": "R", "config": {
@@ -335,9 +320,7 @@ class TestConsume:
         assert b"warning: The server ended the pull: Server Shutdown (409)" in err
         assert b"warning: The connection to the server was lost" in err
 
-    def test_a_reader_that_goes_ends_it_quietly(
-        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server
-    ) -> None:
+    def test_a_reader_that_goes_ends_it_quietly(self, worker, start, raw, name, server):
         running = start("consumer", "consume", name, "c", "-o", "name", env={"NATS_URL": server.url})
         assert running.stdout is not None
         assert running.stdout.readline() == b"1\n"
@@ -348,9 +331,7 @@ class TestConsume:
 
 class TestExec:
     @pytest.mark.guarantee("consumers-7")
-    def test_what_succeeds_is_acknowledged(
-        self, worker: Consumers, raw: RawClient, name: str, snapshot: SnapshotAssertion
-    ) -> None:
+    def test_what_succeeds_is_acknowledged(self, worker, raw, name, snapshot):
         facts = (
             "STREAM",
             "CONSUMER",
@@ -367,9 +348,7 @@ class TestExec:
         assert info(raw, name)["ack_floor"]["stream_seq"] == 3
 
     @pytest.mark.guarantee("consumers-7")
-    def test_what_fails_is_delivered_again_ever_later(
-        self, worker: Consumers, raw: RawClient, name: str, tmp_path: Path
-    ) -> None:
+    def test_what_fails_is_delivered_again_ever_later(self, worker, raw, name, tmp_path):
         log = tmp_path / "log"
         fails = f"sh -c 'echo $KVCTL_SEQUENCE $KVCTL_DELIVERED $(date +%s.%N) >> {log}; test $KVCTL_SEQUENCE != 2'"
         result = worker("consume", "c", "--count", "5", "--exec", fails)
@@ -384,15 +363,13 @@ class TestExec:
         until(lambda: info(raw, name)["num_ack_pending"] == 1, what="return of the other messages")
 
     @pytest.mark.guarantee("consumers-7")
-    def test_a_slow_command_keeps_its_message(self, consumer: Consumers, raw: RawClient, name: str) -> None:
+    def test_a_slow_command_keeps_its_message(self, consumer, raw, name):
         consumer("add", "c", "--ack-wait", "4s")
         assert consumer("consume", "c", "--count", "1", "--exec", "sleep 5").exit_code == 0
         assert (info(raw, name)["num_redelivered"], info(raw, name)["ack_floor"]["stream_seq"]) == (0, 1)
 
     @pytest.mark.guarantee("consumers-5", by="kill")
-    def test_interrupted_the_command_comes_to_its_end(
-        self, worker: Consumers, start: Start, raw: RawClient, name: str, server: Server, tmp_path: Path
-    ) -> None:
+    def test_interrupted_the_command_comes_to_its_end(self, worker, start, raw, name, server, tmp_path):
         begun, ended = tmp_path / "begun", tmp_path / "ended"
         slow = f"sh -c 'touch {begun}; sleep 1; touch {ended}'"
         running = start("consumer", "consume", name, "c", "--exec", slow, env={"NATS_URL": server.url})
@@ -403,9 +380,7 @@ class TestExec:
         assert info(raw, name)["ack_floor"]["stream_seq"] == 1
         assert info(raw, name)["num_ack_pending"] == 0
 
-    def test_a_second_signal_ends_it_at_once(
-        self, worker: Consumers, start: Start, name: str, server: Server, tmp_path: Path
-    ) -> None:
+    def test_a_second_signal_ends_it_at_once(self, worker, start, name, server, tmp_path):
         pid = tmp_path / "pid"
         hangs = f"sh -c 'echo $$ > {pid}; exec sleep 600'"
         running = start("consumer", "consume", name, "c", "--exec", hangs, env={"NATS_URL": server.url})
@@ -419,13 +394,13 @@ class TestExec:
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid.read_text()), 0)
 
-    def test_next_and_fetch_have_it_too(self, worker: Consumers, raw: RawClient, name: str) -> None:
+    def test_next_and_fetch_have_it_too(self, worker, raw, name):
         assert worker("next", "c", "--exec", "sh -c 'echo $KVCTL_SEQUENCE'").out == "1\n"
         assert worker("fetch", "c", "--max-messages", "2", "--exec", "sh -c 'echo $KVCTL_SEQUENCE'").out == "2\n3\n"
         assert info(raw, name)["ack_floor"]["stream_seq"] == 3
 
 
-def test_names_are_completed(run: Run, worker: Consumers, name: str, server: Server) -> None:
+def test_names_are_completed(run, worker, name, server):
     def offered(*words: str) -> Iterator[str]:
         result = run("__complete", "--", *words, env={"NATS_URL": server.url})
         return (line.split("\t")[0] for line in result.out.splitlines())

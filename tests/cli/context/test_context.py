@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.labs import Lab
-from kvctl.server import Server, run_server
-from tests.cli.conftest import Result, Run
+from kvctl.server import run_server
+from tests.cli.conftest import Result
 
 SECRET = "s3cret-n0body-sees"
 VERSION = {r"version \d+\.\d+\.\d+": "version N"}
@@ -20,19 +18,19 @@ Context = Callable[..., Result]
 
 
 @pytest.fixture
-def context(run: Run) -> Context:
+def context(run):
     """`kvctl context ...`"""
     return lambda *args, **settings: run("context", *args, **settings)
 
 
 @pytest.fixture
-def files(home: Path) -> Path:
+def files(home):
     """Folder of the context files."""
     return home / ".config" / "nats" / "context"
 
 
 @pytest.fixture
-def prod(context: Context, tmp_path: Path) -> str:
+def prod(context, tmp_path):
     """A context of that name, with a password."""
     (tmp_path / "password").write_text(SECRET + "\n")
     made = context(
@@ -43,7 +41,7 @@ def prod(context: Context, tmp_path: Path) -> str:
     return "prod"
 
 
-def test_add_writes_the_nats_commands_file(prod: str, files: Path) -> None:
+def test_add_writes_the_nats_commands_file(prod, files):
     path = files / "prod.json"
     assert json.loads(path.read_text()) == {
         "url": "nats://n1:4222,nats://n2:4222",
@@ -58,13 +56,13 @@ def test_add_writes_the_nats_commands_file(prod: str, files: Path) -> None:
 @pytest.mark.guarantee("commands-14")
 @pytest.mark.parametrize("output", ["table", "json", "tsv", "yaml"])
 @pytest.mark.parametrize("command", ["show", "ls"])
-def test_context_secrets_are_never_shown(context: Context, prod: str, command: str, output: str) -> None:
+def test_context_secrets_are_never_shown(context, prod, command, output):
     shown = context(command, "-o", output, "-v")
     assert shown.exit_code == 0
     assert SECRET not in shown.out + shown.err
 
 
-def test_context_show_and_ls_on_a_terminal(context: Context, prod: str, snapshot: SnapshotAssertion) -> None:
+def test_context_show_and_ls_on_a_terminal(context, prod, snapshot):
     context("add", "local", "--url", "nats://eve:pw@127.0.0.1:4222", "--description", "on this machine")
     assert context("show", tty=True) == snapshot
     assert context("ls", tty=True) == snapshot
@@ -72,9 +70,7 @@ def test_context_show_and_ls_on_a_terminal(context: Context, prod: str, snapshot
     assert context("show", "local", "-o", "json") == snapshot
 
 
-def test_add_of_existing_context_succeeds_only_with_same_settings(
-    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_add_of_existing_context_succeeds_only_with_same_settings(context, prod, files, snapshot):
     before = (files / "prod.json").read_bytes()
     password = files / "password"
     password.write_text(SECRET)
@@ -87,21 +83,19 @@ def test_add_of_existing_context_succeeds_only_with_same_settings(
     assert (files / "prod.json").read_bytes() == before
 
 
-def test_add_from_another_context(context: Context, prod: str) -> None:
+def test_add_from_another_context(context, prod):
     context("add", "edge", "--context", "prod", "--domain", "edge", "--read-only")
     shown = json.loads(context("show", "edge", "-o", "json").out)
     assert (shown["user"], shown["password"], shown["domain"], shown["read_only"]) == ("ann", "set", "edge", True)
 
 
-def test_add_stores_absolute_file_paths(context: Context, files: Path) -> None:
+def test_add_stores_absolute_file_paths(context, files):
     context("add", "here", "--creds", "my.creds", "--tls-ca", "ca.pem")
     written = json.loads((files / "here.json").read_text())
     assert [written["creds"], written["ca"]] == [str(Path("my.creds").absolute()), str(Path("ca.pem").absolute())]
 
 
-def test_edit_changes_only_the_given_fields(
-    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_edit_changes_only_the_given_fields(context, prod, files, snapshot):
     path = files / "prod.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "color_scheme": "blue", "later": [1]}))
     edited = context("edit", "prod", "--domain", "leaf", "--clear", "user", "--clear", "password", tty=True)
@@ -117,7 +111,7 @@ def test_edit_changes_only_the_given_fields(
     assert context("edit", "prod", "--domain", "leaf", tty=True) == snapshot
 
 
-def test_edit_reports_changed_secret_without_its_value(context: Context, prod: str, tmp_path: Path) -> None:
+def test_edit_reports_changed_secret_without_its_value(context, prod, tmp_path):
     (tmp_path / "password").write_text("another")
     edited = context("edit", "prod", "--password-file", str(tmp_path / "password"))
     assert edited.out == "password\tset\tchanged\n"
@@ -144,17 +138,13 @@ def test_edit_reports_changed_secret_without_its_value(context: Context, prod: s
     ],
     ids=" ".join,
 )
-def test_context_usage_errors(
-    context: Context, prod: str, files: Path, arguments: tuple[str, ...], snapshot: SnapshotAssertion
-) -> None:
+def test_context_usage_errors(context, prod, files, arguments, snapshot):
     before = (files / "prod.json").read_bytes()
     assert context(*arguments) == snapshot
     assert (files / "prod.json").read_bytes() == before
 
 
-def test_delete_asks_for_confirmation_on_a_terminal(
-    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_delete_asks_for_confirmation_on_a_terminal(context, prod, files, snapshot):
     assert context("rm", "prod", tty=True, stdin=b"n\n") == snapshot
     assert (files / "prod.json").exists()
     assert context("rm", "prod", tty=True, stdin=b"y\n") == snapshot
@@ -162,21 +152,19 @@ def test_delete_asks_for_confirmation_on_a_terminal(
     assert not (files.parent / "context.txt").exists()
 
 
-def test_damaged_context_file_affects_only_that_context(
-    context: Context, prod: str, files: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_damaged_context_file_affects_only_that_context(context, prod, files, snapshot):
     (files / "bad.json").write_text("{")
     assert context("ls") == snapshot
     assert context("show", "bad") == snapshot
 
 
-def test_show_warns_of_readable_context_file(context: Context, prod: str, files: Path) -> None:
+def test_show_warns_of_readable_context_file(context, prod, files):
     (files / "prod.json").chmod(0o644)
     assert context("show", "prod").err.startswith("warning: ")
     assert context("show").err.count("warning: ") == 1
 
 
-def test_a_context_is_used_by_name_and_by_selection(run: Run, context: Context, server: Server) -> None:
+def test_a_context_is_used_by_name_and_by_selection(run, context, server):
     context("add", "tests", "-s", server.url)
     named = context("test", "tests", "-o", "json")
     assert json.loads(named.out)["name"] == "tests"
@@ -195,12 +183,10 @@ class TestTest:
             publish: ["$JS.API.STREAM.INFO.KV_ORDERS", "$JS.API.DIRECT.GET.KV_ORDERS.>"], subscribe: "_INBOX.>" } } ] }
     """
 
-    def test_report_with_all_permissions(
-        self, context: Context, own_server: Server, snapshot: SnapshotAssertion
-    ) -> None:
+    def test_report_with_all_permissions(self, context, own_server, snapshot):
         assert context("test", "-s", own_server.url, tty=True).masked(VERSION) == snapshot
 
-    def test_json_report_contains_usage_and_limits(self, context: Context, accounts: Lab) -> None:
+    def test_json_report_contains_usage_and_limits(self, context, accounts):
         origin = accounts.contexts["origin"]
         environment = {"NATS_USER": "origin", "NATS_PASSWORD": "origin", "NATS_URL": origin.url}
         found = json.loads(context("test", "-o", "json", env=environment).out)
@@ -210,13 +196,13 @@ class TestTest:
         assert {"memory", "storage", "streams", "consumers", "limits"} <= set(found["jetstream"])
         assert {item["allowed"] for item in found["permissions"]} == {True}
 
-    def test_report_names_denied_subjects(self, context: Context, snapshot: SnapshotAssertion) -> None:
+    def test_report_names_denied_subjects(self, context, snapshot):
         with run_server(config=self.NARROW) as server:
             ann = {"NATS_USER": "ann", "NATS_PASSWORD": "p", "NATS_URL": server.url}
             assert context("test", "--bucket", "ORDERS", env=ann, tty=True).masked(VERSION) == snapshot
             assert context("test", env=ann, tty=True).masked(VERSION) == snapshot
 
-    def test_probe_changes_nothing_on_the_server(self, context: Context, own_server: Server, tmp_path: Path) -> None:
+    def test_probe_changes_nothing_on_the_server(self, context, own_server, tmp_path):
         from tests.support.raw import RawClient
 
         with RawClient(own_server.url) as raw:
@@ -230,16 +216,16 @@ class TestTest:
             assert _state(raw) == before
 
     @pytest.mark.parametrize("output", ["table", "json"])
-    def test_unreachable_server(self, context: Context, output: str, snapshot: SnapshotAssertion) -> None:
+    def test_unreachable_server(self, context, output, snapshot):
         with run_server() as server:
             url = server.url
         assert context("test", "-s", url, "-o", output) == snapshot
 
-    def test_server_without_jetstream(self, context: Context, snapshot: SnapshotAssertion) -> None:
+    def test_server_without_jetstream(self, context, snapshot):
         with run_server(config="listen: 127.0.0.1:@client@\nserver_name: bare\n") as server:
             assert context("test", "-s", server.url, tty=True).masked(VERSION) == snapshot
 
-    def test_wrong_credentials(self, context: Context, snapshot: SnapshotAssertion) -> None:
+    def test_wrong_credentials(self, context, snapshot):
         with run_server(config=self.NARROW) as server:
             tested = context("test", "-s", server.url, "--user", "ann", env={"NATS_PASSWORD": SECRET})
             assert tested == snapshot

@@ -3,14 +3,10 @@
 import json
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
-
-from tests.cli.conftest import Run
-from tests.cli.keyed import Keyed
 
 
 @pytest.fixture
-def past(keyed: Keyed) -> Keyed:
+def past(keyed):
     """With a.1 and a.2, then b; a.1 overwritten, a.2 deleted, new created: revisions 1 to 6; history 3."""
     config = keyed.raw.api(f"STREAM.INFO.KV_{keyed.name}")["config"]
     answer = keyed.raw.api(f"STREAM.UPDATE.KV_{keyed.name}", {**config, "max_msgs_per_subject": 3})
@@ -23,13 +19,13 @@ def past(keyed: Keyed) -> Keyed:
     return keyed
 
 
-def test_one_key_is_its_bytes_of_then(past: Keyed) -> None:
+def test_one_key_is_its_bytes_of_then(past):
     assert past("get", "B", "a.1", "--as-of", "3").stdout == b"then a.1"
     assert past("get", "B", "a.1", "--as-of", "4").stdout == b"later"
     assert past("get", "B", "a.2", "--as-of=4", "--leader").stdout == b"then a.2"
 
 
-def test_several_keys_are_records_of_then(past: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_several_keys_are_records_of_then(past, snapshot):
     assert past("get", "B", "b", "a.*", "--as-of", "4") == snapshot(name="pipe")
     assert past("get", "B", "b", "new", "a.1", "--as-of", "3", "-o", "name") == snapshot(name="missing")
     assert past("get", "B", "a.2", "--as-of", "5") == snapshot(name="deleted")
@@ -40,26 +36,26 @@ def test_several_keys_are_records_of_then(past: Keyed, snapshot: SnapshotAsserti
 
 
 @pytest.mark.guarantee("reading-7")
-def test_a_printed_time_can_be_given_back(past: Keyed) -> None:
+def test_a_printed_time_can_be_given_back(past):
     for row in json.loads(past("history", "B", "-o", "json").out):
         if row["operation"] == "PUT":
             assert past("get", "B", row["key"], "--as-of", row["created"]).out == row["value"]
 
 
-def test_ago_counts_from_now(past: Keyed) -> None:
+def test_ago_counts_from_now(past):
     assert past("get", "B", "a.1", "--as-of", "-0s").out == "later"
     result = past("get", "B", "a.1", "--as-of", "-15m")
     assert (result.exit_code, result.out) == (3, "")
 
 
-def test_keys_lists_those_that_lived(past: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_keys_lists_those_that_lived(past, snapshot):
     assert past("keys", "B", "--as-of", "4").out.split() == ["a.2", "b", "a.1"]
     assert past("keys", "B", "a.*", "--as-of", "4", "--sort").out.split() == ["a.1", "a.2"]
     assert past("keys", "B", "--as-of", "5", "--deleted", "-o", "json") == snapshot
 
 
 @pytest.mark.guarantee("reading-7")
-def test_what_is_lost_is_named_and_nothing_is_printed(past: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_what_is_lost_is_named_and_nothing_is_printed(past, snapshot):
     for key in ("b", "b", "b", "purged"):
         past.put(key)
     past.put("purged", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
@@ -70,7 +66,7 @@ def test_what_is_lost_is_named_and_nothing_is_printed(past: Keyed, snapshot: Sna
     assert past("get", "B", "a.1", "new", "--as-of", "6", "-o", "name").out.split() == ["a.1", "new"]
 
 
-def test_what_cannot_be_is_said(past: Keyed, run: Run, snapshot: SnapshotAssertion) -> None:
+def test_what_cannot_be_is_said(past, run, snapshot):
     assert past("get", "B", "b", "--as-of", "7") == snapshot(name="above the last")
     nowhere = ("-s", "nats://127.0.0.1:1")
     assert run("get", "orders", "k", "--as-of", "yesterday", *nowhere) == snapshot(name="no moment")
@@ -78,7 +74,7 @@ def test_what_cannot_be_is_said(past: Keyed, run: Run, snapshot: SnapshotAsserti
     assert run("get", "orders", "k", "--as-of", "3", "--revision", "3", *nowhere) == snapshot(name="both")
 
 
-def test_foreign_keys_too(past: Keyed) -> None:
+def test_foreign_keys_too(past):
     past.store("star.*", value=b"then")
     past.store("star.*", value=b"now")
     past.put("star.a", b"sibling")

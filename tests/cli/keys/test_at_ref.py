@@ -1,19 +1,14 @@
 """The key commands at a ref of a repository, and completion of NAME@REF."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kvctl.server import Server
-from tests.cli.conftest import Run
 from tests.cli.repos import Repo
 
 
 @pytest.fixture
-def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]:
+def repo(run, server, unique):
     """A repository with a tag, and one key of it staged."""
     made = Repo(run, server.url, unique("R"))
     assert made("init", ".").exit_code == 0
@@ -25,7 +20,7 @@ def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]
 
 
 class TestReading:
-    def test_what_is_staged_is_read_at_the_branch_alone(self, repo: Repo) -> None:
+    def test_what_is_staged_is_read_at_the_branch_alone(self, repo):
         one = repo.json("repo", "show", "@v1")["id"]
         assert repo.text("get", "@main", "app.port") == repo.text("get", "@main$", "app.port") == "81"
         for ref in ("v1", "main@", one, one[:6]):
@@ -34,7 +29,7 @@ class TestReading:
         assert repo.run("get", "@nope", "app.port").exit_code == 3
         assert repo.run("get", "@v1@", "app.port").exit_code == 2
 
-    def test_exact_bytes(self, repo: Repo) -> None:
+    def test_exact_bytes(self, repo):
         value = bytes(range(256))
         for data in (value, b"", value * 40):
             assert repo.run("put", "@main", "raw", "-", stdin=data).exit_code == 0
@@ -44,14 +39,14 @@ class TestReading:
         assert repo.run("get", "@main", "raw", "--encoding", "utf-8").exit_code == 1
         assert repo.json("get", "@main", "raw")["encoding"] == "base64"
 
-    def test_entries_have_an_identity_and_staged_ones_a_revision(self, repo: Repo, snapshot: Any) -> None:
+    def test_entries_have_an_identity_and_staged_ones_a_revision(self, repo, snapshot):
         assert repo.run("get", "@main", "app.port", "-o", "json") == snapshot(name="staged")
         assert repo.run("get", "@main", "app.host", "-o", "json") == snapshot(name="committed")
         assert repo.run("get", "@main", "app.host", "app.port", tty=True) == snapshot(name="terminal")
         assert repo.run("get", "@main", "app.port", "app.*", "none") == snapshot(name="several")
         assert repo.run("get", "@main", "zzz.*", tty=True) == snapshot(name="nothing matches")
 
-    def test_keys(self, repo: Repo, snapshot: Any) -> None:
+    def test_keys(self, repo, snapshot):
         repo.text("delete", "@main", "app.host")
         assert repo.text("keys", "@main") == "app.port"
         assert repo.text("keys", "@main@").split() == ["app.host", "app.port"]
@@ -60,7 +55,7 @@ class TestReading:
         assert repo.json("keys", "@v1", "--count") == {"bucket": repo.name, "ref": "v1", "count": 2}
         assert repo.run("keys", "@main", "a..b").exit_code == 2
 
-    def test_history(self, repo: Repo, snapshot: Any) -> None:
+    def test_history(self, repo, snapshot):
         repo.commit("two\n\nand why")
         repo.text("delete", "@main", "app.port")
         shown = repo.run("history", "@main", "app.port", tty=True)
@@ -76,7 +71,7 @@ class TestReading:
         assert [json.loads(line)["value"] for line in since] == ["81", ""]
         assert [row["operation"] for row in repo.json("history", "@main", "--since", "2100-01-01T00:00:00Z")] == ["DEL"]
 
-    def test_options_that_mean_nothing_there_are_refused(self, repo: Repo, snapshot: Any) -> None:
+    def test_options_that_mean_nothing_there_are_refused(self, repo, snapshot):
         for number, line in enumerate((
             ("get", "@main", "k", "--revision", "1"),
             ("get", "@main", "k", "--as-of", "-1h"),
@@ -99,7 +94,7 @@ class TestReading:
     "revert r@main k 1", "wait r@main k", "txn r@main -f -", "lock r@main k -- true",
     "bucket show r@main", "bucket compact r@main", "mirror create m --origin r@main", "topology audit r@main",
 ], ids=lambda line: " ".join(line.split()[:2]))  # fmt: skip
-def test_other_commands_name_those_that_take_a_ref(run: Run, server: Server, line: str) -> None:
+def test_other_commands_name_those_that_take_a_ref(run, server, line):
     words = line.split()
     result = run(words[0], "-s", server.url, *words[1:], stdin=b'{"then": [{"put": "k", "value": "v"}]}')
     assert result.exit_code == 2
@@ -107,7 +102,7 @@ def test_other_commands_name_those_that_take_a_ref(run: Run, server: Server, lin
 
 
 class TestWriting:
-    def test_a_write_prints_its_revision_alone(self, repo: Repo) -> None:
+    def test_a_write_prints_its_revision_alone(self, repo):
         revision = repo.text("put", "@main", "k", "v")
         assert int(revision) > 10**15
         assert repo.json("get", "@main", "k")["revision"] == int(revision)
@@ -115,14 +110,14 @@ class TestWriting:
         assert list(written) == ["bucket", "ref", "key", "revision", "identity"]
         assert written["identity"] == repo.json("get", "@main", "k")["identity"]
 
-    def test_put_if_different_writes_only_what_is(self, repo: Repo) -> None:
+    def test_put_if_different_writes_only_what_is(self, repo):
         assert repo.text("put", "@main", "app.host", "here", "--if-different") == ""
         assert repo.json("repo", "status", "@main")["changes"] == [{"change": "changed", "key": "app.port"}]
         assert repo.text("put", "@main", "app.port", "81", "--if-different") == repo.text(
             "put", "@main", "app.port", "81", "--if-different"
         )
 
-    def test_create(self, repo: Repo, snapshot: Any) -> None:
+    def test_create(self, repo, snapshot):
         assert repo.run("create", "@main", "app.host", "x") == snapshot(name="committed")
         assert repo.run("create", "@main", "app.port", "x") == snapshot(name="staged")
         repo.text("create", "@main", "new", "x")
@@ -130,7 +125,7 @@ class TestWriting:
         repo.text("create", "@main", "app.host", "again")
 
     @pytest.mark.guarantee("versions-3")
-    def test_update_by_identity_or_staged_revision(self, repo: Repo, snapshot: Any) -> None:
+    def test_update_by_identity_or_staged_revision(self, repo, snapshot):
         committed = repo.json("get", "@main", "app.host")["identity"]
         staged = repo.json("get", "@main", "app.port")
         repo.text("update", "@main", "app.host", "there", committed)
@@ -143,13 +138,13 @@ class TestWriting:
         assert repo.run("update", "@main", "fresh", "x", "0").exit_code == 4
         assert repo.text("get", "@main", "app.port") == "82"
 
-    def test_staged_change_is_named_on_a_terminal(self, repo: Repo) -> None:
+    def test_staged_change_is_named_on_a_terminal(self, repo):
         assert repo.run("put", "@main", "app.port", "82", tty=True).err.strip() == "Staged `app.port` on `main`"
         deleted = repo.run("delete", "@main", "app.port", tty=True)
         assert deleted.err.strip() == "Staged the deletion of `app.port` on `main`"
         assert repo.run("put", "@main", "k", "v", "-o", "table", tty=True).out.startswith("Revision")
 
-    def test_delete(self, repo: Repo, snapshot: Any) -> None:
+    def test_delete(self, repo, snapshot):
         identity = repo.json("get", "@main", "app.host")["identity"]
         assert repo.run("delete", "@main", "app.host", "--if-revision", "0" * 40).exit_code == 4
         assert repo.run("delete", "@main", "app.host", "none") == snapshot(name="one is missing")
@@ -158,7 +153,7 @@ class TestWriting:
         repo.text("repo", "reset", "@main", "--key", "app.host")
         repo.text("delete", "@main", "app.host", "--if-revision", identity)
 
-    def test_delete_what_matches(self, repo: Repo, snapshot: Any) -> None:
+    def test_delete_what_matches(self, repo, snapshot):
         assert repo.run("delete", "@main", "--match", "app.*") == snapshot(name="pipe")
         assert repo.run("delete", "@main", "--match", "app.*", "--dry-run") == snapshot(name="dry run")
         assert repo.run("delete", "@main", "--match", "app.*", tty=True, stdin=b"n\n") == snapshot(name="no")
@@ -166,12 +161,12 @@ class TestWriting:
         assert repo.text("keys", "@main") == ""
         assert repo.text("keys", "@v1").split() == ["app.host", "app.port"]
 
-    def test_for_several_keys_json_is_an_array_whatever_was_there(self, repo: Repo) -> None:
+    def test_for_several_keys_json_is_an_array_whatever_was_there(self, repo):
         assert len(repo.json("delete", "@main", "app.host", "none", "--ignore-missing")) == 1
         assert repo.json("delete", "@main", "--match", "none", "--yes") == []
 
     @pytest.mark.guarantee("versions-1")
-    def test_writes_need_a_branch(self, repo: Repo) -> None:
+    def test_writes_need_a_branch(self, repo):
         one = repo.json("repo", "show", "@v1")["id"]
         for ref in ("v1", one, "main@", "main~0", "main$"):
             for line in (("put", f"@{ref}", "k", "v"), ("delete", f"@{ref}", "app.port"), ("load", f"@{ref}", "-")):
@@ -183,7 +178,7 @@ class TestWriting:
 
 
 class TestTransfer:
-    def test_what_is_dumped_is_loaded(self, repo: Repo, tmp_path: Path) -> None:
+    def test_what_is_dumped_is_loaded(self, repo, tmp_path):
         repo.run("put", "@main", "raw", "-", stdin=b"\xff\x00")
         path = tmp_path / "dump.ndjson"
         assert json.loads(repo.text("dump", "@main", "--to", str(path), "-o", "json"))["entries"] == 3
@@ -201,7 +196,7 @@ class TestTransfer:
         damaged = path.read_bytes().replace(b"here", b"gone")
         assert repo.run("load", "@copy", "-", stdin=damaged).exit_code == 4
 
-    def test_rows(self, repo: Repo, snapshot: Any) -> None:
+    def test_rows(self, repo, snapshot):
         rows = [
             {"key": "app.host", "value": "other"},
             {"key": "new", "value": "AP8=", "encoding": "base64"},
@@ -218,7 +213,7 @@ class TestTransfer:
         assert repo.run("load", "@main", "-", stdin=text).exit_code == 7
         assert [repo.text("get", "@main", key) for key in ("app.host", "new")] == ["other", "last"]
 
-    def test_a_table_of_rows(self, repo: Repo, tmp_path: Path) -> None:
+    def test_a_table_of_rows(self, repo, tmp_path):
         path = tmp_path / "rows.csv"
         path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(2500)))
         assert repo.json("load", "@main", str(path)) == {"written": 2500, "unchanged": 0, "rejected": 0}
@@ -227,7 +222,7 @@ class TestTransfer:
 
 
 class TestCompletion:
-    def test_of_places(self, repo: Repo, run: Run, server: Server) -> None:
+    def test_of_places(self, repo, run, server):
         def offered(*words: str) -> list[str]:
             for _ in range(5):  # a busy server may not answer in time
                 if lines := run("__complete", "--", "-s", server.url, *words).out.splitlines():

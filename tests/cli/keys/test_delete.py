@@ -1,19 +1,15 @@
 """delete and purge: by name, by filter, and never by a wildcard."""
 
 import json
-import subprocess
-from collections.abc import Callable
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import run_server
-from tests.cli.conftest import Run
 from tests.cli.keyed import Keyed
 from tests.support.raw import RawClient
 
 
-def test_delete_marks_and_prints_a_revision_for_each_key(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_delete_marks_and_prints_a_revision_for_each_key(keyed, snapshot):
     for key in ("a", "b", "c"):
         keyed.put(key)
     assert keyed("delete", "B", "a") == snapshot(name="one")
@@ -22,7 +18,7 @@ def test_delete_marks_and_prints_a_revision_for_each_key(keyed: Keyed, snapshot:
     assert [row["operation"] for row in _history(keyed, "a")] == ["PUT", "DEL"]
 
 
-def test_delete_on_a_terminal_and_in_json(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_delete_on_a_terminal_and_in_json(keyed, snapshot):
     for key in ("a", "b", "c"):
         keyed.put(key)
     assert keyed("delete", "B", "a", tty=True) == snapshot(name="terminal")
@@ -30,7 +26,7 @@ def test_delete_on_a_terminal_and_in_json(keyed: Keyed, snapshot: SnapshotAssert
     assert json.loads(keyed("delete", "B", "c", "nope", "-o", "json", "--ignore-missing").out)[0]["key"] == "c"
 
 
-def test_a_key_that_is_not_there_gets_no_marker(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_a_key_that_is_not_there_gets_no_marker(keyed, snapshot):
     keyed.put("here")
     keyed.put("gone")
     keyed.delete("gone")
@@ -43,7 +39,7 @@ def test_a_key_that_is_not_there_gets_no_marker(keyed: Keyed, snapshot: Snapshot
     assert keyed.last_revision() == before + 1
 
 
-def test_delete_on_condition(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_delete_on_condition(keyed, snapshot):
     first = keyed.put("k")
     keyed.put("k")
     assert keyed("delete", "B", "k", "--if-revision", str(first)) == snapshot(name="mismatch")
@@ -51,9 +47,7 @@ def test_delete_on_condition(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     assert keyed("delete", "B", "k", "l", "--if-revision", "1") == snapshot(name="several keys")
 
 
-def test_deletion_of_a_revision_by_several_processes_succeeds_once_and_is_a_conflict_for_the_others(
-    keyed: Keyed, start: Callable[..., "subprocess.Popen[bytes]"]
-) -> None:
+def test_deletion_of_a_revision_by_several_processes_succeeds_once_and_is_a_conflict_for_the_others(keyed, start):
     revision = str(keyed.put("k"))
     racers = [start("delete", keyed.name, "k", "--if-revision", revision, env=keyed.env()) for _ in range(4)]
     for racer in racers:
@@ -62,7 +56,7 @@ def test_deletion_of_a_revision_by_several_processes_succeeds_once_and_is_a_conf
     assert keyed.last_revision() == int(revision) + 1
 
 
-def test_deletion_after_the_expected_revision_is_a_conflict(keyed: Keyed) -> None:
+def test_deletion_after_the_expected_revision_is_a_conflict(keyed):
     first = keyed.put("k")
     marker = keyed.delete("k")
     assert keyed("delete", "B", "k", "--if-revision", str(first)).exit_code == 4
@@ -74,7 +68,7 @@ def test_deletion_after_the_expected_revision_is_a_conflict(keyed: Keyed) -> Non
     assert keyed.last_revision() == marker + 1
 
 
-def test_match_expands_to_keys_counts_and_asks(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_match_expands_to_keys_counts_and_asks(keyed, snapshot):
     for key in ("a.1", "a.2", "a.3", "a.4", "b.1"):
         keyed.put(key)
     assert keyed("delete", "B", "--match", "a.*", "--dry-run") == snapshot(name="dry run")
@@ -88,7 +82,7 @@ def test_match_expands_to_keys_counts_and_asks(keyed: Keyed, snapshot: SnapshotA
     assert keyed("delete", "B", "--match", "a.*", "--yes", "-o", "json").out == "[]\n"
 
 
-def test_purge_erases_history_and_asks(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_purge_erases_history_and_asks(keyed, snapshot):
     for _ in range(3):
         keyed.put("k")
     assert keyed("purge", "B", "k") == snapshot(name="nobody to ask")
@@ -98,7 +92,7 @@ def test_purge_erases_history_and_asks(keyed: Keyed, snapshot: SnapshotAssertion
     assert keyed("purge", "B", "nope", "--yes") == snapshot(name="missing")
 
 
-def test_purge_by_filter_takes_the_history_of_deleted_keys_too(keyed: Keyed) -> None:
+def test_purge_by_filter_takes_the_history_of_deleted_keys_too(keyed):
     keyed.put("a.1")
     keyed.put("a.2")
     keyed.delete("a.2")
@@ -108,14 +102,14 @@ def test_purge_by_filter_takes_the_history_of_deleted_keys_too(keyed: Keyed) -> 
     assert keyed("purge", "B", "--match", "a.>", "--yes").out == ""
 
 
-def test_purge_with_a_ttl_for_the_marker(keyed: Keyed) -> None:
+def test_purge_with_a_ttl_for_the_marker(keyed):
     keyed.put("k")
     assert keyed("purge", "B", "k", "--ttl", "1h", "--yes").exit_code == 0
     assert _history(keyed, "k")[0]["ttl"] == 3600
 
 
 @pytest.mark.guarantee("writing-8")
-def test_no_wildcard_reaches_a_write(keyed: Keyed, run: Run, snapshot: SnapshotAssertion) -> None:
+def test_no_wildcard_reaches_a_write(keyed, run, snapshot):
     keyed.put("a.1")
     keyed.put("a.2")
     nowhere = ("-s", "nats://127.0.0.1:1")
@@ -130,9 +124,7 @@ def test_no_wildcard_reaches_a_write(keyed: Keyed, run: Run, snapshot: SnapshotA
 
 
 @pytest.mark.guarantee("writing-15")
-def test_foreign_keys_are_deleted_as_literals_and_their_siblings_stay(
-    keyed: Keyed, snapshot: SnapshotAssertion
-) -> None:
+def test_foreign_keys_are_deleted_as_literals_and_their_siblings_stay(keyed, snapshot):
     keyed.put("star.a")
     keyed.put("star.b")
     keyed.store("star.*", "grüße", "x:y", "star.>")
@@ -146,14 +138,14 @@ def test_foreign_keys_are_deleted_as_literals_and_their_siblings_stay(
     assert keyed("keys", "B").out.split() == ["star.a", "star.b"]
 
 
-def test_a_filter_leaves_foreign_keys_and_reserved_ones_alone(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_a_filter_leaves_foreign_keys_and_reserved_ones_alone(keyed, snapshot):
     keyed.put("a")
     keyed.store("x:y", "_kv.internal")
     assert keyed("delete", "B", "--match", ">", "--yes") == snapshot
     assert keyed("keys", "B").out.split() == ["x:y", "_kv.internal"]
 
 
-def test_hundreds_of_keys(keyed: Keyed) -> None:
+def test_hundreds_of_keys(keyed):
     for number in range(300):
         keyed.raw.put(keyed.name, f"k.{number}", b"")
     rows = json.loads(keyed("delete", "B", "--match", "k.>", "--yes", "-o", "json").out)
@@ -171,7 +163,7 @@ accounts { APP { jetstream: enabled, users: [
 """
 
 
-def test_a_failure_among_several_says_what_was_done(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_a_failure_among_several_says_what_was_done(run, snapshot):
     with run_server(config=ONE_KEY, name="some") as server:
         with RawClient(server.url, user="admin", password="admin") as admin:
             admin.create_bucket("R")

@@ -7,13 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
-
-from tests.cli.keyed import Keyed
 
 
 @pytest.fixture
-def editor(tmp_path: Path) -> "Editor":
+def editor(tmp_path):
     return Editor(tmp_path)
 
 
@@ -30,7 +27,7 @@ class Editor:
         return {"EDITOR": str(self.program), "SEEN": str(self.seen), "TMPDIR": str(self.program.parent)}
 
 
-def test_the_edited_text_is_written_back(keyed: Keyed, editor: Editor, snapshot: SnapshotAssertion) -> None:
+def test_the_edited_text_is_written_back(keyed, editor, snapshot):
     keyed.put("app.yaml", b"port: 80\n")
     change = editor("sed -i s/80/8080/ $1")
     assert keyed("edit", "B", "app.yaml", env=change) == snapshot(name="pipe")
@@ -38,21 +35,21 @@ def test_the_edited_text_is_written_back(keyed: Keyed, editor: Editor, snapshot:
     assert keyed("edit", "B", "app.yaml", env=editor("echo more >> $1"), tty=True) == snapshot(name="terminal")
 
 
-def test_unchanged_text_writes_nothing(keyed: Keyed, editor: Editor, snapshot: SnapshotAssertion) -> None:
+def test_unchanged_text_writes_nothing(keyed, editor, snapshot):
     first = keyed.put("k", b"text")
     assert keyed("edit", "B", "k", env=editor("true")).out == f"{first}\n"
     assert keyed("edit", "B", "k", env=editor("true"), tty=True) == snapshot
     assert keyed.last_revision() == first
 
 
-def test_a_newline_that_the_editor_adds_is_taken_off(keyed: Keyed, editor: Editor) -> None:
+def test_a_newline_that_the_editor_adds_is_taken_off(keyed, editor):
     first = keyed.put("k", b"one line")
     assert keyed("edit", "B", "k", env=editor("echo >> $1")).out == f"{first}\n"
     keyed("edit", "B", "k", env=editor("echo changed > $1"))
     assert keyed.value("k") == b"changed"
 
 
-def test_the_file_is_private_named_after_the_key_and_removed(keyed: Keyed, editor: Editor, tmp_path: Path) -> None:
+def test_the_file_is_private_named_after_the_key_and_removed(keyed, editor, tmp_path):
     keyed.put("app/config.json", b"{}")
     script = 'stat -c "%a %n" "$1" "$(dirname "$1")" > $SEEN; echo "$1~" > "$1~"; echo "[]" > "$1"'
     assert keyed("edit", "B", "app/config.json", env=editor(script)).exit_code == 0
@@ -61,14 +58,14 @@ def test_the_file_is_private_named_after_the_key_and_removed(keyed: Keyed, edito
     assert not Path(folder).exists()
 
 
-def test_visual_comes_before_editor_and_may_have_arguments(keyed: Keyed, editor: Editor) -> None:
+def test_visual_comes_before_editor_and_may_have_arguments(keyed, editor):
     keyed.put("k", b"x")
     env = editor('echo "$1" > $SEEN; echo visual > $2')
     assert keyed("edit", "B", "k", env={**env, "VISUAL": f"{env['EDITOR']} --wait", "EDITOR": "false"}).exit_code == 0
     assert (editor.seen.read_text(), keyed.value("k")) == ("--wait\n", b"visual")
 
 
-def test_a_conflict_keeps_the_text_and_says_where(keyed: Keyed, editor: Editor, snapshot: SnapshotAssertion) -> None:
+def test_a_conflict_keeps_the_text_and_says_where(keyed, editor, snapshot):
     keyed.put("k", b"before")
     script = f'python -m kvctl put {keyed.name} k "by another" >/dev/null; echo mine > $1'
     env = {**editor(script), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -80,7 +77,7 @@ def test_a_conflict_keeps_the_text_and_says_where(keyed: Keyed, editor: Editor, 
     assert keyed.value("k") == b"by another"
 
 
-def test_an_editor_that_fails_writes_nothing(keyed: Keyed, editor: Editor, snapshot: SnapshotAssertion) -> None:
+def test_an_editor_that_fails_writes_nothing(keyed, editor, snapshot):
     keyed.put("k", b"x")
     assert keyed("edit", "B", "k", env=editor("exit 3")).masked({r"`/\S*/editor`": "`EDITOR`"}) == snapshot
     assert list(editor.program.parent.glob("kvctl-edit-*")) == []
@@ -88,7 +85,7 @@ def test_an_editor_that_fails_writes_nothing(keyed: Keyed, editor: Editor, snaps
     assert (changed.exit_code, "Your text is in" in changed.err, keyed.value("k")) == (1, True, b"x")
 
 
-def test_what_cannot_be_edited(keyed: Keyed, editor: Editor, snapshot: SnapshotAssertion) -> None:
+def test_what_cannot_be_edited(keyed, editor, snapshot):
     keyed.put("bin", b"\xff\x00")
     assert keyed("edit", "B", "bin", env=editor("true")) == snapshot(name="binary")
     assert keyed("edit", "B", "nope", env=editor("true")) == snapshot(name="missing")
@@ -97,7 +94,7 @@ def test_what_cannot_be_edited(keyed: Keyed, editor: Editor, snapshot: SnapshotA
     assert keyed("edit", "B", "*", env=editor("true")).exit_code == 2
 
 
-def test_an_edit_keeps_what_is_left_of_the_ttl(keyed: Keyed, editor: Editor) -> None:
+def test_an_edit_keeps_what_is_left_of_the_ttl(keyed, editor):
     keyed.put("k", b"x", {"Nats-TTL": "1h"})
     assert keyed("edit", "B", "k", env=editor("echo y > $1")).exit_code == 0
     assert '"ttl": 3' in keyed("get", "B", "k", "-o", "ndjson").out

@@ -7,18 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server, run_server
-from tests.cli.conftest import Run
-from tests.cli.keyed import Keyed
+from kvctl.server import run_server
 from tests.support.raw import RawClient
 
 BINARY = bytes(range(256))
 
 
 @pytest.mark.guarantee("commands-1", "commands-11")
-def test_one_key_is_its_exact_bytes_in_a_pipe(keyed: Keyed) -> None:
+def test_one_key_is_its_exact_bytes_in_a_pipe(keyed):
     keyed.put("bin", BINARY)
     keyed.put("empty", b"")
     assert keyed("get", "B", "bin").stdout == BINARY
@@ -26,7 +23,7 @@ def test_one_key_is_its_exact_bytes_in_a_pipe(keyed: Keyed) -> None:
 
 
 @pytest.mark.guarantee("commands-1", by="property")
-def test_any_value_comes_out_of_a_pipe_as_it_is_stored(keyed: Keyed, seed: int) -> None:
+def test_any_value_comes_out_of_a_pipe_as_it_is_stored(keyed, seed):
     dice = random.Random(seed)
     for number in range(8):
         value = dice.randbytes(dice.choice([1, 3, 1000, 70_000])) + dice.choice([b"", b"\n", b"\r\n", b"\x00"])
@@ -34,31 +31,31 @@ def test_any_value_comes_out_of_a_pipe_as_it_is_stored(keyed: Keyed, seed: int) 
         assert keyed("get", "B", f"k.{number}").stdout == value
 
 
-def test_one_key_on_a_terminal_is_escaped_and_ends_the_line(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_one_key_on_a_terminal_is_escaped_and_ends_the_line(keyed, snapshot):
     keyed.put("k", b"\x1b]0;evil\x07 tab\t\xff \xe2\x80\xae bidi\nsecond line")
     assert keyed("get", "B", "k", tty=True) == snapshot
 
 
-def test_several_keys_are_records_in_the_order_asked(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_several_keys_are_records_in_the_order_asked(keyed, snapshot):
     for key in ("a", "b", "c"):
         keyed.put(key, b"of " + key.encode())
     assert keyed("get", "B", "c", "a", "b") == snapshot(name="pipe")
     assert keyed("get", "B", "c", "a", tty=True) == snapshot(name="terminal")
 
 
-def test_named_keys_come_before_those_that_filters_match_and_none_twice(keyed: Keyed) -> None:
+def test_named_keys_come_before_those_that_filters_match_and_none_twice(keyed):
     for key in ("x.1", "x.2", "y.1"):
         keyed.put(key)
     assert keyed("get", "B", "x.*", "y.1", "x.2", "-o", "name").out.split() == ["y.1", "x.2", "x.1"]
 
 
-def test_a_wildcard_with_one_match_is_still_a_record(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_a_wildcard_with_one_match_is_still_a_record(keyed, snapshot):
     keyed.put("x.1", b"one")
     assert keyed("get", "B", "x.*", "-o", "json") == snapshot(name="match")
     assert keyed("get", "B", "z.>", "-o", "json") == snapshot(name="no match")
 
 
-def test_json_of_one_key_is_an_object_with_an_encoding_that_fits(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_json_of_one_key_is_an_object_with_an_encoding_that_fits(keyed, snapshot):
     keyed.put("text", "grüße".encode())
     keyed.put("bin", b"\xff\x00")
     assert keyed("get", "B", "text", "-o", "json") == snapshot(name="text")
@@ -67,7 +64,7 @@ def test_json_of_one_key_is_an_object_with_an_encoding_that_fits(keyed: Keyed, s
     assert keyed("get", "B", "bin", "-o", "json", "--encoding", "utf-8") == snapshot(name="not text")
 
 
-def test_a_missing_named_key_is_reported_after_the_others(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_a_missing_named_key_is_reported_after_the_others(keyed, snapshot):
     keyed.put("here")
     keyed.delete("gone") if keyed.put("gone") else None
     assert keyed("get", "B", "nope", "here", "gone") == snapshot(name="several")
@@ -75,7 +72,7 @@ def test_a_missing_named_key_is_reported_after_the_others(keyed: Keyed, snapshot
     assert keyed("get", "B", "gone") == snapshot(name="deleted")
 
 
-def test_revision_reads_what_a_revision_holds(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_revision_reads_what_a_revision_holds(keyed, snapshot):
     first, other = keyed.put("k", b"first"), keyed.put("other")
     keyed.put("k", b"second")
     assert keyed("get", "B", "k", "--revision", str(first)).stdout == b"first"
@@ -83,7 +80,7 @@ def test_revision_reads_what_a_revision_holds(keyed: Keyed, snapshot: SnapshotAs
     assert keyed("get", "B", "k", "other", "--revision", str(first)) == snapshot(name="of two keys")
 
 
-def test_headers_are_shown_when_asked_for(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_headers_are_shown_when_asked_for(keyed, snapshot):
     keyed.put("k", b"v", {"Author": "me", "Trace": "7"})
     assert keyed("get", "B", "k", "--headers", "-o", "json") == snapshot(name="json")
     assert keyed("get", "B", "k", "--headers") == snapshot(name="pipe")
@@ -91,7 +88,7 @@ def test_headers_are_shown_when_asked_for(keyed: Keyed, snapshot: SnapshotAssert
 
 
 @pytest.mark.guarantee("reading-3")
-def test_more_matches_than_one_request_answers(keyed: Keyed) -> None:
+def test_more_matches_than_one_request_answers(keyed):
     keys = [f"k.{number:04d}" for number in range(1500)]
     for key in keys:
         keyed.raw.put(keyed.name, key, key.encode())
@@ -101,7 +98,7 @@ def test_more_matches_than_one_request_answers(keyed: Keyed) -> None:
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_foreign_keys_are_read_as_literals(keyed: Keyed, direct: bool) -> None:
+def test_foreign_keys_are_read_as_literals(keyed, direct):
     if not direct:
         config = keyed.raw.api(f"STREAM.INFO.KV_{keyed.name}")["config"]
         keyed.raw.api(f"STREAM.UPDATE.KV_{keyed.name}", {**config, "allow_direct": False})
@@ -114,7 +111,7 @@ def test_foreign_keys_are_read_as_literals(keyed: Keyed, direct: bool) -> None:
     assert keyed("get", "B", "star.*", "-o", "name").out.split() == ["star.a", "star.*"]
 
 
-def test_a_bucket_without_direct_get_is_read(keyed: Keyed) -> None:
+def test_a_bucket_without_direct_get_is_read(keyed):
     config = keyed.raw.api(f"STREAM.INFO.KV_{keyed.name}")["config"]
     keyed.raw.api(f"STREAM.UPDATE.KV_{keyed.name}", {**config, "allow_direct": False})
     keyed.put("k.1", b"one")
@@ -125,14 +122,14 @@ def test_a_bucket_without_direct_get_is_read(keyed: Keyed) -> None:
     assert keyed("get", "B", "k.1", "--leader").out == "one"
 
 
-def test_leader_and_nearest_replica_agree_on_a_single_server(keyed: Keyed) -> None:
+def test_leader_and_nearest_replica_agree_on_a_single_server(keyed):
     keyed.put("k.1", b"one")
     keyed.put("k.2", b"two")
     for keys in (("k.1",), ("k.1", "k.2"), ("k.*",)):
         assert keyed("get", "B", *keys, "--leader", "-o", "name").out == keyed("get", "B", *keys, "-o", "name").out
 
 
-def test_usage_errors_send_nothing(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_usage_errors_send_nothing(run, snapshot):
     nowhere = ("-s", "nats://127.0.0.1:1")
     assert run("get", "orders", "a..b", *nowhere) == snapshot(name="key")
     assert run("get", "orders", "k", "a*", *nowhere) == snapshot(name="filter")
@@ -143,7 +140,7 @@ def test_usage_errors_send_nothing(run: Run, snapshot: SnapshotAssertion) -> Non
     assert run("get", "orders", "k", *nowhere) == snapshot(name="no server")
 
 
-def test_an_unknown_bucket_has_the_nearest_name_in_its_hint(keyed: Keyed) -> None:
+def test_an_unknown_bucket_has_the_nearest_name_in_its_hint(keyed):
     result = keyed("get", keyed.name + "x", "k")
     assert (result.exit_code, f"Did you mean `{keyed.name}`?" in result.err) == (3, True)
     result = keyed("get", keyed.name.swapcase(), "k")
@@ -162,7 +159,7 @@ accounts { APP { jetstream: enabled, users: [
 
 
 @pytest.fixture(scope="module")
-def guarded() -> "Server":
+def guarded():
     """A server whose user `reader` may only ask for keys of bucket R one by one."""
     with run_server(config=ONLY_KEYS, name="guarded") as server:
         with RawClient(server.url, user="admin", password="admin") as admin:
@@ -172,9 +169,7 @@ def guarded() -> "Server":
         yield server
 
 
-def test_permissions_key_by_key_are_enough_for_named_keys(
-    guarded: Server, run: Run, snapshot: SnapshotAssertion
-) -> None:
+def test_permissions_key_by_key_are_enough_for_named_keys(guarded, run, snapshot):
     def get(*keys: str):
         password = {"NATS_USER": "reader", "NATS_PASSWORD": "reader", "NATS_URL": guarded.url}
         return run("get", "R", *keys, env=password)
@@ -193,7 +188,7 @@ HEAVY = (
 )  # fmt: skip
 
 
-def test_a_get_loads_only_what_it_needs(keyed: Keyed) -> None:
+def test_a_get_loads_only_what_it_needs(keyed):
     keyed.put("k")
     code = f"import sys; from kvctl.cli.app.main import main; main(['get', '{keyed.name}', 'k']); print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **keyed.env()}, text=True).split()

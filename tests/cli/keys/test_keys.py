@@ -3,14 +3,10 @@
 import json
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
-
-from tests.cli.conftest import Run
-from tests.cli.keyed import Keyed
 
 
 @pytest.fixture
-def filled(keyed: Keyed) -> Keyed:
+def filled(keyed):
     """Keys z.1, a.2, m.3 and gone, of which the last is deleted, and z.1 has two values."""
     for key in ("z.1", "a.2", "gone", "m.3"):
         keyed.put(key, b"first " + key.encode())
@@ -19,24 +15,24 @@ def filled(keyed: Keyed) -> Keyed:
     return keyed
 
 
-def test_keys_are_names_in_a_pipe(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_keys_are_names_in_a_pipe(filled, snapshot):
     assert filled("keys", "B") == snapshot(name="tsv")
     assert filled("keys", "B", "-o", "name", "a.*", "m.>") == snapshot(name="filters")
     assert filled("keys", "B", "nothing.>") == snapshot(name="none")
 
 
-def test_keys_on_a_terminal_are_a_table(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_keys_on_a_terminal_are_a_table(filled, snapshot):
     assert filled("keys", "B", tty=True) == snapshot(name="table")
     assert filled("keys", "B", "--deleted", tty=True) == snapshot(name="deleted")
     assert filled("keys", "B", "nothing.>", tty=True) == snapshot(name="none")
 
 
-def test_keys_as_objects(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_keys_as_objects(filled, snapshot):
     assert filled("keys", "B", "-o", "json") == snapshot(name="json")
     assert filled("keys", "B", "-o", "ndjson", "--deleted") == snapshot(name="deleted")
 
 
-def test_keys_sorted_and_limited(filled: Keyed) -> None:
+def test_keys_sorted_and_limited(filled):
     assert filled("keys", "B").out.split() == ["a.2", "m.3", "z.1"]  # as last written
     assert filled("keys", "B", "--limit", "2").out.split() == ["a.2", "m.3"]
     filled.put("a.2")
@@ -47,7 +43,7 @@ def test_keys_sorted_and_limited(filled: Keyed) -> None:
     assert filled.consumers_left() == 0
 
 
-def test_count_is_the_number_of_keys_alone(filled: Keyed) -> None:
+def test_count_is_the_number_of_keys_alone(filled):
     assert filled("keys", "B", "--count").out == "3\n"
     assert filled("keys", "B", "--count", "--deleted").out == "4\n"
     assert filled("keys", "B", "nothing.>", "--count").out == "0\n"
@@ -57,7 +53,7 @@ def test_count_is_the_number_of_keys_alone(filled: Keyed) -> None:
     assert filled("keys", "B", "--count", "--limit", "1").exit_code == 2
 
 
-def test_history_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
+def test_history_since_a_time_begins_with_its_entries(filled):
     entries = [json.loads(line) for line in filled("history", "B", "-o", "ndjson").out.splitlines()]
     third = entries[2]["created"]
     assert filled("history", "B", "--since", third, "-o", "name").out.split() == ["gone", "m.3", "z.1", "gone"]
@@ -68,12 +64,12 @@ def test_history_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
     assert (wrong.exit_code, wrong.err.splitlines()[0]) == (2, "error: `3` is not a time")
 
 
-def test_overlapping_filters_list_each_key_once(filled: Keyed) -> None:
+def test_overlapping_filters_list_each_key_once(filled):
     filled.put("a.b")
     assert sorted(filled("keys", "B", "a.*", "*.b", "a.>").out.split()) == ["a.2", "a.b"]
 
 
-def test_non_conforming_keys_are_listed_and_escaped_for_terminals(keyed: Keyed) -> None:
+def test_non_conforming_keys_are_listed_and_escaped_for_terminals(keyed):
     keyed.store("a\\b", "\x1b[31mred", "grüße", "star.*")
     assert keyed("keys", "B", "-o", "name").out.splitlines() == ["a\\b", "\x1b[31mred", "grüße", "star.*"]
     assert keyed("keys", "B").out.splitlines()[0] == "a\\\\b"  # tsv
@@ -81,19 +77,19 @@ def test_non_conforming_keys_are_listed_and_escaped_for_terminals(keyed: Keyed) 
     assert "\x1b" not in keyed("keys", "B", tty=True).out
 
 
-def test_history_is_oldest_first_with_deletions(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_history_is_oldest_first_with_deletions(filled, snapshot):
     assert filled("history", "B") == snapshot(name="pipe")
     assert filled("history", "B", "z.1", "gone", tty=True) == snapshot(name="terminal")
     assert filled("history", "B", "gone", "-o", "ndjson") == snapshot(name="ndjson")
     assert filled("history", "B", "nothing", "-o", "json") == snapshot(name="none")
 
 
-def test_history_limit_keeps_the_newest(filled: Keyed) -> None:
+def test_history_limit_keeps_the_newest(filled):
     rows = [line.split("\t") for line in filled("history", "B", "--limit", "2").out.splitlines()]
     assert [(row[1], row[2], row[4]) for row in rows] == [("z.1", "5", "PUT"), ("gone", "6", "DEL")]
 
 
-def test_history_of_a_non_conforming_key(keyed: Keyed) -> None:
+def test_history_of_a_non_conforming_key(keyed):
     keyed.put("star.a", b"sibling")
     for value in (b"one", b"two"):
         keyed.store("star.*", value=value)
@@ -101,7 +97,7 @@ def test_history_of_a_non_conforming_key(keyed: Keyed) -> None:
     assert [(row["key"], row["value"]) for row in rows] == [("star.*", "one"), ("star.*", "two")]
 
 
-def test_reasons_of_deletions_are_shown(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_reasons_of_deletions_are_shown(keyed, snapshot):
     keyed.put("k", b"", {"Nats-Marker-Reason": "MaxAge"})
     keyed.put("k", b"", {"KV-Operation": "ARCHIVE"})
     keyed.put("k", b"", {"KV-Operation": "PURGE"})
@@ -109,7 +105,7 @@ def test_reasons_of_deletions_are_shown(keyed: Keyed, snapshot: SnapshotAssertio
     assert keyed("history", "B", "k", tty=True) == snapshot(name="terminal")
 
 
-def test_invalid_listing_arguments_are_refused(run: Run, keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_invalid_listing_arguments_are_refused(run, keyed, snapshot):
     assert keyed("keys", "B", "a.>.b") == snapshot(name="filter")
     assert keyed("keys", "B", "--limit", "0") == snapshot(name="limit")
     assert keyed("history", "B", "") == snapshot(name="empty")

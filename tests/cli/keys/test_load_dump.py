@@ -5,16 +5,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.cli.keys.dump import _appearing as appearing
 from tests.cli.conftest import run_process
-from tests.cli.keyed import Keyed
 
 
 def rows(*items: Any) -> bytes:
@@ -22,7 +18,7 @@ def rows(*items: Any) -> bytes:
 
 
 @pytest.fixture
-def filled(keyed: Keyed) -> Keyed:
+def filled(keyed):
     """A bucket with a few keys."""
     for number in range(5):
         keyed.put(f"k.{number}", b"v%d" % number)
@@ -31,7 +27,7 @@ def filled(keyed: Keyed) -> Keyed:
     return keyed
 
 
-def test_a_dump_goes_through_a_pipe_into_another_bucket(filled: Keyed, unique: Callable[..., str]) -> None:
+def test_a_dump_goes_through_a_pipe_into_another_bucket(filled, unique):
     other = unique()
     filled.raw.create_bucket(other, max_msgs_per_subject=5)
     whole = filled("dump", "B", "--history")
@@ -47,7 +43,7 @@ def _contents(dump: bytes) -> list[tuple[str, str, str]]:
     return [(row["key"], row["operation"], row["value"]) for row in lines]
 
 
-def test_a_dump_of_the_past(filled: Keyed) -> None:
+def test_a_dump_of_the_past(filled):
     past = filled("dump", "B", "--as-of", "5")
     assert json.loads(past.out.splitlines()[0])["cut"] == 5
     assert [key for key, _, _ in _contents(past.stdout)] == [f"k.{number}" for number in range(5)]
@@ -55,9 +51,7 @@ def test_a_dump_of_the_past(filled: Keyed) -> None:
     assert filled("dump", "B", "--as-of", "5", "--history").exit_code == 2
 
 
-def test_what_writers_keep_from_the_cut_is_named(
-    keyed: Keyed, unique: Callable[..., str], tmp_path: Path, start: Callable[..., Any]
-) -> None:
+def test_what_writers_keep_from_the_cut_is_named(keyed, unique, tmp_path, start):
     """A few hundred keys are written again and again, faster than the other twenty thousand can be read."""
     name = unique()
     keyed.raw.create_bucket(name)
@@ -82,7 +76,7 @@ def test_what_writers_keep_from_the_cut_is_named(
     assert len(set(hot) - dumped) == len(named) + (int(unnamed[1]) if unnamed else 0)
 
 
-def test_a_file_appears_when_it_is_complete(filled: Keyed, tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_complete(filled, tmp_path):
     file = tmp_path / "b.ndjson"
     file.write_text("old")
     made = filled("dump", "B", "--to", str(file), "-o", "json")
@@ -96,7 +90,7 @@ def test_a_file_appears_when_it_is_complete(filled: Keyed, tmp_path: Path) -> No
     assert filled("dump", "B", "-o", "json").exit_code == 2
 
 
-def test_dumps_of_one_file_at_the_same_time_leave_one_of_them_complete(tmp_path: Path) -> None:
+def test_dumps_of_one_file_at_the_same_time_leave_one_of_them_complete(tmp_path):
     file = tmp_path / "b.ndjson"
     with appearing(file) as first, appearing(file) as second:
         first.write(b"first\n" * 1000)
@@ -106,7 +100,7 @@ def test_dumps_of_one_file_at_the_same_time_leave_one_of_them_complete(tmp_path:
     assert (file.read_bytes(), os.listdir(tmp_path)) == (b"first\n" * 1000, ["b.ndjson"])
 
 
-def test_a_dump_follows_no_link_that_somebody_left_beside_it(filled: Keyed, tmp_path: Path) -> None:
+def test_a_dump_follows_no_link_that_somebody_left_beside_it(filled, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "b.ndjson.part").symlink_to(victim)
@@ -114,9 +108,7 @@ def test_a_dump_follows_no_link_that_somebody_left_beside_it(filled: Keyed, tmp_
     assert victim.read_text() == "precious"
 
 
-def test_a_file_is_loaded_into_two_buckets_at_the_same_time(
-    keyed: Keyed, many: Path, start: Callable[..., Any], unique: Callable[..., str]
-) -> None:
+def test_a_file_is_loaded_into_two_buckets_at_the_same_time(keyed, many, start, unique):
     buckets = [unique(), unique()]
     for bucket in buckets:
         keyed.raw.create_bucket(bucket, max_msgs_per_subject=64, storage="memory")
@@ -128,20 +120,20 @@ def test_a_file_is_loaded_into_two_buckets_at_the_same_time(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_disk_is_an_error(filled: Keyed, start: Callable[..., Any]) -> None:
+def test_a_full_disk_is_an_error(filled, start):
     with open("/dev/full", "wb") as full:
         process = start("dump", filled.name, env=filled.env(), stdout=full)
         assert process.wait(60) == 1
         assert b"No space left" in process.stderr.read()
 
 
-def test_a_reader_that_closes_early_is_no_error(filled: Keyed, start: Callable[..., Any]) -> None:
+def test_a_reader_that_closes_early_is_no_error(filled, start):
     process = start("dump", filled.name, env=filled.env())
     process.stdout.close()
     assert process.wait(60) == 0
 
 
-def test_a_damaged_dump_is_refused(filled: Keyed, unique: Callable[..., str], snapshot: SnapshotAssertion) -> None:
+def test_a_damaged_dump_is_refused(filled, unique, snapshot):
     other = unique()
     filled.raw.create_bucket(other)
     dump = filled("dump", "B").stdout
@@ -156,7 +148,7 @@ def test_a_damaged_dump_is_refused(filled: Keyed, unique: Callable[..., str], sn
     assert (forced.exit_code, forced.out) == (7, "4\t0\t1\n")  # the last line is no entry
 
 
-def test_bad_rows_are_named_and_the_others_written(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_bad_rows_are_named_and_the_others_written(keyed, snapshot):
     data = rows({"key": "a", "value": "1"}, {"key": "a b", "value": ""}, {"value": ""}) + b"no\n" + rows({"key": "b"})
     assert keyed("load", "B", "-", "--dry-run", stdin=data) == snapshot(name="dry run")
     assert keyed.last_revision() == 0
@@ -166,7 +158,7 @@ def test_bad_rows_are_named_and_the_others_written(keyed: Keyed, snapshot: Snaps
     assert keyed.value("a") == b"1"
 
 
-def test_many_bad_rows_are_counted_and_v_names_them_all(keyed: Keyed) -> None:
+def test_many_bad_rows_are_counted_and_v_names_them_all(keyed):
     data = b"bad\n" * 50
     brief, whole = (keyed("load", "B", "-", *more, stdin=data) for more in ([], ["-v"]))
     assert brief.err.count("warning: Line") == 20
@@ -174,7 +166,7 @@ def test_many_bad_rows_are_counted_and_v_names_them_all(keyed: Keyed) -> None:
     assert whole.err.count("warning: Line") == 50
 
 
-def test_tables_by_extension_and_by_format(keyed: Keyed, tmp_path: Path) -> None:
+def test_tables_by_extension_and_by_format(keyed, tmp_path):
     table = tmp_path / "table.csv"
     table.write_bytes(
         b"\xef\xbb\xbfsku,note,count\r\n"
@@ -192,14 +184,14 @@ def test_tables_by_extension_and_by_format(keyed: Keyed, tmp_path: Path) -> None
     assert (keyed.value("t.1"), keyed.value("t.2")) == (b'a\tb\\\n"q"', b"1")
 
 
-def test_fields_of_other_names(keyed: Keyed) -> None:
+def test_fields_of_other_names(keyed):
     data = rows({"id": "a", "body": "1", "key": "other"}, {"id": "b"})
     loaded = keyed("load", "B", "-", "--key", "id", "--value", "body", stdin=data)
     assert (loaded.exit_code, loaded.out) == (7, "1\t0\t1\n")
     assert "Line 2: The row has no `body`" in loaded.err
 
 
-def test_create_only_and_if_different(filled: Keyed) -> None:
+def test_create_only_and_if_different(filled):
     data = rows({"key": "k.0", "value": "new"}, {"key": "k.2", "value": "new"}, {"key": "k.3", "value": "v3"})
     assert filled("load", "B", "-", "--create-only", stdin=data).out == "1\t2\t0\n"
     assert (filled.value("k.0"), filled.value("k.2")) == (b"v0", b"new")
@@ -218,13 +210,13 @@ def test_create_only_and_if_different(filled: Keyed) -> None:
         (("B", "-"), b"", 0), (("B", "-", "--key", "x", "--value", "x"), b"", 2), (("B", "/tmp"), b"", 2),
     ],
 )  # fmt: skip
-def test_what_exits_how(keyed: Keyed, args: tuple[str, ...], stdin: bytes, code: int) -> None:
+def test_what_exits_how(keyed, args, stdin, code):
     result = keyed("load", *args, stdin=stdin)
     assert result.exit_code == code, result.err
     assert keyed.last_revision() == 0
 
 
-def test_on_a_terminal(filled: Keyed, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_on_a_terminal(filled, tmp_path, snapshot):
     file = tmp_path / "b.ndjson"
     assert filled("dump", "B", "--to", str(file), tty=True) == snapshot(name="dump")
     assert filled("load", "B", str(file), "--if-different", tty=True) == snapshot(name="load")
@@ -234,7 +226,7 @@ def test_on_a_terminal(filled: Keyed, tmp_path: Path, snapshot: SnapshotAssertio
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Path:
+def many(tmp_path):
     """80,000 rows of 5,000 keys."""
     file = tmp_path / "many.ndjson"
     file.write_text("".join(f'{{"key": "k.{n % 5000}", "value": "{n}"}}\n' for n in range(80_000)))
@@ -243,9 +235,7 @@ def many(tmp_path: Path) -> Path:
 
 @pytest.mark.guarantee("commands-6", by="kill")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_an_ended_load_goes_on_and_writes_nothing_twice(
-    keyed: Keyed, many: Path, start: Callable[..., Any], unique: Callable[..., str], sent: signal.Signals
-) -> None:
+def test_an_ended_load_goes_on_and_writes_nothing_twice(keyed, many, start, unique, sent):
     for _ in range(10):
         bucket = unique()
         keyed.raw.create_bucket(bucket, max_msgs_per_subject=64, storage="memory")
@@ -268,9 +258,7 @@ def test_an_ended_load_goes_on_and_writes_nothing_twice(
     assert os.listdir(many.parent) == ["many.ndjson"]
 
 
-def test_a_resumed_load_tells_how_many_rows_later_ones_replaced(
-    keyed: Keyed, tmp_path: Path, unique: Callable[..., str]
-) -> None:
+def test_a_resumed_load_tells_how_many_rows_later_ones_replaced(keyed, tmp_path, unique):
     bucket, file = unique(), tmp_path / "rows.ndjson"
     keyed.raw.create_bucket(bucket, max_bytes=2000, discard="new")
     rows = [("k", "first"), ("k", "last"), ("big", "x" * 3000)]
@@ -283,7 +271,7 @@ def test_a_resumed_load_tells_how_many_rows_later_ones_replaced(
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_rows(keyed: Keyed, tmp_path: Path, start: Callable[..., Any]) -> None:
+def test_memory_does_not_grow_with_the_rows(keyed, tmp_path, start):
     """Peak memory at a million rows within 30 MB of that at ten thousand, for both."""
     peaks: dict[str, list[int]] = {"load": [], "dump": []}
     for count in (10_000, 1_000_000):

@@ -1,17 +1,12 @@
 """put, create, update, revert, copy, rename."""
 
 import json
-from pathlib import Path
-
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import run_server
-from tests.cli.conftest import Run
-from tests.cli.keyed import Keyed
 from tests.support.raw import RawClient
 
 
-def test_put_prints_the_revision(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_put_prints_the_revision(keyed, snapshot):
     assert keyed("put", "B", "k", "v") == snapshot(name="pipe")
     assert keyed("put", "B", "k", "v", tty=True) == snapshot(name="terminal")
     assert keyed("put", "B", "k", "v", "-o", "json") == snapshot(name="json")
@@ -19,7 +14,7 @@ def test_put_prints_the_revision(keyed: Keyed, snapshot: SnapshotAssertion) -> N
     assert keyed.value("k") == b"v"
 
 
-def test_values_come_from_arguments_files_and_standard_input(keyed: Keyed, tmp_path: Path) -> None:
+def test_values_come_from_arguments_files_and_standard_input(keyed, tmp_path):
     file = tmp_path / "value"
     file.write_bytes(b"\x00from a file\n")
     for args, stdin, value in (
@@ -35,7 +30,7 @@ def test_values_come_from_arguments_files_and_standard_input(keyed: Keyed, tmp_p
         assert keyed.value("k") == value
 
 
-def test_put_without_a_value_never_reads_standard_input(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_put_without_a_value_never_reads_standard_input(keyed, snapshot):
     assert keyed("put", "B", "k", stdin=b"the next line of a loop") == snapshot(name="missing")
     assert keyed("put", "B", "k", "v", "--file", "f") == snapshot(name="two")
     assert keyed("put", "B", "k", "--file", "/no/such/file") == snapshot(name="no file")
@@ -43,7 +38,7 @@ def test_put_without_a_value_never_reads_standard_input(keyed: Keyed, snapshot: 
     assert keyed.last_revision() == 0
 
 
-def test_if_different_prints_the_revision_that_holds_the_value(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_if_different_prints_the_revision_that_holds_the_value(keyed, snapshot):
     first = keyed.put("k", b"v")
     assert keyed("put", "B", "k", "v", "--if-different").out == f"{first}\n"
     assert keyed("put", "B", "k", "v", "--if-different", tty=True) == snapshot
@@ -52,7 +47,7 @@ def test_if_different_prints_the_revision_that_holds_the_value(keyed: Keyed, sna
     assert keyed("put", "B", "k", "", "--if-different").out == f"{first + 3}\n"  # a deletion is not the empty value
 
 
-def test_create_refuses_a_key_that_lives(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_create_refuses_a_key_that_lives(keyed, snapshot):
     assert keyed("create", "B", "k", "v").out == "1\n"
     assert keyed("create", "B", "k", "v") == snapshot(name="exists")
     keyed.delete("k")
@@ -61,14 +56,14 @@ def test_create_refuses_a_key_that_lives(keyed: Keyed, snapshot: SnapshotAsserti
     assert keyed("create", "B", "k", "after it expired").out == "5\n"
 
 
-def test_create_with_a_ttl(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_create_with_a_ttl(keyed, snapshot):
     assert keyed("create", "B", "k", "v", "--ttl", "1h").exit_code == 0
     assert json.loads(keyed("get", "B", "k", "-o", "json").out)["ttl"] == 3600
     assert keyed("create", "B", "l", "v", "--ttl", "10ms") == snapshot(name="too short")
     assert keyed("create", "B", "l", "v", "--ttl", "soon") == snapshot(name="no duration")
 
 
-def test_update_needs_the_last_revision(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_update_needs_the_last_revision(keyed, snapshot):
     first = keyed.put("k", b"v")
     assert keyed("update", "B", "k", "w", str(first)).out == f"{first + 1}\n"
     assert keyed("update", "B", "k", "x", "--if-revision", str(first + 1)).out == f"{first + 2}\n"
@@ -79,21 +74,21 @@ def test_update_needs_the_last_revision(keyed: Keyed, snapshot: SnapshotAssertio
     assert keyed.value("k") == b"x"
 
 
-def test_update_from_a_file_takes_the_revision_after_the_key(keyed: Keyed, tmp_path: Path) -> None:
+def test_update_from_a_file_takes_the_revision_after_the_key(keyed, tmp_path):
     (tmp_path / "value").write_bytes(b"file")
     first = keyed.put("k", b"v")
     assert keyed("update", "B", "k", "--file", str(tmp_path / "value"), str(first)).exit_code == 0
     assert keyed.value("k") == b"file"
 
 
-def test_update_names_the_missing_argument(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_update_names_the_missing_argument(keyed, snapshot):
     assert keyed("update", "B", "k") == snapshot(name="value")
     assert keyed("update", "B", "k", "v") == snapshot(name="revision")
     assert keyed("update", "B", "k", "v", "1", "--if-revision", "1") == snapshot(name="both")
     assert keyed("update", "B", "k", "v", "new") == snapshot(name="no revision")
 
 
-def test_revert_writes_an_earlier_value_again(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_revert_writes_an_earlier_value_again(keyed, snapshot):
     first = keyed.put("k", b"first")
     deletion = keyed.delete("k")
     assert keyed("revert", "B", "k", str(first)).out == f"{deletion + 1}\n"
@@ -102,7 +97,7 @@ def test_revert_writes_an_earlier_value_again(keyed: Keyed, snapshot: SnapshotAs
     assert keyed("revert", "B", "k", str(deletion)) == snapshot(name="a deletion")
 
 
-def test_copy_and_rename(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_copy_and_rename(keyed, snapshot):
     keyed.put("a", b"v")
     assert keyed("copy", "B", "a", "b").out == "2\n"
     assert keyed("copy", "B", "a", "b") == snapshot(name="exists")
@@ -114,7 +109,7 @@ def test_copy_and_rename(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     assert keyed("rename", "B", "b", "x.*") == snapshot(name="wildcard")
 
 
-def test_a_dry_rename_names_both_changes_and_makes_none(keyed: Keyed) -> None:
+def test_a_dry_rename_names_both_changes_and_makes_none(keyed):
     keyed.put("a")
     keyed.put("taken")
     plan = f"PUT\t{keyed.name}\tb\nDEL\t{keyed.name}\ta\n"
@@ -124,7 +119,7 @@ def test_a_dry_rename_names_both_changes_and_makes_none(keyed: Keyed) -> None:
     assert keyed.last_revision() == 2
 
 
-def test_rename_in_a_bucket_with_atomic_batches(keyed: Keyed) -> None:
+def test_rename_in_a_bucket_with_atomic_batches(keyed):
     config = keyed.raw.api(f"STREAM.INFO.KV_{keyed.name}")["config"]
     keyed.raw.api(f"STREAM.UPDATE.KV_{keyed.name}", {**config, "allow_atomic": True})
     keyed.put("a", b"v")
@@ -132,7 +127,7 @@ def test_rename_in_a_bucket_with_atomic_batches(keyed: Keyed) -> None:
     assert (keyed.value("a"), keyed.value("b"), keyed.last_revision()) == (None, b"v", 3)
 
 
-def test_copy_to_another_bucket_and_another_context(keyed: Keyed, run: Run, home: Path) -> None:
+def test_copy_to_another_bucket_and_another_context(keyed, run, home):
     keyed.put("k", b"v")
     other = keyed.name + "-2"
     keyed.raw.create_bucket(other)
@@ -146,7 +141,7 @@ def test_copy_to_another_bucket_and_another_context(keyed: Keyed, run: Run, home
     assert keyed.value("k") is None
 
 
-def test_writes_are_refused_before_they_are_sent(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_writes_are_refused_before_they_are_sent(keyed, snapshot):
     keyed.put("k", b"v")
     before = keyed.last_revision()
     for command in (("put", "B", "k", "v"), ("create", "B", "l", "v"), ("copy", "B", "k", "l"), ("delete", "B", "k")):
@@ -160,7 +155,7 @@ def test_writes_are_refused_before_they_are_sent(keyed: Keyed, snapshot: Snapsho
     assert keyed.last_revision() == before
 
 
-def test_an_unknown_bucket_is_named(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_an_unknown_bucket_is_named(keyed, snapshot):
     assert keyed("put", "no-such-bucket-anywhere", "k", "v") == snapshot
 
 
@@ -174,7 +169,7 @@ accounts { APP { jetstream: enabled, users: [
 """
 
 
-def test_a_write_whose_outcome_is_open_says_how_to_find_out(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_a_write_whose_outcome_is_open_says_how_to_find_out(run, snapshot):
     with run_server(config=WRITER, name="writer") as server:
         with RawClient(server.url, user="admin", password="admin") as admin:
             admin.create_bucket("R", no_ack=True)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ SMALL = 10_000
 
 
 @pytest.fixture(scope="module")
-def large() -> Iterator[Server]:
+def large():
     """A server for buckets too large to share."""
     with run_server(name="large") as server:
         yield server
@@ -49,7 +48,7 @@ def _peak(server: Server, *args: str, lines: int) -> int:
 
 @pytest.mark.guarantee("reading-17")
 @pytest.mark.parametrize("keys", [60_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-async def test_listing_is_flat_and_takes_150_bytes_a_key_if_sorted(large: Server, keys: int) -> None:
+async def test_listing_is_flat_and_takes_150_bytes_a_key_if_sorted(large, keys):
     few, many = await _fill(large, SMALL), await _fill(large, keys)
     for options, each in (((), 0), (("-o", "ndjson"), 0), (("--sort",), 150)):
         base = _peak(large, "keys", few, *options, lines=SMALL)
@@ -62,7 +61,7 @@ async def test_listing_is_flat_and_takes_150_bytes_a_key_if_sorted(large: Server
 @pytest.mark.parametrize(
     "command", [("watch", "--until-current", "-o", "name"), ("history",)], ids=lambda line: line[0]
 )
-async def test_following_and_history_are_flat(large: Server, keys: int, command: tuple[str, ...]) -> None:
+async def test_following_and_history_are_flat(large, keys, command):
     few, many = await _fill(large, SMALL), await _fill(large, keys)
     base = _peak(large, command[0], few, *command[1:], lines=SMALL)
     assert _peak(large, command[0], many, *command[1:], lines=keys) - base < 24 * 1024

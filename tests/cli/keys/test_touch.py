@@ -2,12 +2,8 @@
 
 import json
 
-from syrupy.assertion import SnapshotAssertion
 
-from tests.cli.keyed import Keyed
-
-
-def test_touch_prints_the_new_revision_and_renews_the_ttl(keyed: Keyed) -> None:
+def test_touch_prints_the_new_revision_and_renews_the_ttl(keyed):
     assert keyed("create", "B", "k", "v", "--ttl", "1h").exit_code == 0
     assert keyed("touch", "B", "k", "--ttl", "2h").out == "2\n"
     entry = json.loads(keyed("get", "B", "k", "-o", "json").out)
@@ -15,7 +11,7 @@ def test_touch_prints_the_new_revision_and_renews_the_ttl(keyed: Keyed) -> None:
     assert json.loads(keyed("touch", "B", "k", "--ttl", "3h", "-o", "json").out)["revision"] == 3
 
 
-def test_touch_refuses_what_it_cannot_renew(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_touch_refuses_what_it_cannot_renew(keyed, snapshot):
     assert keyed("touch", "B", "none", "--ttl", "1h") == snapshot(name="missing key")
     assert keyed("touch", "B", "k") == snapshot(name="no ttl")
     assert keyed("touch", "config@main", "k", "--ttl", "1h").exit_code == 2

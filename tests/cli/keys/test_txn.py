@@ -1,15 +1,10 @@
 """`kvctl txn`: what it prints, in a pipe, as JSON and on a terminal, and how it fails."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
 from tests.cli.keyed import Keyed
-from tests.support.raw import RawClient
 
 CHANGE = """
 if:
@@ -25,7 +20,7 @@ then:
 
 
 @pytest.fixture
-def atomic(server: Server, raw: RawClient, unique: Callable[..., str]) -> Keyed:
+def atomic(server, raw, unique):
     """A bucket that takes transactions, with `mode` on and `app.port` set."""
     name = unique("ATOMIC")
     second = 10**9
@@ -38,13 +33,13 @@ def atomic(server: Server, raw: RawClient, unique: Callable[..., str]) -> Keyed:
     return made
 
 
-def test_revisions_in_order_in_a_pipe(atomic: Keyed) -> None:
+def test_revisions_in_order_in_a_pipe(atomic):
     result = atomic("txn", "B", "-f", "-", stdin=CHANGE.encode())
     assert (result.exit_code, result.stdout) == (0, b"3\n4\n5\n6\n")
     assert (atomic.value("app.port"), atomic.value("lock")) == (b"8081", b"me")
 
 
-def test_json_and_terminal(atomic: Keyed, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_json_and_terminal(atomic, tmp_path, snapshot):
     file = tmp_path / "change.yaml"
     file.write_text(CHANGE)
     assert atomic("txn", "B", "-f", str(file), "--dry-run", "-o", "json") == snapshot
@@ -56,7 +51,7 @@ def test_json_and_terminal(atomic: Keyed, tmp_path: Path, snapshot: SnapshotAsse
     assert atomic("txn", "B", "-f", str(file), tty=True) == snapshot
 
 
-def test_what_comes_back_when_a_key_expires_is_said(atomic: Keyed) -> None:
+def test_what_comes_back_when_a_key_expires_is_said(atomic):
     change = b"{then: [{put: mode, value: brief, ttl: 60s}, {put: new, value: x, ttl: 60s}]}"
     result = atomic("txn", "B", "-f", "-", stdin=change)
     assert (result.exit_code, result.stdout) == (0, b"3\n4\n")
@@ -67,7 +62,7 @@ def test_what_comes_back_when_a_key_expires_is_said(atomic: Keyed) -> None:
     assert "When `app.port` expires, its value at revision 2 reappears" in result.err
 
 
-def test_every_failing_condition_is_named_and_nothing_is_written(atomic: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_every_failing_condition_is_named_and_nothing_is_written(atomic, snapshot):
     atomic.put("mode", b"off")
     atomic.put("lock", b"\xff")
     atomic.put("app.port", b"81")
@@ -78,7 +73,7 @@ def test_every_failing_condition_is_named_and_nothing_is_written(atomic: Keyed, 
     assert atomic.last_revision() == 5
 
 
-def test_what_is_wrong_with_the_file_is_said_before_anything_is_sent(run: Callable[..., object]) -> None:
+def test_what_is_wrong_with_the_file_is_said_before_anything_is_sent(run):
     from tests.cli.conftest import run_process
 
     nowhere = ("-s", "nats://127.0.0.1:1")
@@ -93,7 +88,7 @@ def test_what_is_wrong_with_the_file_is_said_before_anything_is_sent(run: Callab
     assert run_process("txn", "b b", "-f", "-", *nowhere, stdin=CHANGE.encode()).exit_code == 2
 
 
-def test_a_bucket_that_takes_none_says_what_enables_them(keyed: Keyed) -> None:
+def test_a_bucket_that_takes_none_says_what_enables_them(keyed):
     change = b"then: [{put: a, value: x}]"
     refused = keyed("txn", "B", "-f", "-", stdin=change)
     assert (refused.exit_code, refused.stdout) == (1, b"")

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from subprocess import Popen
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
 from tests.cli.keyed import Keyed
 from tests.support.raw import RawClient
 
 Start = Callable[..., "Popen[bytes]"]
 
 
-def test_a_condition_that_holds_ends_it_at_once(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_a_condition_that_holds_ends_it_at_once(keyed, snapshot):
     keyed.put("k", b"one")
     keyed.put("k", b"two")
     assert keyed("wait", "B", "k") == snapshot(name="exists")
@@ -26,7 +24,7 @@ def test_a_condition_that_holds_ends_it_at_once(keyed: Keyed, snapshot: Snapshot
     assert keyed("wait", "B", "k", "--missing").exit_code == 0
 
 
-def test_time_runs_out(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_time_runs_out(keyed, snapshot):
     keyed.put("k", b"one")
     assert keyed("wait", "B", "nope", "--for", "200ms") == snapshot(name="exists")
     assert keyed("wait", "B", "k", "--value", "two", "--for", "200ms") == snapshot(name="value")
@@ -45,9 +43,7 @@ def test_time_runs_out(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
     ],
     ids=["exists", "value", "revision"],
 )
-def test_it_wakes_when_it_happens(
-    keyed: Keyed, start: Start, options: tuple[str, ...], happens: Callable[[Keyed], object]
-) -> None:
+def test_it_wakes_when_it_happens(keyed, start, options, happens):
     if options:
         keyed.put("k", b"old")
     waiting = start("wait", keyed.name, "k", "-o", "json", *options, env=keyed.env())
@@ -58,7 +54,7 @@ def test_it_wakes_when_it_happens(
     assert (waiting.returncode, json.loads(out)["revision"]) == (0, keyed.last_revision())
 
 
-def test_missing_notices_what_vanishes_without_a_marker(keyed: Keyed, start: Start) -> None:
+def test_missing_notices_what_vanishes_without_a_marker(keyed, start):
     keyed.put("k", b"v")
     waiting = start("wait", keyed.name, "k", "--missing", env=keyed.env())
     _wait_for_a_consumer(keyed)
@@ -67,7 +63,7 @@ def test_missing_notices_what_vanishes_without_a_marker(keyed: Keyed, start: Sta
     assert (waiting.returncode, out, err) == (0, b"", b"")
 
 
-def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Start) -> None:
+def test_it_goes_on_over_a_restart_of_the_server(own_server, start):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("R")
         waiting = start("wait", "R", "k", "--for", "120s", env={"NATS_URL": own_server.url})
@@ -79,7 +75,7 @@ def test_it_goes_on_over_a_restart_of_the_server(own_server: Server, start: Star
     assert (waiting.returncode, out.split(b"\t")[5]) == (0, b"after the restart")
 
 
-def test_what_cannot_be_waited_for(keyed: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_what_cannot_be_waited_for(keyed, snapshot):
     assert keyed("wait", "B", "k", "--missing", "--value", "v") == snapshot(name="both")
     assert keyed("wait", "B", "k.*") == snapshot(name="wildcard")
     assert keyed("wait", "no-such-bucket-anywhere", "k").exit_code == 3
@@ -103,9 +99,7 @@ def _wait_until_nobody_asks(raw: RawClient) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--missing",), ("--value", "new"), ("--revision-above", "7")])
-def test_a_wait_that_cannot_look_when_the_time_is_up_exits_5(
-    own_server: Server, start: Start, options: tuple[str, ...]
-) -> None:
+def test_a_wait_that_cannot_look_when_the_time_is_up_exits_5(own_server, start, options):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("R")
         if options == ("--missing",):

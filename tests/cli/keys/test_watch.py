@@ -9,10 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
-from tests.cli.keyed import Keyed
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -21,7 +18,7 @@ CURRENT = '{"event": "current"}'
 
 
 @pytest.fixture
-def filled(keyed: Keyed) -> Keyed:
+def filled(keyed):
     """Keys a.1 (two values), b.1 and gone, which is deleted."""
     for key in ("a.1", "b.1", "gone", "a.1"):
         keyed.put(key, b"of " + key.encode())
@@ -29,14 +26,14 @@ def filled(keyed: Keyed) -> Keyed:
     return keyed
 
 
-def test_watch_shows_current_entries_then_the_marker(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_watch_shows_current_entries_then_the_marker(filled, snapshot):
     assert filled("watch", "B", "--until-current", "-o", "ndjson") == snapshot(name="ndjson")
     assert filled("watch", "B", "--until-current") == snapshot(name="tsv")
     assert filled("watch", "B", "--until-current", tty=True) == snapshot(name="terminal")
     assert filled("watch", "B", "--until-current", "-o", "name").out.split() == ["b.1", "a.1", "gone"]
 
 
-def test_watch_options_choose_entries(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_watch_options_choose_entries(filled, snapshot):
     def keys(*options: str) -> list[str]:
         return filled("watch", "B", "--until-current", "-o", "name", *options).out.split()
 
@@ -53,7 +50,7 @@ def test_watch_options_choose_entries(filled: Keyed, snapshot: SnapshotAssertion
 
 
 @pytest.mark.guarantee("reading-18")
-def test_watch_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
+def test_watch_since_a_time_begins_with_its_entries(filled):
     def keys(*options: str) -> list[str]:
         return filled("watch", "B", "--until-current", "-o", "name", *options).out.split()
 
@@ -66,23 +63,23 @@ def test_watch_since_a_time_begins_with_its_entries(filled: Keyed) -> None:
         assert (refused.exit_code, "cannot be combined" in refused.err) == (2, True)
 
 
-def test_watch_always_prints_the_marker(filled: Keyed) -> None:
+def test_watch_always_prints_the_marker(filled):
     for options in (("nothing.>",), ("--updates-only",), ("--ignore-deletes", "gone"), ("--from-revision", "6")):
         assert filled("watch", "B", "--until-current", "-o", "ndjson", *options).out == f"{CURRENT}\n"
 
 
-def test_watch_from_revision_beyond_the_next_exits_3(filled: Keyed) -> None:
+def test_watch_from_revision_beyond_the_next_exits_3(filled):
     refused = filled("watch", "B", "--from-revision", "99")
     assert (refused.exit_code, refused.out) == (3, "")
     assert "has no revision 99" in refused.err
 
 
-def test_watch_updates_only_refuses_other_starts(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_watch_updates_only_refuses_other_starts(filled, snapshot):
     assert filled("watch", "B", "--updates-only", "--history") == snapshot(name="history")
     assert filled("watch", "B", "--updates-only", "--from-revision", "1") == snapshot(name="revision")
 
 
-def test_watch_follows_changes_until_count(keyed: Keyed, start: Start) -> None:
+def test_watch_follows_changes_until_count(keyed, start):
     watch = start("watch", keyed.name, "--count", "3", "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     keyed.put("k", b"one")
@@ -94,7 +91,7 @@ def test_watch_follows_changes_until_count(keyed: Keyed, start: Start) -> None:
     assert keyed.consumers_left() == 0
 
 
-def test_interrupted_watch_exits_130_without_a_traceback(keyed: Keyed, start: Start) -> None:
+def test_interrupted_watch_exits_130_without_a_traceback(keyed, start):
     watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     watch.send_signal(signal.SIGINT)
@@ -104,7 +101,7 @@ def test_interrupted_watch_exits_130_without_a_traceback(keyed: Keyed, start: St
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_watch_of_a_deleted_bucket_is_an_error(keyed: Keyed, start: Start, again: bool) -> None:
+def test_watch_of_a_deleted_bucket_is_an_error(keyed, start, again):
     watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
     assert _line(watch) == CURRENT
     keyed.raw.api(f"STREAM.DELETE.KV_{keyed.name}")
@@ -114,7 +111,7 @@ def test_watch_of_a_deleted_bucket_is_an_error(keyed: Keyed, start: Start, again
     assert (watch.returncode, b"was deleted" in err) == (1, True)
 
 
-def test_watch_continues_after_a_restart_of_the_server(own_server: Server, start: Start) -> None:
+def test_watch_continues_after_a_restart_of_the_server(own_server, start):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("R")
         raw.put("R", "k.1", b"")
@@ -130,7 +127,7 @@ def test_watch_continues_after_a_restart_of_the_server(own_server: Server, start
 
 
 @pytest.mark.guarantee("reading-14", by="fault")
-def test_watch_waits_for_a_stalled_reader_in_bounded_memory(keyed: Keyed, start: Start) -> None:
+def test_watch_waits_for_a_stalled_reader_in_bounded_memory(keyed, start):
     large = os.urandom(1 << 19).hex().encode()[:1_000_000]
     for number in range(120):
         keyed.put(f"k.{number}", large)
@@ -143,7 +140,7 @@ def test_watch_waits_for_a_stalled_reader_in_bounded_memory(keyed: Keyed, start:
     assert watch.wait(60) == 0
 
 
-def test_exec_runs_a_command_for_each_entry(filled: Keyed, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_exec_runs_a_command_for_each_entry(filled, tmp_path, snapshot):
     filled.put("ttl", b"x", {"Nats-TTL": "1h"})
     filled.put("ttl", b"", {"Nats-Marker-Reason": "MaxAge"})
     facts = ("BUCKET", "KEY", "REVISION", "OPERATION", "REASON", "TTL", "SIZE")
@@ -151,22 +148,22 @@ def test_exec_runs_a_command_for_each_entry(filled: Keyed, tmp_path: Path, snaps
     assert filled("watch", "B", "--until-current", "--history", "--exec", show) == snapshot
 
 
-def test_exec_runs_no_shell(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_exec_runs_no_shell(filled, snapshot):
     assert filled("watch", "B", "b.1", "--until-current", "--exec", "echo $KVCTL_KEY; exit 3 | cat") == snapshot
 
 
-def test_exec_goes_on_after_a_failure_and_reports_it(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_exec_goes_on_after_a_failure_and_reports_it(filled, snapshot):
     fails = "sh -c 'test $KVCTL_KEY != b.1 && echo $KVCTL_KEY'"
     assert filled("watch", "B", "--until-current", "--exec", fails) == snapshot(name="exit code")
     assert filled("watch", "B", "--count", "1", "--exec", "sh -c 'kill -9 $$'") == snapshot(name="signal")
 
 
-def test_exec_with_a_command_that_does_not_read_a_large_value(keyed: Keyed) -> None:
+def test_exec_with_a_command_that_does_not_read_a_large_value(keyed):
     keyed.put("k", b"x" * 900_000)
     assert keyed("watch", "B", "--until-current", "--exec", "true").exit_code == 0
 
 
-def test_exec_with_names_that_are_not_text(keyed: Keyed, tmp_path: Path) -> None:
+def test_exec_with_names_that_are_not_text(keyed, tmp_path):
     with RawClient(keyed.url) as raw:
         raw._send(
             b"PUB $KV.%b.a\xffb 0\r\n\r\nPUB $KV.%b.nul\x00 0\r\n\r\n" % (keyed.name.encode(), keyed.name.encode())
@@ -177,13 +174,13 @@ def test_exec_with_names_that_are_not_text(keyed: Keyed, tmp_path: Path) -> None
     assert (result.exit_code, "an environment variable cannot hold a NUL byte" in result.err) == (7, True)
 
 
-def test_exec_that_cannot_work_is_refused_at_once(filled: Keyed, snapshot: SnapshotAssertion) -> None:
+def test_exec_that_cannot_work_is_refused_at_once(filled, snapshot):
     assert filled("watch", "B", "--exec", "no-such-command x") == snapshot(name="not found")
     assert filled("watch", "B", "--exec", "sh 'x") == snapshot(name="quotes")
     assert filled("watch", "B", "--exec", "") == snapshot(name="empty")
 
 
-def test_exec_is_ended_with_the_watch(filled: Keyed, start: Start, tmp_path: Path) -> None:
+def test_exec_is_ended_with_the_watch(filled, start, tmp_path):
     pid = tmp_path / "pid"
     watch = start("watch", filled.name, "--exec", f"sh -c 'echo $$ > {pid}; exec sleep 60'", env=filled.env())
     until(lambda: pid.exists() and pid.read_text().endswith("\n"))

@@ -12,7 +12,6 @@ import pytest
 
 from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.server import Server
-from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -24,12 +23,12 @@ PATIENCE = 900.0
 
 
 @pytest.fixture
-def env(server: Server) -> Env:
+def env(server):
     return {"NATS_URL": server.url}
 
 
 @pytest.fixture
-def bucket(raw: RawClient, unique: Callable[[], str]) -> str:
+def bucket(raw, unique):
     """A bucket with two keys."""
     name = unique()
     raw.create_bucket(name, max_msgs_per_subject=5)
@@ -39,9 +38,7 @@ def bucket(raw: RawClient, unique: Callable[[], str]) -> str:
 
 
 @pytest.mark.slow
-def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(
-    run: Run, start: Start, env: Env, server: Server, bucket: str, tmp_path: Path
-) -> None:
+def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(run, start, env, server, bucket, tmp_path):
     folder, latest = tmp_path / "capture", tmp_path / "latest"
     where = ("--to", str(folder), "--checkpoint", str(tmp_path / "checkpoint"))
     running = start("pipeline", "capture", bucket, *where, "--trigger", "100ms", env=env)
@@ -100,9 +97,7 @@ def put(server: Server, bucket: str, key: str, value: bytes, headers: dict[str, 
     ],
     ids=str,
 )
-def test_invalid_capture_fails_before_spark_starts(
-    run: Run, env: Env, bucket: str, tmp_path: Path, options: list[str], exit_code: int, said: str
-) -> None:
+def test_invalid_capture_fails_before_spark_starts(run, env, bucket, tmp_path, options, exit_code, said):
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "file").write_text("mine")
     places = {"--to": "capture", "--checkpoint": "checkpoint"}
@@ -115,7 +110,7 @@ def test_invalid_capture_fails_before_spark_starts(
     assert not (tmp_path / "capture").exists()
 
 
-def test_capture_of_missing_bucket_fails(run: Run, env: Env, tmp_path: Path) -> None:
+def test_capture_of_missing_bucket_fails(run, env, tmp_path):
     where = ("--to", str(tmp_path / "capture"), "--checkpoint", str(tmp_path / "checkpoint"))
     found = run("pipeline", "capture", "nowhere", *where, env=env)
     assert found.exit_code == 3
@@ -123,7 +118,7 @@ def test_capture_of_missing_bucket_fails(run: Run, env: Env, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_compaction_fails_before_spark_starts(run: Run, env: Env, tmp_path: Path) -> None:
+def test_invalid_compaction_fails_before_spark_starts(run, env, tmp_path):
     capture, latest = str(tmp_path / "capture"), str(tmp_path / "latest")
     assert run("pipeline", "compact", capture, "--to", latest, env=env).exit_code == 3
     Path(capture).mkdir()

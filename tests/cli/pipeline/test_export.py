@@ -1,28 +1,23 @@
 """`kvctl pipeline export`, `verify` and `load`: output and exit codes, mostly without Spark."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from kvctl.pipeline.files import target_folder
 from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest
-from kvctl.server import Server
-from tests.cli.conftest import Run
 from tests.pipeline.written_files import written_files
-from tests.support.raw import RawClient
 
 Env = dict[str, str]
 
 
 @pytest.fixture
-def env(server: Server) -> Env:
+def env(server):
     return {"NATS_URL": server.url}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """An export of two files."""
     folder = tmp_path / "out"
     with target_folder.taken(folder) as staging:
@@ -40,9 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_exported_bucket_loads_into_an_equal_copy(
-    run: Run, env: Env, raw: RawClient, unique: Callable[[], str], tmp_path: Path
-) -> None:
+def test_exported_bucket_loads_into_an_equal_copy(run, env, raw, unique, tmp_path):
     bucket, copy = unique(), unique()
     raw.create_bucket(bucket, max_msgs_per_subject=2)
     raw.put(bucket, "a.1", b"x")
@@ -71,7 +64,7 @@ def test_exported_bucket_loads_into_an_equal_copy(
     assert run("bucket", "diff", bucket, copy, "--exit-code", env=env).exit_code == 0
 
 
-def test_complete_export_is_verified_without_spark(run: Run, env: Env, folder: Path) -> None:
+def test_complete_export_is_verified_without_spark(run, env, folder):
     found = run("pipeline", "verify", str(folder), "-o", "json", env=env)
     assert found.exit_code == 0
     row = json.loads(found.stdout)
@@ -82,7 +75,7 @@ def test_complete_export_is_verified_without_spark(run: Run, env: Env, folder: P
     }  # fmt: skip
 
 
-def test_verify_names_each_damaged_file(run: Run, env: Env, folder: Path) -> None:
+def test_verify_names_each_damaged_file(run, env, folder):
     (folder / "part-00000.json").write_bytes(b'{"key":"a","value":"9","encoding":"utf-8"}\n')
     (folder / "part-00001.json").unlink()
     (folder / "part-9.json").write_bytes(b"{}\n")
@@ -102,7 +95,7 @@ def test_verify_names_each_damaged_file(run: Run, env: Env, folder: Path) -> Non
     assert "`part-00000.json` has been changed" in refused.err
 
 
-def test_verify_of_damaged_export_on_a_terminal(run: Run, env: Env, folder: Path, snapshot: object) -> None:
+def test_verify_of_damaged_export_on_a_terminal(run, env, folder, snapshot):
     (folder / "part-00001.json").unlink()
     found = run("pipeline", "verify", str(folder), env=env, tty=True)
     assert found.masked({r"Time +\S+": "Time TIME"}) == snapshot
@@ -131,22 +124,19 @@ def test_verify_of_damaged_export_on_a_terminal(run: Run, env: Env, folder: Path
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_invalid_export_or_load_fails_immediately(
-    run: Run, env: Env, folder: Path, args: list[str], exit_code: int, message: str
-) -> None:
+def test_invalid_export_or_load_fails_immediately(run, env, folder, args, exit_code, message):
     found = run("pipeline", *[arg.replace("DIR", str(folder)) for arg in args], env=env)
     assert (found.exit_code, found.out) == (exit_code, "")
     assert message in found.err
     assert (folder / MANIFEST).exists()
 
 
-def test_export_dry_run_reports_files_to_remove(
-    run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path
-) -> None:
+def test_export_dry_run_reports_files_to_remove(run, env, raw, bucket_name, folder):
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
     found = run("pipeline", "export", bucket_name, "--to", str(folder), "--overwrite", "-n", "-o", "json", env=env)
-    assert (found.exit_code, json.loads(found.stdout)) == (0, {
-        "bucket": bucket_name, "path": str(folder), "format": "parquet", "mode": "latest", "cut": 1, "removed": 3,
-    })  # fmt: skip
+    assert (found.exit_code, json.loads(found.stdout)) == (
+        0,
+        {"bucket": bucket_name, "path": str(folder), "format": "parquet", "mode": "latest", "cut": 1, "removed": 3},
+    )
     assert (folder / MANIFEST).exists()

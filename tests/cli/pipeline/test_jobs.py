@@ -1,16 +1,11 @@
 """`kvctl pipeline audit`, `run` and `commit`: output, exit codes, and checks before Spark starts."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from kvctl.server import Server
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 
 Env = dict[str, str]
 
@@ -20,12 +15,12 @@ TIMEOUT = 900
 
 
 @pytest.fixture
-def env(server: Server) -> Env:
+def env(server):
     return {"NATS_URL": server.url}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A table of two rows, and a pipeline that reads and writes a missing bucket."""
     pq.write_table(pa.table({"sku": ["a", "b"], "count": [1, 2]}), tmp_path / "stock.parquet")
     (tmp_path / "nowhere.yaml").write_text("version: 1\nsource: {bucket: NOWHERE}\nsink: {bucket: NOWHERE}\n")
@@ -49,7 +44,7 @@ ASKING = [
 
 
 @pytest.mark.parametrize("args", ASKING, ids=" ".join)
-def test_missing_bucket_fails_before_spark_starts(run: Run, env: Env, folder: Path, args: list[str]) -> None:
+def test_missing_bucket_fails_before_spark_starts(run, env, folder, args):
     found = run("pipeline", *placed(args, folder), *SPARK, env=env)
     assert (found.exit_code, found.out) == (3, "")
     assert "`NOWHERE` does not exist" in found.err
@@ -57,7 +52,7 @@ def test_missing_bucket_fails_before_spark_starts(run: Run, env: Env, folder: Pa
 
 
 @pytest.mark.parametrize("args", ASKING, ids=" ".join)
-def test_unreachable_server_fails_before_spark_starts(run: Run, folder: Path, args: list[str]) -> None:
+def test_unreachable_server_fails_before_spark_starts(run, folder, args):
     found = run("pipeline", *placed(args, folder), *SPARK, env={"NATS_URL": "nats://127.0.0.1:1"})
     assert (found.exit_code, found.out) == (5, "")
     assert found.err.startswith("error: No server answers at `nats://127.0.0.1:1`\n")
@@ -79,16 +74,14 @@ def test_unreachable_server_fails_before_spark_starts(run: Run, folder: Path, ar
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_invalid_job_fails_before_spark_starts(
-    run: Run, env: Env, folder: Path, args: list[str], exit_code: int, message: str
-) -> None:
+def test_invalid_job_fails_before_spark_starts(run, env, folder, args, exit_code, message):
     found = run("pipeline", *placed(args, folder), *SPARK, env=env)
     assert (found.exit_code, found.out) == (exit_code, "")
     assert message in found.err
 
 
 @pytest.mark.slow
-def test_audit_names_differing_keys_and_exits_4(run: Run, env: Env, raw: RawClient, unique: Callable[[], str]) -> None:
+def test_audit_names_differing_keys_and_exits_4(run, env, raw, unique):
     origin, other = unique(), unique()
     for bucket in (origin, other):
         raw.create_bucket(bucket)
@@ -103,9 +96,7 @@ def test_audit_names_differing_keys_and_exits_4(run: Run, env: Env, raw: RawClie
 
 
 @pytest.mark.slow
-def test_declared_pipeline_is_planned_and_run(
-    run: Run, env: Env, raw: RawClient, bucket_name: str, folder: Path
-) -> None:
+def test_declared_pipeline_is_planned_and_run(run, env, raw, bucket_name, folder):
     raw.create_bucket(bucket_name)
     (folder / "p.yaml").write_text(
         "version: 1\nsource: {path: stock.parquet}\nselect: {key: \"concat('n.', sku)\", value: string(count)}\n"
@@ -130,9 +121,7 @@ def test_declared_pipeline_is_planned_and_run(
 
 
 @pytest.mark.slow
-def test_repeated_commit_of_a_table_makes_one_commit(
-    run: Run, env: Env, unique: Callable[[], str], folder: Path
-) -> None:
+def test_repeated_commit_of_a_table_makes_one_commit(run, env, unique, folder):
     name = unique()
     assert run("repo", "init", name, env=env).exit_code == 0
     line = ("pipeline", "commit", f"{name}@main", "--from", str(folder / "stock.parquet"), "--key", "sku")

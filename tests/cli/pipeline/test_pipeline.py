@@ -24,7 +24,7 @@ from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.job_progress import JobProgress
 from kvctl.pipeline.spark.session_config import Target
 from kvctl.render.terminal import Terminal
-from tests.cli.conftest import Run, open_terminal, run_process
+from tests.cli.conftest import open_terminal, run_process
 from tests.support.readme import ROOT
 from tests.support.waiting import until
 
@@ -87,7 +87,7 @@ main()
 """kvctl with one more command."""
 
 
-def test_pipeline_without_extra_hints_how_to_install_it() -> None:
+def test_pipeline_without_extra_hints_how_to_install_it():
     found = run_process("pipeline", "check", command=[sys.executable, "-c", WITHOUT_SPARK])
     assert found.exit_code == 1
     assert found.err == (
@@ -96,7 +96,7 @@ def test_pipeline_without_extra_hints_how_to_install_it() -> None:
     )
 
 
-def test_pipeline_help_works_without_extra() -> None:
+def test_pipeline_help_works_without_extra():
     found = run_process("pipeline", "check", "--help", command=[sys.executable, "-c", WITHOUT_SPARK])
     assert found.exit_code == 0
 
@@ -113,7 +113,7 @@ def test_pipeline_help_works_without_extra() -> None:
     ],
     ids=str,
 )
-def test_unusable_spark_target_fails_immediately(run: Run, options: list[str], exit_code: int) -> None:
+def test_unusable_spark_target_fails_immediately(run, options, exit_code):
     found = run("pipeline", "check", *options)
     assert found.exit_code == exit_code
     assert found.err.startswith("error: ")
@@ -129,9 +129,7 @@ def test_unusable_spark_target_fails_immediately(run: Run, options: list[str], e
         ("hashing", b"hashing", b"warning: Interrupted after the job had finished: nothing is incomplete", b""),
     ],
 )
-def test_ctrl_c_ends_job_and_names_incomplete_output(
-    tmp_path: Path, job: str, shown: bytes, said: bytes, printed: bytes
-) -> None:
+def test_ctrl_c_ends_job_and_names_incomplete_output(tmp_path, job, shown, said, printed):
     command = [sys.executable, "-c", ENDLESS, "pipeline", "endless", job]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     master, terminal = open_terminal()
@@ -154,7 +152,7 @@ def test_ctrl_c_ends_job_and_names_incomplete_output(
         os.close(master)
 
 
-def test_progress_shows_rows_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_shows_rows_rate_and_tasks(monkeypatch):
     clock = iter((10.0, 10.5, 11.0, 11.5))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     rate = Rate()
@@ -164,7 +162,7 @@ def test_progress_shows_rows_rate_and_tasks(monkeypatch: pytest.MonkeyPatch) -> 
     assert tasks_text(JobProgress(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
 
 
-def test_progress_continues_after_a_file_vanished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_progress_continues_after_a_file_vanished(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "PROGRESS_INTERVAL_S", 0.01)
     work, sizes = Future[Any](), iter((tmp_path / "moved", tmp_path))
 
@@ -180,25 +178,25 @@ def test_progress_continues_after_a_file_vanished(monkeypatch: pytest.MonkeyPatc
 
 
 class TestHowWorkersConnect:
-    def test_local_workers_receive_the_flags(self) -> None:
+    def test_local_workers_receive_the_flags(self):
         flags = Shared(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
         assert source_options(Session(flags, Terminal()), Target()) == {
             "url": "nats://a:1", "creds": str(Path.cwd() / "my.creds"), "tlsFirst": "true", "timeout": "1m30s",
         }  # fmt: skip
 
-    def test_remote_workers_receive_settings_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_remote_workers_receive_settings_of_the_environment(self, monkeypatch):
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_CREDS", "/etc/b.creds")
         assert source_options(Session(Shared(), Terminal()), Target()) == {}
         found = source_options(Session(Shared(), Terminal()), ELSEWHERE)
         assert found == {"url": "nats://b:2", "creds": "/etc/b.creds"}
 
-    def test_remote_workers_receive_the_context_name(self) -> None:
+    def test_remote_workers_receive_the_context_name(self):
         ContextStore().save(Context(name="prod", url="nats://c:3", user="ann", password="rose"))
         ContextStore().select("prod")
         assert source_options(Session(Shared(), Terminal()), ELSEWHERE) == {"context": "prod"}
 
-    def test_remote_workers_cannot_receive_a_password(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_remote_workers_cannot_receive_a_password(self, monkeypatch, tmp_path):
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_USER", "ann")
         monkeypatch.setenv("NATS_PASSWORD", "rose")

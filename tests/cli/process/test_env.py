@@ -2,17 +2,14 @@
 
 import json
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from kvctl.cli.process.env import variable_name
-from kvctl.server import Server
-from tests.cli.conftest import Result, Run
+from tests.cli.conftest import Result
 from tests.cli.keyed import Keyed
-from tests.cli.repos import Repo, Unique
+from tests.cli.repos import Repo
 
 DUMP = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('APP', 'app', 'X_'))}))"
 
@@ -29,7 +26,7 @@ DUMP = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() i
         ("app.port", "My", False, "Myapp_port"),
     ],
 )
-def test_names(key: str, prefix: str, upper: bool, name: str) -> None:
+def test_names(key, prefix, upper, name):
     assert variable_name(key, prefix, upper=upper) == name
 
 
@@ -41,7 +38,7 @@ def shown(keyed: Keyed, *args: str) -> dict[str, str]:
     return found
 
 
-def test_living_keys_are_variables_beside_those_that_are_set(keyed: Keyed) -> None:
+def test_living_keys_are_variables_beside_those_that_are_set(keyed):
     keyed.put("app.host", b"there")
     keyed.put("app.port", b"8081")
     keyed.put("app.gone", b"1")
@@ -56,7 +53,7 @@ def test_living_keys_are_variables_beside_those_that_are_set(keyed: Keyed) -> No
     }
 
 
-def test_variables_at_a_ref_are_those_of_its_state(run: Run, server: Server, unique: Unique) -> None:
+def test_variables_at_a_ref_are_those_of_its_state(run, server, unique):
     repo = Repo(run, server.url, unique("R"))
     assert repo("init", ".").exit_code == 0
     repo.commit("one", app_port="80")
@@ -75,14 +72,14 @@ def test_variables_at_a_ref_are_those_of_its_state(run: Run, server: Server, uni
     repo("delete", ".", "--yes")
 
 
-def test_values_pass_as_bytes(keyed: Keyed) -> None:
+def test_values_pass_as_bytes(keyed):
     keyed.put("a", b"\xff\n=b")
     keyed.put("b", b"")
     script = "import os, sys; sys.stdout.buffer.write(os.environb[b'A'] + b'|' + os.environb[b'B'])"
     assert keyed("env", "B", "--", sys.executable, "-S", "-c", script).stdout == b"\xff\n=b|"
 
 
-def test_the_command_replaces_kvctl(keyed: Keyed, start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
+def test_the_command_replaces_kvctl(keyed, start):
     keyed.put("a", b"1")
     process = start("env", keyed.name, "-s", keyed.url, "--", "sh", "-c", "echo $$; read _; kill -9 $$")
     assert process.stdout is not None
@@ -94,7 +91,7 @@ def test_the_command_replaces_kvctl(keyed: Keyed, start: Callable[..., "subproce
     assert int(status.out.split()[1], 16) & 1 << (signal.SIGPIPE - 1) == 0  # which Python ignores
 
 
-def test_two_keys_for_one_name(keyed: Keyed) -> None:
+def test_two_keys_for_one_name(keyed):
     keyed.put("app.port", b"1")
     keyed.put("app-port", b"2")
     result = keyed("env", "B", "--", "true")
@@ -103,7 +100,7 @@ def test_two_keys_for_one_name(keyed: Keyed) -> None:
     assert keyed("env", "B", "app.*", "--", "true").exit_code == 0
 
 
-def test_what_no_variable_can_hold_is_named(keyed: Keyed) -> None:
+def test_what_no_variable_can_hold_is_named(keyed):
     keyed.put("blob", b"a\0b")
     result = keyed("env", "B", "--", "true")
     assert (result.exit_code, "The value of `blob` has a NUL byte" in result.err) == (1, True)
@@ -112,7 +109,7 @@ def test_what_no_variable_can_hold_is_named(keyed: Keyed) -> None:
     assert (result.exit_code, "`true` cannot be run: Argument list too long" in result.err) == (126, True)
 
 
-def test_a_missing_key_bucket_or_command(keyed: Keyed) -> None:
+def test_a_missing_key_bucket_or_command(keyed):
     keyed.put("a", b"1")
     missing = keyed("env", "B", "a", "b", "c.*", "--", "true")
     assert (missing.exit_code, "Key `b` is not in bucket" in missing.err) == (3, True)
@@ -126,7 +123,7 @@ def test_a_missing_key_bucket_or_command(keyed: Keyed) -> None:
     assert keyed("env", "B", "--prefix", "7", "--", "true").exit_code == 2
 
 
-def test_the_command_is_found_by_the_path_that_is_set(keyed: Keyed) -> None:
+def test_the_command_is_found_by_the_path_that_is_set(keyed):
     keyed.put("path", b"/nowhere")
     assert keyed("env", "B", "--allow", "PATH", "--", "true").exit_code == 0
 
@@ -144,7 +141,7 @@ def test_the_command_is_found_by_the_path_that_is_set(keyed: Keyed) -> None:
         "home",
     ],
 )
-def test_names_that_change_what_is_run_need_to_be_allowed(keyed: Keyed, key: str) -> None:
+def test_names_that_change_what_is_run_need_to_be_allowed(keyed, key):
     name = variable_name(key)
     keyed.put(key, b"/nowhere")
     keyed.put("app.port", b"1")
@@ -159,7 +156,7 @@ def test_names_that_change_what_is_run_need_to_be_allowed(keyed: Keyed, key: str
     assert keyed("env", "B", "--prefix", "X_", "--", "/bin/true").exit_code == 0
 
 
-def test_names_of_applications_pass(keyed: Keyed) -> None:
+def test_names_of_applications_pass(keyed):
     for key in ("node.env", "rust.log", "nats.url", "app.path", "pathname", "http.proxy"):
         keyed.put(key, b"1")
     assert keyed("env", "B", "--", "true").exit_code == 0

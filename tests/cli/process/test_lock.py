@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.server import Server
 from tests.cli.conftest import _command, _environment, open_terminal
 from tests.cli.keyed import Keyed
 from tests.support.patience import quickest
-from tests.support.raw import RawClient
 from tests.support.waiting import until
 
 HEARTBEAT = """
@@ -46,7 +44,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def locks(server: Server, raw: RawClient, unique: Callable[..., str]) -> Keyed:
+def locks(server, raw, unique):
     """A bucket for leases."""
     name = unique("LOCKS")
     raw.create_bucket(name, allow_msg_ttl=True, subject_delete_marker_ttl=10**9)
@@ -54,7 +52,7 @@ def locks(server: Server, raw: RawClient, unique: Callable[..., str]) -> Keyed:
 
 
 @pytest.fixture
-def hold(locks: Keyed, start: Start) -> Callable[..., "subprocess.Popen[bytes]"]:
+def hold(locks, start):
     """Starts `kvctl lock B k FLAGS -- COMMAND`, in a session of its own."""
 
     def begin(*args: str, **settings: object) -> "subprocess.Popen[bytes]":
@@ -84,7 +82,7 @@ def gone(pid: int, limit: float = 60) -> bool:
 
 
 class TestRunning:
-    def test_the_command_knows_its_lease_and_its_exit_code_is_kvctls(self, locks: Keyed) -> None:
+    def test_the_command_knows_its_lease_and_its_exit_code_is_kvctls(self, locks):
         script = 'echo "$KVCTL_BUCKET $KVCTL_KEY $KVCTL_OWNER $KVCTL_REVISION $1 $2"; cat; exit 3'
         command = ("--", "sh", "-c", script, "sh", "--owner", "--")
         result = locks("lock", "B", "k", "--owner", "me there", *command, stdin=b"input")
@@ -92,7 +90,7 @@ class TestRunning:
         assert result.out == f"{locks.name} k me there 1 --owner --\ninput"
         assert locks.value("k") is None
 
-    def test_while_it_runs_the_key_holds_the_owner_and_others_are_refused(self, locks: Keyed, hold: Start) -> None:
+    def test_while_it_runs_the_key_holds_the_owner_and_others_are_refused(self, locks, hold):
         holder = hold("--", "sh", "-c", "echo ready; read _")
         assert line(holder) == "ready"
         owner = f"{os.uname().nodename}:{holder.pid}"
@@ -108,11 +106,11 @@ class TestRunning:
         assert holder.returncode == 0
         assert (line(waiter), waiter.wait(60)) == ("mine", 6)
 
-    def test_a_command_that_a_signal_ended_gives_128_and_its_number(self, locks: Keyed) -> None:
+    def test_a_command_that_a_signal_ended_gives_128_and_its_number(self, locks):
         assert locks("lock", "B", "k", "--", "sh", "-c", "kill -9 $$").exit_code == 137
         assert locks.value("k") is None
 
-    def test_what_cannot_be_run_is_said_like_in_a_shell(self, locks: Keyed, tmp_path: Path) -> None:
+    def test_what_cannot_be_run_is_said_like_in_a_shell(self, locks, tmp_path):
         plain = tmp_path / "plain"
         plain.write_text("no program")
         foreign = tmp_path / "foreign"
@@ -123,7 +121,7 @@ class TestRunning:
             assert (result.exit_code, result.err.startswith("error: ")) == (code, True)
             assert locks.value("k") is None
 
-    def test_wrong_usage(self, locks: Keyed) -> None:
+    def test_wrong_usage(self, locks):
         assert locks("lock", "B", "k").exit_code == 2
         assert locks("lock", "B", "k", "--").exit_code == 2
         assert locks("lock", "B", "k", "true").exit_code == 2
@@ -133,14 +131,12 @@ class TestRunning:
         assert locks("lock", "B", "k", "--read-only", "--", "true").exit_code == 1
         assert locks.last_revision() == 0
 
-    def test_what_follows_the_dashes_completes_as_files(self, locks: Keyed) -> None:
+    def test_what_follows_the_dashes_completes_as_files(self, locks):
         locks.put("k.1", b"")
         assert locks("__complete", "--", "lock", "B", "k").out.split() == ["k."]
         assert locks("__complete", "--", "lock", "B", "k.1", "--", "").out == "\tfiles\t\n"
 
-    def test_a_bucket_without_ttls_says_what_helps(
-        self, locks: Keyed, raw: RawClient, unique: Callable[..., str]
-    ) -> None:
+    def test_a_bucket_without_ttls_says_what_helps(self, locks, raw, unique):
         plain = Keyed(unique("PLAIN"), locks.url, raw)
         raw.create_bucket(plain.name)
         refused = plain("lock", "B", "k", "--", "true")
@@ -152,7 +148,7 @@ class TestRunning:
 
 class TestSignals:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_they_are_passed_on_and_the_command_decides(self, locks: Keyed, hold: Start, number: int) -> None:
+    def test_they_are_passed_on_and_the_command_decides(self, locks, hold, number):
         name = signal.Signals(number).name.removeprefix("SIG")
         holder = hold("--", "sh", "-c", f"trap 'exit 5' {name}; echo ready; while :; do sleep 0.05; done")
         assert line(holder) == "ready"
@@ -160,14 +156,14 @@ class TestSignals:
         assert holder.wait(60) == 5
         assert locks.value("k") is None
 
-    def test_a_command_that_does_not_mind_ends_by_them(self, locks: Keyed, hold: Start) -> None:
+    def test_a_command_that_does_not_mind_ends_by_them(self, locks, hold):
         holder = hold("--", "sh", "-c", "echo ready; sleep 30; true")
         assert line(holder) == "ready"
         holder.terminate()
         assert holder.wait(60) == 143
         assert locks.value("k") is None
 
-    def test_while_it_waits_they_end_kvctl(self, locks: Keyed, hold: Start) -> None:
+    def test_while_it_waits_they_end_kvctl(self, locks, hold):
         locks.put("k", b"other")
         waiter = hold("--wait", "120s", "--", "true")
         until(locks.consumers, what="watch of the waiting command")
@@ -175,7 +171,7 @@ class TestSignals:
         assert waiter.wait(60) == 130
         assert locks.value("k") == b"other"
 
-    def test_the_terminals_reach_the_command_once(self, locks: Keyed) -> None:
+    def test_the_terminals_reach_the_command_once(self, locks):
         master, slave = open_terminal()
 
         def own_terminal() -> None:
@@ -203,7 +199,7 @@ class TestSignals:
 
 class TestLost:
     @pytest.mark.guarantee("leases-1")
-    def test_a_deleted_lease_ends_the_command_and_all_it_started(self, locks: Keyed, hold: Start) -> None:
+    def test_a_deleted_lease_ends_the_command_and_all_it_started(self, locks, hold):
         holder = hold("--ttl", "6s", "--", "sh", "-c", "sleep 30 & echo $!; trap '' TERM; while :; do sleep 0.05; done")
         child = int(line(holder))
         locks.delete("k")
@@ -214,7 +210,7 @@ class TestLost:
         assert gone(child)
 
     @pytest.mark.guarantee("leases-1", by="kill")
-    async def test_a_server_that_is_gone_ends_it_before_the_lease_does(self, own_server: Server, start: Start) -> None:
+    async def test_a_server_that_is_gone_ends_it_before_the_lease_does(self, own_server, start):
         from tests.cli.conftest import run_process
 
         url = own_server.url
@@ -236,7 +232,7 @@ class TestLost:
 
 class TestContenders:
     @pytest.fixture
-    def log(self, tmp_path: Path) -> Path:
+    def log(self, tmp_path):
         return tmp_path / "log"
 
     def inside(self, log: Path) -> Iterator[tuple[str, float]]:
@@ -262,7 +258,7 @@ class TestContenders:
 
     @pytest.mark.guarantee("leases-1", by="race")
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill -9", "stop"])
-    def test_never_both_are_inside(self, hold: Start, log: Path, number: int) -> None:
+    def test_never_both_are_inside(self, hold, log, number):
         """The holder's kvctl is killed or stopped; its command ends before the other's begins."""
 
         first = self.beating(hold, log, "first", 600, ttl=4)
@@ -284,14 +280,14 @@ class TestContenders:
         assert entered < begun + 60
 
     @pytest.mark.guarantee("leases-1", by="kill")
-    def test_what_the_command_started_ends_with_kvctl_too(self, hold: Start) -> None:
+    def test_what_the_command_started_ends_with_kvctl_too(self, hold):
         holder = hold("--", "sh", "-c", "sleep 60 & echo $! $$; wait")
         child, command = map(int, line(holder).split())
         holder.kill()
         assert gone(command)
         assert gone(child)
 
-    def test_what_an_ended_command_left_in_the_background_stays(self, hold: Start) -> None:
+    def test_what_an_ended_command_left_in_the_background_stays(self, hold):
         holder = hold("--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
         child = int(line(holder))
         assert holder.wait(60) == 0
@@ -302,7 +298,7 @@ class TestContenders:
 
     @pytest.mark.guarantee("leases-1", "leases-2", by="kill")
     @pytest.mark.slow
-    def test_many_contenders_whose_holders_are_killed_and_stopped(self, hold: Start, log: Path) -> None:
+    def test_many_contenders_whose_holders_are_killed_and_stopped(self, hold, log):
         """For a while: whoever is inside may be hit; its command has ended before the next one's begins."""
         names = (f"n{number}" for number in itertools.count())
         running: dict[str, subprocess.Popen[bytes]] = {}

@@ -2,24 +2,21 @@
 
 import json
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
-from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 
 
 @pytest.fixture
-def kv(run: Run, server: Server) -> Run:
+def kv(run, server):
     """Run kvctl on the shared server."""
     return lambda *words, **settings: run(*words, "-s", server.url, **settings)
 
 
 @pytest.fixture
-def repo(kv: Run, unique: Callable[..., str]) -> str:
+def repo(kv, unique):
     """Create a repository with two commits: `a` and `b`, then `a` changed, `b` removed, `c` added."""
     name = unique("CONF")
     assert kv("repo", "init", name).exit_code == 0
@@ -32,7 +29,7 @@ def repo(kv: Run, unique: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def bucket(kv: Run, bucket_name: str) -> str:
+def bucket(kv, bucket_name):
     assert kv("bucket", "add", bucket_name).exit_code == 0
     return bucket_name
 
@@ -41,7 +38,7 @@ def values(kv: Run, bucket: str) -> dict[str, str]:
     return {row["key"]: row["value"] for row in json.loads(kv("get", bucket, ">", "-o", "json").stdout)}
 
 
-def test_checkout_writes_a_commit_and_an_earlier_one(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_writes_a_commit_and_an_earlier_one(kv, repo, bucket):
     result = kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes", "-o", "json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -51,7 +48,7 @@ def test_checkout_writes_a_commit_and_an_earlier_one(kv: Run, repo: str, bucket:
     assert values(kv, bucket) == {"a": "1", "b": "2"}
 
 
-def test_checkout_dry_run_lists_changes_and_makes_none(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_dry_run_lists_changes_and_makes_none(kv, repo, bucket):
     revision = int(kv("put", bucket, "a", "0").stdout)
     kv("put", bucket, "stray", "0")
     line = ("repo", "checkout", f"{repo}@main", "--to", bucket, "--dry-run", "--read-only", "-o", "json")
@@ -64,7 +61,7 @@ def test_checkout_dry_run_lists_changes_and_makes_none(kv: Run, repo: str, bucke
     assert values(kv, bucket) == {"a": "0", "stray": "0"}
 
 
-def test_checkout_asks_on_a_terminal(kv: Run, repo: str, bucket: str, snapshot: object) -> None:
+def test_checkout_asks_on_a_terminal(kv, repo, bucket, snapshot):
     kv("put", bucket, "stray", "0")
     for answer in (b"n\n", b"y\n"):
         result = kv("repo", "checkout", f"{repo}@main", "--to", bucket, tty=True, stdin=answer)
@@ -72,7 +69,7 @@ def test_checkout_asks_on_a_terminal(kv: Run, repo: str, bucket: str, snapshot: 
     assert values(kv, bucket) == {"a": "3", "c": "4"}
 
 
-def test_checkout_in_a_pipe_needs_yes_unless_nothing_differs(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_in_a_pipe_needs_yes_unless_nothing_differs(kv, repo, bucket):
     assert kv("repo", "checkout", f"{repo}@main", "--to", bucket).exit_code == 2
     assert values(kv, bucket) == {}
     assert kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes").exit_code == 0
@@ -91,21 +88,19 @@ def test_checkout_in_a_pipe_needs_yes_unless_nothing_differs(kv: Run, repo: str,
         (("{repo}@main", "--to", "{bucket}", "--read-only"), 1),
     ],
 )
-def test_checkout_with_invalid_arguments_changes_nothing(
-    kv: Run, repo: str, bucket: str, words: tuple[str, ...], code: int
-) -> None:
+def test_checkout_with_invalid_arguments_changes_nothing(kv, repo, bucket, words, code):
     named = [word.format(repo=repo, bucket=bucket) for word in words]
     assert kv("repo", "checkout", *named, "--yes").exit_code == code
     assert values(kv, bucket) == {}
 
 
-def test_checkout_ignores_staged_changes(kv: Run, repo: str, bucket: str) -> None:
+def test_checkout_ignores_staged_changes(kv, repo, bucket):
     kv("put", f"{repo}@main", "d", "staged")
     assert kv("repo", "checkout", f"{repo}@main", "--to", bucket, "--yes").exit_code == 0
     assert values(kv, bucket) == {"a": "3", "c": "4"}
 
 
-def test_init_and_commit_record_a_live_bucket(kv: Run, bucket: str, unique: Callable[..., str]) -> None:
+def test_init_and_commit_record_a_live_bucket(kv, bucket, unique):
     name = unique("CONF")
     kv("put", bucket, "a", "1")
     assert kv("repo", "init", name, "--from", "nosuch", "--dry-run").exit_code == 3
@@ -122,7 +117,7 @@ def test_init_and_commit_record_a_live_bucket(kv: Run, bucket: str, unique: Call
     assert kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly").exit_code == 4
 
 
-def test_init_names_settings_that_a_commit_cannot_hold(kv: Run, raw: RawClient, unique: Callable[..., str]) -> None:
+def test_init_names_settings_that_a_commit_cannot_hold(kv, raw, unique):
     bucket, name = unique(), unique("CONF")
     kv("bucket", "add", bucket, "--marker-ttl", "1m")
     kv("create", bucket, "short.lived", "1", "--ttl", "1h")
@@ -135,9 +130,9 @@ def test_init_names_settings_that_a_commit_cannot_hold(kv: Run, raw: RawClient, 
 
 @pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
 def test_killed_checkout_is_completed_by_the_next(
-    kv: Run, start: Callable[..., subprocess.Popen[bytes]], server: Server, bucket: str, unique: Callable[..., str],
-    after: float,
-) -> None:  # fmt: skip
+    kv, start, server, bucket, unique,
+    after,
+):  # fmt: skip
     name = unique("CONF")
     rows = "".join(json.dumps({"key": f"k.{number}", "value": "v"}) + "\n" for number in range(3000))
     kv("repo", "init", name)

@@ -19,11 +19,11 @@ def drawn(history: Commits) -> str:
     return "\n".join(lines)
 
 
-def test_graph_of_a_single_line() -> None:
+def test_graph_of_a_single_line():
     assert drawn([("b", ["a"]), ("a", [])]) == "* b\n* a"
 
 
-def test_graph_of_a_merge() -> None:
+def test_graph_of_a_merge():
     assert (
         drawn([("m", ["a", "b"]), ("b", ["r"]), ("a", ["r"]), ("r", [])])
         == r"""
@@ -36,7 +36,7 @@ def test_graph_of_a_merge() -> None:
     )
 
 
-def test_graph_of_a_merge_within_a_merge() -> None:
+def test_graph_of_a_merge_within_a_merge():
     history = [("m", ["a", "b"]), ("a", ["c", "d"]), ("b", ["r"]), ("d", ["r"]), ("c", ["r"]), ("r", [])]
     assert (
         drawn(history)
@@ -54,7 +54,7 @@ def test_graph_of_a_merge_within_a_merge() -> None:
     )
 
 
-def test_graph_joins_distant_lanes() -> None:
+def test_graph_joins_distant_lanes():
     history = [
         ("m", ["a", "b"]),
         ("n", ["b", "c"]),
@@ -86,7 +86,7 @@ def test_graph_joins_distant_lanes() -> None:
     )
 
 
-def test_graph_of_unrelated_histories() -> None:
+def test_graph_of_unrelated_histories():
     assert (
         drawn([("a", ["x"]), ("b", ["y"]), ("x", []), ("y", [])])
         == r"""
@@ -99,7 +99,7 @@ def test_graph_of_unrelated_histories() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_graph_of_any_history_has_a_lane_for_each_open_line(seed: int) -> None:
+def test_graph_of_any_history_has_a_lane_for_each_open_line(seed):
     chance = random.Random(seed)
     names = [f"c{number}" for number in range(40)]
     graph, waiting = Graph(), set[str]()

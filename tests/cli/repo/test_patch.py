@@ -13,7 +13,7 @@ def shown(before: bytes | None, after: bytes | None, **settings: bool) -> list[s
     return [text for text, _ in patch_lines("app.yaml", before, after, **settings)]
 
 
-def test_patch_shows_changed_lines_with_their_context() -> None:
+def test_patch_shows_changed_lines_with_their_context():
     before = b"server:\n  port: 8080\n  host: a\n  workers: 4\nlog:\n  level: info\n  path: -\n"
     after = before.replace(b"8080", b"9090")
     assert shown(before, after) == [
@@ -34,18 +34,16 @@ def test_patch_shows_changed_lines_with_their_context() -> None:
         (b"a\n", b"a", ["--- a/app.yaml", "+++ b/app.yaml", "@@ -1 +1 @@", "-a", "+a\n\\ No newline at end of value"]),
     ],
 )
-def test_patch_of_values_that_begin_or_end(before: bytes | None, after: bytes | None, lines: list[str]) -> None:
+def test_patch_of_values_that_begin_or_end(before, after, lines):
     assert shown(before, after) == lines
 
 
-def test_patch_of_a_conflict_says_so_first() -> None:
+def test_patch_of_a_conflict_says_so_first():
     assert shown(b"1", b"2", conflict=True)[0] == "conflict: both sides changed `app.yaml`"
 
 
 @pytest.mark.parametrize("compared", [3, 4000])
-def test_patch_applied_to_the_old_text_gives_the_new_one(
-    seed: int, compared: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patch_applied_to_the_old_text_gives_the_new_one(seed, compared, monkeypatch):
     monkeypatch.setattr(patch, "COMPARED_LINES", compared)
     chance = random.Random(seed)
     for _ in range(300):

@@ -1,22 +1,18 @@
 """Repository commands as processes: output, arguments and exit codes."""
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from kvctl.cli.repo.options import existing
-from kvctl.server import Server
 from kvctl.versions.branch.branch_names import RefExists
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from tests.cli.conftest import Run
 from tests.cli.repos import Repo
 
 
 @pytest.fixture
-def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]:
+def repo(run, server, unique):
     """Create a repository, deleted after the test."""
     made = Repo(run, server.url, unique("R"))
     assert made("init", ".").exit_code == 0
@@ -25,7 +21,7 @@ def repo(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Repo]
 
 
 class TestRepositories:
-    def test_init_without_branches_names_the_newest_commit(self, repo: Repo) -> None:
+    def test_init_without_branches_names_the_newest_commit(self, repo):
         repo.text("put", "@main", "k", "v")
         identity = repo.text("repo", "commit", "@main", "-m", "one")
         repo.text("branch", "delete", "@main", "--yes")
@@ -36,14 +32,14 @@ class TestRepositories:
         repo.text("branch", "create", "@main", "--from", identity)
         assert repo.text("get", "@main", "k") == "v"
 
-    def test_init_again_changes_nothing_or_conflicts(self, repo: Repo, snapshot: Any) -> None:
+    def test_init_again_changes_nothing_or_conflicts(self, repo, snapshot):
         assert repo("init", ".") == snapshot(name="again")
         assert repo("init", ".", "--description", "other") == snapshot(name="other")
         assert repo("init", "no.name") == snapshot(name="name")
         assert json.loads(repo("init", "new", "--dry-run").out)["allow_atomic"] is True
         assert repo("show", "new").exit_code == 3
 
-    def test_show_lists_branches_and_tags(self, repo: Repo, snapshot: Any) -> None:
+    def test_show_lists_branches_and_tags(self, repo, snapshot):
         repo.text("tag", "create", "@v1")
         assert repo("show", ".", tty=True) == snapshot(name="terminal")
         shown = repo.json("repo", "show", ".")
@@ -53,14 +49,14 @@ class TestRepositories:
         assert repo.name in repo.text("repo", "ls", "-o", "name").splitlines()
         assert repo.json("repo", "info", ".") == repo.json("repo", "view", ".") == shown  # `status` is another command
 
-    def test_delete_asks_for_confirmation(self, repo: Repo, snapshot: Any) -> None:
+    def test_delete_asks_for_confirmation(self, repo, snapshot):
         assert repo("delete", ".") == snapshot(name="pipe")
         assert repo("delete", ".", tty=True, stdin=b"n\n").exit_code == 1
         assert repo("delete", ".", "--dry-run") == snapshot(name="dry run")
         assert repo("delete", ".", tty=True, stdin=b"y\n") == snapshot(name="terminal")
         assert repo("delete", ".", "--yes").exit_code == 3
 
-    def test_mirror_of_a_repository_is_read_only_and_guards_its_deletion(self, repo: Repo, snapshot: Any) -> None:
+    def test_mirror_of_a_repository_is_read_only_and_guards_its_deletion(self, repo, snapshot):
         repo.commit("one", a="1")
         mirror = f"{repo.name}-M"
         repo.text("mirror", "create", mirror, "--origin", ".")
@@ -77,7 +73,7 @@ class TestRepositories:
         repo.text("mirror", "delete", mirror, "--yes")
 
     @pytest.mark.guarantee("versions-19")
-    def test_bucket_commands_name_the_repository_command(self, repo: Repo, snapshot: Any) -> None:
+    def test_bucket_commands_name_the_repository_command(self, repo, snapshot):
         stream = f"KVR_{repo.name}"
         rows = repo.json("bucket", "ls", "--all")
         assert [row["kind"] for row in rows if row["name"] == repo.name] == ["repository"]
@@ -100,7 +96,7 @@ class TestRepositories:
 
 
 class TestCommits:
-    def test_staged_changes_are_shown_and_committed(self, repo: Repo, snapshot: Any) -> None:
+    def test_staged_changes_are_shown_and_committed(self, repo, snapshot):
         repo.commit("first", app_port="80", app_host="here", gone="1")
         repo.put(app_port="81", new="\x1b[2J")
         repo.text("delete", "@main", "gone")
@@ -116,7 +112,7 @@ class TestCommits:
         assert repo("commit", "@main", "-m", "again") == snapshot(name="nothing to record")
         assert repo.text("repo", "commit", "@main", "-m", "empty", "--allow-empty")
 
-    def test_commit_prints_all_fields_in_json(self, repo: Repo) -> None:
+    def test_commit_prints_all_fields_in_json(self, repo):
         first = repo.json("repo", "show", "@main")
         repo.put(a="1")
         made = repo.json("repo", "commit", "@main", "-m", "one", "--meta", "k=v", "--author", "bob")
@@ -126,7 +122,7 @@ class TestCommits:
         assert repo.json("repo", "show", f"@{made['id'][:8]}") == made
         assert repo.json("repo", "log", "@main") == [made, first]
 
-    def test_invalid_arguments_are_usage_errors(self, repo: Repo, snapshot: Any) -> None:
+    def test_invalid_arguments_are_usage_errors(self, repo, snapshot):
         for number, line in enumerate((
             ("commit", "@main"),
             ("commit", "@main", "-m", " "),
@@ -147,7 +143,7 @@ class TestCommits:
             assert result == snapshot(name=f"{number} {' '.join(line)}")
             assert result.exit_code == 2
 
-    def test_log_prints_blocks_graphs_and_json(self, repo: Repo, snapshot: Any) -> None:
+    def test_log_prints_blocks_graphs_and_json(self, repo, snapshot):
         repo.commit("one", a="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", a="2")
@@ -166,7 +162,7 @@ class TestCommits:
         assert len(repo.json("repo", "log", "@main", "--first-parent", "--limit", "2")) == 2
         assert len(repo.text("repo", "log", "@v1", "-o", "name").splitlines()) == 5
 
-    def test_diff_compares_two_refs(self, repo: Repo, snapshot: Any) -> None:
+    def test_diff_compares_two_refs(self, repo, snapshot):
         repo.commit("one", a="1", b="1", c="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", a="2", b="2")
@@ -180,7 +176,7 @@ class TestCommits:
         assert repo("diff", "@main", "try", "--exit-code").exit_code == 8
         assert repo("diff", "@main", "nope").exit_code == 3
 
-    def test_diff_on_a_terminal_shows_changed_lines(self, repo: Repo, snapshot: Any) -> None:
+    def test_diff_on_a_terminal_shows_changed_lines(self, repo, snapshot):
         text = "server:\n  port: 8080\n  host: a\n  workers: 4\nlog:\n  level: info\n  path: \x1b[31m\n"
         repo.commit("one", app_yaml=text, app_port="80", gone="1")
         repo.put(app_yaml=text.replace("8080", "9090").replace("info", "debug"), app_port="81", new="1")
@@ -197,7 +193,7 @@ class TestCommits:
         for other in ("--stat", "-ojson"):
             assert repo("diff", "@main", "-p", other).exit_code == 2
 
-    def test_annotate_names_the_last_commit_of_each_key(self, repo: Repo, snapshot: Any) -> None:
+    def test_annotate_names_the_last_commit_of_each_key(self, repo, snapshot):
         one = repo.commit("one", a_x="1", b="1")
         two = repo.commit("two", b="2")
         repo.put(c="staged")
@@ -209,7 +205,7 @@ class TestCommits:
 
 
 class TestMerges:
-    def test_merge_again_changes_nothing(self, repo: Repo, snapshot: Any) -> None:
+    def test_merge_again_changes_nothing(self, repo, snapshot):
         repo.commit("one", a="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", "try", b="1")
@@ -222,7 +218,7 @@ class TestMerges:
         assert repo.text("repo", "merge-base", ".", "try", "main") == merged["parents"][1]
 
     @pytest.mark.guarantee("versions-12")
-    def test_merge_conflicts_are_listed_and_nothing_changes(self, repo: Repo, snapshot: Any) -> None:
+    def test_merge_conflicts_are_listed_and_nothing_changes(self, repo, snapshot):
         repo.commit("one", a="1", b="1", c="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", a="2", b="2")
@@ -236,7 +232,7 @@ class TestMerges:
         assert len(repo.json("repo", "show", "@main")["parents"]) == 1
         assert [repo.text("get", "@main", key) for key in "abcd"] == ["3", "3", "2", "1"]
 
-    def test_staged_changes_refuse_merge_revert_and_reset(self, repo: Repo, snapshot: Any) -> None:
+    def test_staged_changes_refuse_merge_revert_and_reset(self, repo, snapshot):
         one = repo.commit("one", a="1")
         repo.text("branch", "create", "@try")
         repo.commit("two", "try", b="1")
@@ -250,7 +246,7 @@ class TestMerges:
             assert repo(*command) == snapshot(name=command[0])
         assert repo.json("repo", "show", "@main")["id"] == one
 
-    def test_revert_and_cherry_pick_make_new_commits(self, repo: Repo, snapshot: Any) -> None:
+    def test_revert_and_cherry_pick_make_new_commits(self, repo, snapshot):
         repo.commit("one", a="1")
         two = repo.commit("two", a="2", b="1")
         assert repo("revert", "@main", two, "--dry-run", tty=True) == snapshot(name="dry run")
@@ -272,7 +268,7 @@ class TestMerges:
         assert repo.json("repo", "revert", "@main", "main", "--parent", "1")["generation"] > 4
         assert repo("get", "@main", "z").exit_code != 0
 
-    def test_reset_drops_staged_changes_or_moves_the_branch(self, repo: Repo, snapshot: Any) -> None:
+    def test_reset_drops_staged_changes_or_moves_the_branch(self, repo, snapshot):
         one = repo.commit("one", a="1", app_x="1", app_y="1")
         repo.commit("two", a="2")
         repo.put(a="3", app_x="3", app_y="3", b="3")
@@ -285,7 +281,7 @@ class TestMerges:
         assert repo.text("repo", "reset", "@main", "--hard", "main~1") == one
         assert repo.text("get", "@main", "a") == "1"
 
-    def test_gc_asks_and_removes_unreachable_commits(self, repo: Repo, snapshot: Any) -> None:
+    def test_gc_asks_and_removes_unreachable_commits(self, repo, snapshot):
         repo.text("branch", "create", "@try")
         gone = repo.commit("one", "try", a="1")
         repo.text("branch", "delete", "@try", "--yes")
@@ -298,7 +294,7 @@ class TestMerges:
 
 
 class TestBranchesAndTags:
-    def test_branches_are_created_listed_shown_and_deleted(self, repo: Repo, snapshot: Any) -> None:
+    def test_branches_are_created_listed_shown_and_deleted(self, repo, snapshot):
         one = repo.commit("one", a="1")
         two = repo.commit("two", a="2")
         repo.put(a="3")
@@ -310,13 +306,15 @@ class TestBranchesAndTags:
         assert repo.run("branch", "create", "@other", "--from", "nope").exit_code == 3
         listed = repo.json("branch", "ls", ".")
         assert [(row["name"], row["commit"], row["staged"], row["message"]) for row in listed] == [
-            ("main", two, 1, "two"), ("try", two, 0, "two")
-        ]  # fmt: skip
+            ("main", two, 1, "two"),
+            ("try", two, 0, "two"),
+        ]
         table = repo.run("branch", "ls", ".", tty=True).out.splitlines()
         assert [line.split() for line in table] == [
             ["NAME", "COMMIT", "STAGED", "AGE", "SUBJECT"],
-            ["main", two[:12], "1", "just", "now", "two"], ["try", two[:12], "0", "just", "now", "two"],
-        ]  # fmt: skip
+            ["main", two[:12], "1", "just", "now", "two"],
+            ["try", two[:12], "0", "just", "now", "two"],
+        ]
         shown = repo.json("branch", "show", "@main")
         assert (shown["commit"], shown["staged"], shown["last"]["message"]) == (two, 1, "two")
         assert repo.run("branch", "show", "@nope").exit_code == 3
@@ -326,7 +324,7 @@ class TestBranchesAndTags:
         assert repo.run("branch", "delete", "@try", "--yes").exit_code == 3
         assert repo.text("repo", "branch", "ls", ".", "-o", "name") == "main"
 
-    def test_tags_are_created_listed_and_deleted(self, repo: Repo, snapshot: Any) -> None:
+    def test_tags_are_created_listed_and_deleted(self, repo, snapshot):
         one = repo.commit("one", a="1")
         repo.commit("two", a="2")
         repo.text("tag", "create", "@v1.0", one)
@@ -346,7 +344,7 @@ class TestBranchesAndTags:
         assert repo.run("tag", "create", "@a~b") == snapshot(name="name")
 
 
-def test_missing_refs_exit_3(repo: Repo, run: Run, server: Server, snapshot: Any) -> None:
+def test_missing_refs_exit_3(repo, run, server, snapshot):
     missing = (
         ("show", "@nope"),
         ("log", "@nope"),
@@ -360,7 +358,7 @@ def test_missing_refs_exit_3(repo: Repo, run: Run, server: Server, snapshot: Any
     assert run("repo", "show", "nowhere", "-s", server.url).exit_code == 3
 
 
-def test_read_only_connection_reads_but_does_not_write(repo: Repo) -> None:
+def test_read_only_connection_reads_but_does_not_write(repo):
     repo.commit("one", a="1")
     assert repo.text("get", "@main", "a", "--read-only") == "1"
     assert repo.text("repo", "log", "@main", "-o", "name", "--read-only")
@@ -370,13 +368,14 @@ def test_read_only_connection_reads_but_does_not_write(repo: Repo) -> None:
     ):  # fmt: skip
         assert repo.run(*line, "--read-only").exit_code == 1
     for line in (
-        ("repo", "delete", ".", "--dry-run"), ("branch", "delete", "@main", "--dry-run"),
+        ("repo", "delete", ".", "--dry-run"),
+        ("branch", "delete", "@main", "--dry-run"),
         ("delete", "@main", "a", "--dry-run"),
-    ):  # fmt: skip
+    ):
         assert repo.run(*line, "--read-only").exit_code == 0
 
 
-async def test_concurrent_creation_of_the_same_ref_returns_its_commit() -> None:
+async def test_concurrent_creation_of_the_same_ref_returns_its_commit():
     repository = Repository(MemoryStore())
     commit = (await repository.init()).id
     assert await existing(repository.create_branch("b", commit), "branch", commit) is None

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
-from tests.cli.conftest import Result, Run
+from tests.cli.conftest import Result
 from tests.cli.dialogue import Dialogue
 from tests.support.raw import RawClient
 
@@ -32,12 +30,12 @@ FORMS = {
 
 
 @pytest.fixture
-def name(unique: Callable[..., str]) -> str:
+def name(unique):
     return unique("STREAM")
 
 
 @pytest.fixture
-def stream(run: Run, server: Server, name: str) -> Streams:
+def stream(run, server, name):
     """Run `kvctl stream COMMAND S ...` with the test's own stream for S, also at the start of an argument."""
 
     def command(verb: str, *args: str, **settings: Any) -> Result:
@@ -48,7 +46,7 @@ def stream(run: Run, server: Server, name: str) -> Streams:
 
 
 @pytest.fixture
-def filled(stream: Streams, raw: RawClient, name: str) -> Streams:
+def filled(stream, raw, name):
     """Publish messages 1 to 5 on S.a, S.b, S.a, S.c, S.a; the third has a header, the fourth is not UTF-8."""
     assert stream("create", "S", "--subject", "S.>", "--set", "allow_direct=true").exit_code == 0
     for subject, data, headers in (
@@ -69,7 +67,7 @@ def config(raw: RawClient, name: str) -> dict[str, Any]:
     return found
 
 
-def test_stream_is_created_listed_and_shown(filled: Streams, snapshot: SnapshotAssertion, name: str) -> None:
+def test_stream_is_created_listed_and_shown(filled, snapshot, name):
     listed = next(row for row in rows(filled("ls", "-o", "json")) if row["name"] == name)
     assert (listed["kind"], listed["messages"], listed["subjects"]) == ("stream", 5, [f"{name}.>"])
     shown = rows(filled("show", "S", "-o", "json"))
@@ -82,9 +80,7 @@ def test_stream_is_created_listed_and_shown(filled: Streams, snapshot: SnapshotA
     assert filled("ls", "--subject", "S.a", "-o", "name").out.split() == [name]
 
 
-def test_stream_ls_shows_the_kind_of_a_bucket(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str]
-) -> None:
+def test_stream_ls_shows_the_kind_of_a_bucket(run, raw, server, unique):
     bucket = unique()
     raw.create_bucket(bucket)
     found = rows(run("stream", "ls", "-s", server.url, "-o", "json"))
@@ -92,15 +88,13 @@ def test_stream_ls_shows_the_kind_of_a_bucket(
 
 
 class TestCreate:
-    def test_create_again_changes_nothing_or_conflicts(self, stream: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_create_again_changes_nothing_or_conflicts(self, stream, snapshot):
         options = ("S", "--subject", "S.>", "--set", "max_age=1h")
         assert stream("create", *options) == snapshot(name="new")
         assert stream("create", *options) == snapshot(name="again")
         assert stream("create", "S", "--subject", "S.>", "--set", "max_age=2h") == snapshot(name="otherwise")
 
-    def test_create_from_a_file_with_more_options(
-        self, stream: Streams, raw: RawClient, name: str, tmp_path: Path
-    ) -> None:
+    def test_create_from_a_file_with_more_options(self, stream, raw, name, tmp_path):
         file = tmp_path / "stream.yaml"
         file.write_text(f"name: {name}\nsubjects: [{name}.>]\nmax_age: 1h\nplacement: {{tags: []}}\n")
         done = stream("create", "--config", str(file), "--set", "max_age=2h", "--set", "metadata.owner=me")
@@ -108,7 +102,7 @@ class TestCreate:
         made = config(raw, name)
         assert (made["max_age"], made["metadata"]["owner"]) == (7200 * 10**9, "me")
 
-    def test_create_from_the_output_of_show(self, filled: Streams, raw: RawClient, name: str) -> None:
+    def test_create_from_the_output_of_show(self, filled, raw, name):
         shown = filled("show", "S", "-o", "json").stdout
         done = filled(
             "create", "S_COPY".replace("S", name, 1), "--config", "-", "--subject", "copy." + name, stdin=shown
@@ -116,7 +110,7 @@ class TestCreate:
         assert done.exit_code == 0, done.err
         assert config(raw, f"{name}_COPY")["allow_direct"] is True
 
-    def test_create_dry_run_creates_nothing(self, stream: Streams, raw: RawClient, name: str) -> None:
+    def test_create_dry_run_creates_nothing(self, stream, raw, name):
         shown = rows(stream("create", "S", "--subject", "S.>", "--replicas", "3", "--dry-run"))
         assert shown == {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
         assert raw.api(f"STREAM.INFO.{name}")["error"]["code"] == 404
@@ -133,9 +127,7 @@ class TestCreate:
             (),
         ],
     )
-    def test_create_with_invalid_arguments_is_a_usage_error(
-        self, stream: Streams, snapshot: SnapshotAssertion, args: tuple[str, ...]
-    ) -> None:
+    def test_create_with_invalid_arguments_is_a_usage_error(self, stream, snapshot, args):
         result = stream("create", *args)
         assert result.exit_code == 2
         assert result == snapshot
@@ -143,9 +135,7 @@ class TestCreate:
 
 class TestEdit:
     @pytest.mark.guarantee("streams-1")
-    def test_edit_shows_the_difference_and_changes_nothing_else(
-        self, filled: Streams, raw: RawClient, name: str, snapshot: SnapshotAssertion
-    ) -> None:
+    def test_edit_shows_the_difference_and_changes_nothing_else(self, filled, raw, name, snapshot):
         before = config(raw, name)
         assert filled("edit", "S", "--set", "description=of ours", "--dry-run") == snapshot(name="dry run")
         assert config(raw, name) == before
@@ -165,9 +155,7 @@ class TestEdit:
             ("sealed=true", "sealing is permanent"),
         ],
     )
-    def test_lossy_edit_is_refused(
-        self, filled: Streams, raw: RawClient, name: str, change: str, evidence: str
-    ) -> None:
+    def test_lossy_edit_is_refused(self, filled, raw, name, change, evidence):
         before = config(raw, name)
         result = filled("edit", "S", "--set", change)
         assert (result.exit_code, evidence in result.err) == (1, True), result.err
@@ -176,41 +164,39 @@ class TestEdit:
         tried = filled("edit", "S", "--set", change, "--dry-run")
         assert (tried.exit_code, "needs `--force lossy-edit`" in tried.err) == (0, True)
 
-    def test_lossy_edit_is_made_with_force(self, filled: Streams, raw: RawClient, name: str) -> None:
+    def test_lossy_edit_is_made_with_force(self, filled, raw, name):
         assert filled("edit", "S", "--set", "max_msgs=2", "--force", "lossy-edit").exit_code == 0
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 2
 
-    def test_edit_of_a_bucket_stream_reports_bucket_hazards(
-        self, run: Run, raw: RawClient, server: Server, name: str
-    ) -> None:
+    def test_edit_of_a_bucket_stream_reports_bucket_hazards(self, run, raw, server, name):
         raw.create_bucket(name, max_msgs_per_subject=5)
         for _ in range(3):
             raw.put(name, "k", b"")
         result = run("stream", "edit", f"KV_{name}", "--set", "max_msgs_per_subject=1", "-s", server.url)
         assert (result.exit_code, "removes 2 messages of 1 subject" in result.err) == (1, True)
 
-    def test_stream_of_a_table_is_not_changed(self, stream: Streams, raw: RawClient, name: str) -> None:
+    def test_stream_of_a_table_is_not_changed(self, stream, raw, name):
         raw.api(f"STREAM.CREATE.{name}", {"name": name, "metadata": {"kvctl.kind": "table"}})
         for verb, *args in (("edit", "--set", "description=x"), ("delete", "--yes"), ("purge", "--yes")):
             result = stream(verb, "S", *args)
             assert (result.exit_code, "belongs to a table" in result.err) == (1, True)
         assert stream("edit", "S", "--set", "description=x", "--force", "foreign-kind").exit_code == 0
 
-    def test_edit_without_changes_or_of_an_unknown_stream_fails(self, stream: Streams) -> None:
+    def test_edit_without_changes_or_of_an_unknown_stream_fails(self, stream):
         assert stream("edit", "S").exit_code == 2
         assert stream("edit", "S", "--set", "max_age=1h").exit_code == 3
         assert stream("edit", "S", "--set", "max_age=1h", "--force", "loss").exit_code == 2
 
 
 class TestGet:
-    def test_get_of_one_message_prints_all_fields(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_get_of_one_message_prints_all_fields(self, filled, snapshot):
         assert filled("get", "S", "3", "-o", "json") == snapshot(name="json")
         assert filled("get", "S", "4", "-o", "json") == snapshot(name="binary")
         assert filled("get", "S", "3", tty=True) == snapshot(name="terminal")
         assert filled("get", "S", "3") == snapshot(name="tsv")
 
     @pytest.mark.parametrize("leader", [(), ("--leader",)])
-    def test_get_supports_every_form(self, filled: Streams, leader: tuple[str, ...]) -> None:
+    def test_get_supports_every_form(self, filled, leader):
         for line, sequences in FORMS.items():
             found = rows(filled("get", "S", *line.split(), *leader, "-o", "json"))
             found = found if isinstance(found, list) else [found]
@@ -220,18 +206,18 @@ class TestGet:
                 "up_to_sequence",
             }  # fmt: skip
 
-    def test_get_accepts_a_printed_time(self, filled: Streams) -> None:
+    def test_get_accepts_a_printed_time(self, filled):
         third = rows(filled("get", "S", "3", "-o", "json"))
         found = rows(filled("get", "S", "--last-of", "S.a", "--up-to-time", third["time"], "-o", "json"))
         assert [row["data"] for row in found] == ["three"]
 
-    def test_get_without_direct_get_reads_through_the_leader(self, stream: Streams, raw: RawClient, name: str) -> None:
+    def test_get_without_direct_get_reads_through_the_leader(self, stream, raw, name):
         stream("create", "S", "--subject", "S.>")
         raw.request(f"{name}.a", b"x")
         assert rows(stream("get", "S", "1", "-o", "json"))["data"] == "x"
         assert [row["data"] for row in rows(stream("get", "S", "--last-of", "S.>", "-o", "json"))] == ["x"]
 
-    def test_get_of_a_missing_message_is_not_found(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_get_of_a_missing_message_is_not_found(self, filled, snapshot):
         assert filled("get", "S", "99") == snapshot(name="message")
         for words in (
             "get NONE 1",
@@ -247,14 +233,14 @@ class TestGet:
         assert filled("get", "S", "--last-for", "").exit_code == 2
 
 
-def test_subjects_lists_counts(filled: Streams, name: str) -> None:
+def test_subjects_lists_counts(filled, name):
     found = rows(filled("subjects", "S", "-o", "json"))
     assert found == [{"subject": f"{name}.{key}", "messages": count} for key, count in (("a", 3), ("b", 1), ("c", 1))]
     assert filled("subjects", "S", "S.b").out == f"{name}.b\t1\n"
 
 
 class TestRemoving:
-    def test_delete_message_deletes_one_message(self, filled: Streams, snapshot: SnapshotAssertion) -> None:
+    def test_delete_message_deletes_one_message(self, filled, snapshot):
         assert filled("delete-message", "S", "2", "--dry-run", "-o", "json") == snapshot(name="dry run")
         assert rows(filled("get", "S", "2", "-o", "json"))["data"] == "two"
         assert filled("delete-message", "S", "2", "-o", "json") == snapshot(name="done")
@@ -265,17 +251,13 @@ class TestRemoving:
         ("options", "left"),
         [("", 0), ("--subject S.a", 2), ("--seq 3", 3), ("--keep 2", 2), ("--subject S.a --keep 1", 3)],
     )
-    def test_purge_removes_the_matching_messages(
-        self, filled: Streams, raw: RawClient, name: str, options: str, left: int
-    ) -> None:
+    def test_purge_removes_the_matching_messages(self, filled, raw, name, options, left):
         assert rows(filled("purge", "S", *options.split(), "--dry-run", "-o", "json"))["messages"] == 5 - left
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
         assert rows(filled("purge", "S", *options.split(), "--yes", "-o", "json"))["messages"] == 5 - left
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == left
 
-    def test_purge_and_delete_ask(
-        self, filled: Streams, raw: RawClient, name: str, snapshot: SnapshotAssertion
-    ) -> None:
+    def test_purge_and_delete_ask(self, filled, raw, name, snapshot):
         assert filled("purge", "S").exit_code == 2
         assert filled("delete", "S").exit_code == 2
         assert filled("purge", "S", stdin=b"n\n", tty=True) == snapshot(name="purge refused")
@@ -285,29 +267,24 @@ class TestRemoving:
         assert filled("delete", "S", stdin=b"y\n", tty=True).exit_code == 0
         assert filled("delete", "S", "--yes").exit_code == 3
 
-    def test_delete_of_an_origin_asks_for_its_name(self, filled: Streams, raw: RawClient, name: str) -> None:
+    def test_delete_of_an_origin_asks_for_its_name(self, filled, raw, name):
         raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", "mirror": {"name": name}})
         (dependent,) = rows(filled("delete", "S", "--dry-run", "-o", "json"))["dependents"]
         assert (dependent["name"], dependent["stream"]) == (f"{name}_M", f"{name}_M")
         refused = filled("delete", "S", "--yes")
-        assert (refused.exit_code, f"`{name}_M` replicates `{name}`" in refused.err) == (
-            2,
-            True,
-        )
+        assert (refused.exit_code, f"`{name}_M` replicates `{name}`" in refused.err) == (2, True)
         assert filled("delete", "S", "--confirm", name).exit_code == 0
 
 
 class TestPurgeOfReplicatedStreams:
     @pytest.fixture(params=["mirror", "sources"])
-    def replica(self, raw: RawClient, name: str, request: pytest.FixtureRequest) -> str:
+    def replica(self, raw, name, request):
         """Create a stream that replicates from `S`."""
         reads = {"mirror": {"name": name}} if request.param == "mirror" else {"sources": [{"name": name}]}
         raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", **reads})
         return f"{name}_M"
 
-    def test_purge_of_an_origin_asks_for_its_name(
-        self, filled: Streams, raw: RawClient, name: str, replica: str
-    ) -> None:
+    def test_purge_of_an_origin_asks_for_its_name(self, filled, raw, name, replica):
         (dependent,) = rows(filled("purge", "S", "--dry-run", "-o", "json"))["dependents"]
         assert dependent["stream"] == replica
         refused = filled("purge", "S", "--yes")
@@ -317,17 +294,13 @@ class TestPurgeOfReplicatedStreams:
         assert filled("purge", "S", "--confirm", name).exit_code == 0
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 0
 
-    def test_purge_of_a_replica_asks_for_its_name(
-        self, filled: Streams, raw: RawClient, name: str, replica: str
-    ) -> None:
+    def test_purge_of_a_replica_asks_for_its_name(self, filled, raw, name, replica):
         refused = filled("purge", replica, "--yes")
         assert (refused.exit_code, "do not return" in refused.err) == (2, True)
         assert filled("purge", replica, "--confirm", replica).exit_code == 0
 
 
-def test_message_that_arrives_during_the_prompt_is_not_purged(
-    filled: Streams, raw: RawClient, server: Server, name: str
-) -> None:
+def test_message_that_arrives_during_the_prompt_is_not_purged(filled, raw, server, name):
     with Dialogue("stream", "purge", name, "-s", server.url) as dialogue:
         assert "Purge 5 messages" in dialogue.hear("[y/N]")
         raw.request(f"{name}.a", b"late")
@@ -336,7 +309,7 @@ def test_message_that_arrives_during_the_prompt_is_not_purged(
     assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 1
 
 
-def test_read_only_connection_changes_nothing(filled: Streams, raw: RawClient, name: str) -> None:
+def test_read_only_connection_changes_nothing(filled, raw, name):
     for args in (
         ("create", "S2"), ("edit", "S", "--set", "description=x"), ("purge", "S", "--yes"), ("delete", "S", "--yes"),
         ("delete-message", "S", "1"),
@@ -345,7 +318,7 @@ def test_read_only_connection_changes_nothing(filled: Streams, raw: RawClient, n
     assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
 
 
-def test_create_is_retried_over_files_of_a_deleted_stream(run: Run, own_server: Server) -> None:
+def test_create_is_retried_over_files_of_a_deleted_stream(run, own_server):
     """The first attempt of the server fails (10049) and clears the place."""
     streams = Path(own_server.store, "jetstream", "$G", "streams")
     streams.mkdir(parents=True)

@@ -2,12 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from kvctl.server import Server
 from tests.cli.conftest import Result, Run
 
 VERSION = {r"\b[0-9a-z]{10}\.\d+\.\d+\b": "VERSION"}
@@ -36,7 +34,7 @@ class Tables:
 
 
 @pytest.fixture
-def table(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Tables]:
+def table(run, server, unique):
     """Create a table of four partitions."""
     made = Tables(run, server.url, unique("T"))
     assert made("create", "--partitions", "4").exit_code == 0
@@ -44,7 +42,7 @@ def table(run: Run, server: Server, unique: Callable[..., str]) -> Iterator[Tabl
     made("delete", "--yes")
 
 
-def test_put_in_a_pipe_prints_only_the_version(table: Tables) -> None:
+def test_put_in_a_pipe_prints_only_the_version(table):
     version = table.value("put", "alice", "1")
     assert re.fullmatch(r"[0-9a-z]{10}\.\d\.\d+", version)
     again = table.value("put", "alice", "2", "--if-version", version)
@@ -58,7 +56,7 @@ def test_put_in_a_pipe_prints_only_the_version(table: Tables) -> None:
     assert (binary["key"], binary["key_encoding"], binary["family"]) == ("/wA=", "base64", "f")
 
 
-def test_failed_conditions_exit_4(table: Tables, snapshot: Any) -> None:
+def test_failed_conditions_exit_4(table, snapshot):
     version = table.value("put", "alice", "1")
     table.value("put", "alice", "2")
     for result in (
@@ -72,7 +70,7 @@ def test_failed_conditions_exit_4(table: Tables, snapshot: Any) -> None:
     assert table.value("get", "alice") == "2"
 
 
-def test_get_prints_exact_bytes(table: Tables) -> None:
+def test_get_prints_exact_bytes(table):
     value = bytes(range(256))
     assert table("put", "raw", "-", stdin=value).exit_code == 0
     assert table("get", "raw").stdout == value
@@ -82,20 +80,20 @@ def test_get_prints_exact_bytes(table: Tables) -> None:
     assert table("get", "none").exit_code == 3
 
 
-def test_empty_family_differs_from_no_family(table: Tables) -> None:
+def test_empty_family_differs_from_no_family(table):
     table.value("put", "k", "empty", "--family", "")
     assert table.value("get", "k", "--family", "") == "empty"
     assert table("get", "k").exit_code == 3
     assert table.json("keys")["keys"][0]["family"] == ""
 
 
-def test_exists_exits_0_or_3(table: Tables) -> None:
+def test_exists_exits_0_or_3(table):
     table.value("put", "k", "")
     yes, no = table("exists", "k"), table("exists", "none")
     assert (yes.exit_code, yes.out, no.exit_code, no.out) == (0, "true\n", 3, "false\n")
 
 
-def test_rm_removes_an_entry_and_never_the_table(table: Tables) -> None:
+def test_rm_removes_an_entry_and_never_the_table(table):
     table.value("put", "k", "v")
     assert table("rm", "k").exit_code == 0
     assert table("rm").exit_code == 2
@@ -103,7 +101,7 @@ def test_rm_removes_an_entry_and_never_the_table(table: Tables) -> None:
     assert table("remove", "k").exit_code == 0
 
 
-def test_get_all_keeps_order_and_shows_missing_entries_as_null(table: Tables) -> None:
+def test_get_all_keeps_order_and_shows_missing_entries_as_null(table):
     for key in "abc":
         table.value("put", key, key * 2)
     found = table.json("get-all", "c", "none", "a", "c")
@@ -113,7 +111,7 @@ def test_get_all_keeps_order_and_shows_missing_entries_as_null(table: Tables) ->
     assert [line.split("\t")[0] for line in result.out.splitlines()] == ["c", "a"]
 
 
-def test_update_reads_batches_in_ndjson_and_yaml(table: Tables) -> None:
+def test_update_reads_batches_in_ndjson_and_yaml(table):
     old = table.value("put", "gone", "v")
     lines = [
         {"insert": "a", "value": "1"},
@@ -135,7 +133,7 @@ def test_update_reads_batches_in_ndjson_and_yaml(table: Tables) -> None:
     assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 4
 
 
-def test_update_with_an_invalid_batch_names_the_line(table: Tables) -> None:
+def test_update_with_an_invalid_batch_names_the_line(table):
     lines = b'{"put": "a", "value": "x"}\n\n{"put": "b", "value": 1}\n'
     result = table("update", "-f", "-", stdin=lines)
     assert (result.exit_code, "standard input:3:1: [1].value: `value` must be text" in result.err) == (2, True)
@@ -150,21 +148,19 @@ def test_update_with_an_invalid_batch_names_the_line(table: Tables) -> None:
         ("stream delete KVT_NAME --yes", "delete"), ("stream edit KVT_NAME --set max_msgs_per_subject=5", "edit"),
     ],
 )  # fmt: skip
-def test_bucket_and_stream_commands_name_the_table_command(
-    run: Run, table: Tables, server: Server, line: str, instead: str
-) -> None:
+def test_bucket_and_stream_commands_name_the_table_command(run, table, server, line, instead):
     result = run(*line.replace("NAME", table.name).split(), "-s", server.url)
     assert result.exit_code == 1
     assert f"Use `kvctl table {instead}` instead" in result.err
     assert ("--force foreign-kind" in result.err) == line.startswith("stream")
 
 
-def test_table_stream_is_not_suggested_for_a_bucket(run: Run, table: Tables, server: Server) -> None:
+def test_table_stream_is_not_suggested_for_a_bucket(run, table, server):
     result = run("put", f"KVT_{table.name}", "k", "v", "-s", server.url)
     assert (result.exit_code, "Did you mean" in result.err) == (3, False)
 
 
-def test_listing_with_limit_resumes_from_its_token(table: Tables) -> None:
+def test_listing_with_limit_resumes_from_its_token(table):
     for number in range(5):
         table.value("put", f"k{number}", "v")
     first = table.json("keys", "--limit", "2")
@@ -182,14 +178,14 @@ def test_listing_with_limit_resumes_from_its_token(table: Tables) -> None:
     assert [key["key"] for key in table.json("keys", "--from", "k1", "--to", "hex:6b33")["keys"]] == ["k1", "k2", "k3"]
 
 
-def test_listing_on_a_terminal_prints_the_token_to_resume_from(table: Tables, snapshot: Any) -> None:
+def test_listing_on_a_terminal_prints_the_token_to_resume_from(table, snapshot):
     for key in ("a", "b"):
         table.value("put", key, "some value", "--family", "f")
     result = table("entries", "--limit", "1", tty=True)
     assert result.masked({r"--after \S+": "--after TOKEN"}) == snapshot
 
 
-def test_empty_family_is_shown_on_a_terminal(table: Tables) -> None:
+def test_empty_family_is_shown_on_a_terminal(table):
     table.value("put", "k", "v", "--family", "")
     table.value("put", "l", "v")
     heading, *lines = (line.split()[:2] for line in table("keys", tty=True).out.splitlines())
@@ -198,12 +194,12 @@ def test_empty_family_is_shown_on_a_terminal(table: Tables) -> None:
     assert lines[1][1] == "''"
 
 
-def test_show_on_a_terminal_prints_the_settings(table: Tables) -> None:
+def test_show_on_a_terminal_prints_the_settings(table):
     words = dict(line.split(maxsplit=1) for line in table("show", tty=True).out.splitlines()[:11] if "  " in line)
     assert (words["Sealed"], words["Partitions"]) == ("no", "4")
 
 
-def test_create_again_changes_nothing_or_conflicts(table: Tables) -> None:
+def test_create_again_changes_nothing_or_conflicts(table):
     same = table("create", "--partitions", "4")
     assert (same.exit_code, "already exists" in same.err) == (0, True)
     other = table("create", "--partitions", "5")
@@ -217,7 +213,7 @@ def test_create_again_changes_nothing_or_conflicts(table: Tables) -> None:
     assert (refused.exit_code, "which cannot be changed" in refused.err) == (1, True)
 
 
-def test_show_lists_each_partition(table: Tables) -> None:
+def test_show_lists_each_partition(table):
     for number in range(20):
         table.value("put", str(number), "v")
     shown = table.json("show")
@@ -229,7 +225,7 @@ def test_show_lists_each_partition(table: Tables) -> None:
     assert all(part["stream"] == f"KVT_{table.name}" and part["leader"] for part in details)
 
 
-def test_seal_and_delete_ask_for_confirmation(table: Tables) -> None:
+def test_seal_and_delete_ask_for_confirmation(table):
     table.value("put", "k", "v")
     assert table("seal").exit_code == 2
     assert table("seal", stdin=b"n\n", tty=True).exit_code == 1
@@ -242,7 +238,7 @@ def test_seal_and_delete_ask_for_confirmation(table: Tables) -> None:
     assert table("show").exit_code == 3
 
 
-def test_batch_across_partition_streams_is_refused(run: Run, server: Server, unique: Callable[..., str]) -> None:
+def test_batch_across_partition_streams_is_refused(run, server, unique):
     table = Tables(run, server.url, unique("T"))
     assert table("create", "--partitions", "4", "--partition-streams").exit_code == 0
     wide = "".join(f"- {{put: k{number}, value: v}}\n" for number in range(10))

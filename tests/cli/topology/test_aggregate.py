@@ -4,17 +4,15 @@ import json
 from collections.abc import Callable
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.server import Server
 from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 
 
 @pytest.fixture
-def orders(raw: RawClient, unique: Names) -> str:
+def orders(raw, unique):
     """A bucket with new and old orders."""
     name = unique("ORDERS")
     raw.create_bucket(name)
@@ -24,7 +22,7 @@ def orders(raw: RawClient, unique: Names) -> str:
 
 
 @pytest.fixture
-def stock(raw: RawClient, unique: Names) -> str:
+def stock(raw, unique):
     """A bucket with one item."""
     name = unique("STOCK")
     raw.create_bucket(name)
@@ -36,9 +34,7 @@ def keys_of(run: Run, server: Server, bucket: str) -> list[str]:
     return run("keys", bucket, "--sort", "-s", server.url).out.split()
 
 
-def test_aggregate_create_matches_the_adr_example(
-    run: Run, server: Server, orders: str, unique: Names, snapshot: SnapshotAssertion
-) -> None:
+def test_aggregate_create_matches_the_adr_example(run, server, orders, unique, snapshot):
     name = unique("NEW_ORDERS")
     args = ("aggregate", "create", name, "--origin", orders, "--keys", "NEW.>", "-s", server.url)
     assert run(*args, "--dry-run").masked(ORDERS=orders, TARGET=name) == snapshot
@@ -52,9 +48,7 @@ def test_aggregate_create_matches_the_adr_example(
     assert run(*args, "--writable").exit_code == 4
 
 
-def test_aggregate_create_with_several_origins_prefix_and_map(
-    run: Run, server: Server, orders: str, stock: str, unique: Names
-) -> None:
+def test_aggregate_create_with_several_origins_prefix_and_map(run, server, orders, stock, unique):
     name = unique("EDGE")
     made = run(
         "aggregate", "create", name, "--origin", f"bucket={orders},keys=NEW.>,prefix=orders.new",
@@ -73,9 +67,7 @@ def test_aggregate_create_with_several_origins_prefix_and_map(
     assert run("aggregate", "delete", name, "--yes", "-s", server.url).exit_code == 0
 
 
-def test_aggregate_create_takes_keys_prefix_and_map_options_for_one_origin(
-    run: Run, server: Server, orders: str, stock: str, unique: Names
-) -> None:
+def test_aggregate_create_takes_keys_prefix_and_map_options_for_one_origin(run, server, orders, stock, unique):
     one, other = unique("A"), unique("A")
     assert (
         run(
@@ -92,9 +84,7 @@ def test_aggregate_create_takes_keys_prefix_and_map_options_for_one_origin(
     assert several.exit_code == 2
 
 
-def test_add_origin_fills_the_aggregate_from_it(
-    run: Run, server: Server, orders: str, stock: str, unique: Names
-) -> None:
+def test_add_origin_fills_the_aggregate_from_it(run, server, orders, stock, unique):
     name = unique("A")
     assert run("aggregate", "create", name, "--origin", orders, "--prefix", "orders", "-s", server.url).exit_code == 0
     args = ("aggregate", "add-origin", name, f"bucket={stock},prefix=stock", "-s", server.url)
@@ -109,9 +99,7 @@ def test_add_origin_fills_the_aggregate_from_it(
     assert run("aggregate", "add-origin", name, unique("NONE"), "-s", server.url).exit_code == 3
 
 
-def test_aggregate_with_one_origin_twice_shows_the_keys_of_each(
-    run: Run, server: Server, orders: str, unique: Names
-) -> None:
+def test_aggregate_with_one_origin_twice_shows_the_keys_of_each(run, server, orders, unique):
     name = unique("BOTH")
     origins = ("--origin", f"bucket={orders},keys=NEW.*", "--origin", f"bucket={orders},keys=OLD.*,prefix=old")
     assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0
@@ -125,9 +113,7 @@ def test_aggregate_with_one_origin_twice_shows_the_keys_of_each(
     assert (other.exit_code, f"`kvctl aggregate add-origin {name}`" in other.err) == (4, True)
 
 
-def test_aggregate_create_reports_all_hazards_together(
-    run: Run, server: Server, orders: str, stock: str, unique: Names, snapshot: SnapshotAssertion
-) -> None:
+def test_aggregate_create_reports_all_hazards_together(run, server, orders, stock, unique, snapshot):
     name = unique("A")
     args = ("--origin", orders, "--origin", stock, "--ttl", "1h", "--max-value-size", "1KiB")
     refused = run("aggregate", "create", name, *args, "-s", server.url)
@@ -151,11 +137,11 @@ def test_aggregate_create_reports_all_hazards_together(
         ("--origin", "B", "--republish-headers-only"),
     ],
 )
-def test_aggregate_create_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str, ...]) -> None:
+def test_aggregate_create_with_invalid_arguments_is_a_usage_error(run, args):
     assert run("aggregate", "create", "A", *args, "-s", "nats://127.0.0.1:1").exit_code == 2  # before connecting
 
 
-def test_aggregate_commands_refuse_a_bucket(run: Run, server: Server, orders: str) -> None:
+def test_aggregate_commands_refuse_a_bucket(run, server, orders):
     for verb in ("show", "delete"):
         refused = run("aggregate", verb, orders, "-s", server.url)
         assert (refused.exit_code, refused.err.splitlines()[0]) == (
@@ -164,7 +150,7 @@ def test_aggregate_commands_refuse_a_bucket(run: Run, server: Server, orders: st
         )
 
 
-def test_remove_origin_deletes_its_keys(run: Run, server: Server, orders: str, stock: str, unique: Names) -> None:
+def test_remove_origin_deletes_its_keys(run, server, orders, stock, unique):
     name = unique("A")
     origins = ("--origin", f"bucket={orders},prefix=orders", "--origin", f"bucket={stock},prefix=stock")
     assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0
@@ -181,9 +167,7 @@ def test_remove_origin_deletes_its_keys(run: Run, server: Server, orders: str, s
     assert run("aggregate", "remove-origin", orders, stock, "-s", server.url).exit_code == 1
 
 
-def test_repair_restores_keys_that_a_removed_origin_overwrote(
-    run: Run, server: Server, raw: RawClient, orders: str, unique: Names
-) -> None:
+def test_repair_restores_keys_that_a_removed_origin_overwrote(run, server, raw, orders, unique):
     name, other = unique("A"), unique("B")
     raw.create_bucket(other)
     raw.put(other, "NEW.1", b"theirs")
@@ -197,9 +181,7 @@ def test_repair_restores_keys_that_a_removed_origin_overwrote(
     assert run("get", name, "NEW.1", "-s", server.url).stdout == b"v"
 
 
-def test_remove_origin_with_keep_data_keeps_its_keys(
-    run: Run, server: Server, orders: str, stock: str, unique: Names
-) -> None:
+def test_remove_origin_with_keep_data_keeps_its_keys(run, server, orders, stock, unique):
     name = unique("A")
     origins = ("--origin", f"bucket={orders},prefix=orders", "--origin", f"bucket={stock},prefix=stock")
     assert run("aggregate", "create", name, *origins, "-s", server.url).exit_code == 0

@@ -5,14 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-import kvctl
 from kvctl.documents import parser
-from kvctl.server import Server
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Action
-from tests.cli.conftest import Result, Run
-from tests.support.raw import RawClient
+from tests.cli.conftest import Result
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
 
@@ -23,7 +20,7 @@ Done = Callable[..., Result]
 
 
 @pytest.fixture
-def done(run: Run, server: Server) -> Done:
+def done(run, server):
     """Run a command line that must succeed."""
 
     def run_well(*args: str) -> Result:
@@ -35,15 +32,15 @@ def done(run: Run, server: Server) -> Done:
 
 
 @pytest.fixture
-def replicas(raw: RawClient) -> Replicas:
+def replicas(raw):
     """Replicas by raw JSON."""
     return Replicas(raw)
 
 
 @pytest.mark.parametrize("writable", [False, True], ids=["two-origins", "writable"])
 def test_backlog_of_an_absent_first_origin_arrives_after_other_entries_were_overwritten(
-    done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str], writable: bool
-) -> None:
+    done, raw, replicas, unique, writable
+):
     absent, other, target = unique(), unique(), unique("A")
     more = ["--writable"] if writable else []
     origin = ["--origin", f"bucket={absent},prefix=a", "--force", "missing-origin", "--no-wait"]
@@ -61,9 +58,7 @@ def test_backlog_of_an_absent_first_origin_arrives_after_other_entries_were_over
     until(lambda: set(replicas.subjects(f"KV_{target}")) == wanted, within=30)
 
 
-def test_edit_of_an_aggregate_starts_its_old_sources_at_their_first_entry(
-    done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
-) -> None:
+def test_edit_of_an_aggregate_starts_its_old_sources_at_their_first_entry(done, raw, replicas, unique):
     origin, target = unique(), unique("A")
     raw.create_bucket(origin)
     for number in range(3):
@@ -77,9 +72,7 @@ def test_edit_of_an_aggregate_starts_its_old_sources_at_their_first_entry(
     assert replicas.info(f"KV_{target}")["state"]["messages"] == 4  # nothing arrived twice
 
 
-async def test_plan_reports_a_source_that_skips_its_first_entry(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
-) -> None:
+async def test_plan_reports_a_source_that_skips_its_first_entry(client, raw, replicas, unique):
     origin, target = unique(), unique("A")
     raw.create_bucket(origin)
     replicas.aggregate(target, source(origin, target))
@@ -91,9 +84,7 @@ async def test_plan_reports_a_source_that_skips_its_first_entry(
     )  # fmt: skip
 
 
-def test_aggregate_create_again_adds_a_missing_start_sequence(
-    done: Done, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
-) -> None:
+def test_aggregate_create_again_adds_a_missing_start_sequence(done, raw, replicas, unique):
     origin, target = unique(), unique("A")
     raw.create_bucket(origin)
     done("aggregate", "create", target, "--origin", origin)

@@ -2,15 +2,10 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
 from kvctl.topology.apply.repair_leftovers import temporary
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}
@@ -22,7 +17,7 @@ FIELDS = [
 
 
 @pytest.fixture
-def stale(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
+def stale(run, server, raw, unique):
     """Recreate a bucket under its mirror."""
     bucket, mirror = unique("ORDERS"), unique("M")
     raw.create_bucket(bucket)
@@ -36,7 +31,7 @@ def stale(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str,
 
 
 @pytest.fixture
-def consistent(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple[str, str]:
+def consistent(run, server, raw, unique):
     """Create a bucket and a consistent mirror."""
     bucket, mirror = unique("ORDERS"), unique("M")
     raw.create_bucket(bucket)
@@ -45,9 +40,7 @@ def consistent(run: Run, server: Server, raw: RawClient, unique: Names) -> tuple
     return bucket, mirror
 
 
-def test_audit_of_consistent_replicas_exits_0_with_a_row_for_each_pair(
-    run: Run, server: Server, consistent: tuple[str, str]
-) -> None:
+def test_audit_of_consistent_replicas_exits_0_with_a_row_for_each_pair(run, server, consistent):
     result = run("topology", "audit", consistent[0], "-s", server.url, "-o", "json")
     assert result.exit_code == 0
     (row,) = json.loads(result.out)
@@ -55,9 +48,7 @@ def test_audit_of_consistent_replicas_exits_0_with_a_row_for_each_pair(
     assert (row["origin"], row["replica"], row["keys"], row["consistent"], row["samples"]) == (*consistent, 1, True, [])
 
 
-def test_audit_with_drift_exits_4_with_samples_and_the_cause(
-    run: Run, server: Server, stale: tuple[str, str], snapshot: SnapshotAssertion
-) -> None:
+def test_audit_with_drift_exits_4_with_samples_and_the_cause(run, server, stale, snapshot):
     bucket, mirror = stale
     report = run("topology", "audit", bucket, "-s", server.url, "--format", "markdown")
     assert (report.exit_code, report.out.splitlines()[0]) == (4, "### Audit: 1 of 1 differ")
@@ -72,7 +63,7 @@ def test_audit_with_drift_exits_4_with_samples_and_the_cause(
     }  # fmt: skip
 
 
-def test_audit_all_lists_every_difference(run: Run, server: Server, stale: tuple[str, str]) -> None:
+def test_audit_all_lists_every_difference(run, server, stale):
     bucket, mirror = stale
     result = run("topology", "audit", mirror, "--all", "-s", server.url)
     assert result.exit_code == 4
@@ -83,9 +74,7 @@ def test_audit_all_lists_every_difference(run: Run, server: Server, stale: tuple
     assert f"`{mirror}` of `{bucket}`: 1 keys, " in result.err
 
 
-def test_audit_of_an_unknown_name_exits_3_and_without_replicas_0(
-    run: Run, server: Server, raw: RawClient, unique: Names
-) -> None:
+def test_audit_of_an_unknown_name_exits_3_and_without_replicas_0(run, server, raw, unique):
     bucket = unique("LONELY")
     assert run("topology", "audit", bucket, "-s", server.url).exit_code == 3
     raw.create_bucket(bucket)
@@ -94,9 +83,7 @@ def test_audit_of_an_unknown_name_exits_3_and_without_replicas_0(
     assert run("topology", "audit", bucket, "-s", server.url, "-o", "json").out == "[]\n"
 
 
-def test_audit_of_an_unreadable_origin_exits_5_unless_another_replica_differs(
-    run: Run, server: Server, raw: RawClient, consistent: tuple[str, str], stale: tuple[str, str]
-) -> None:
+def test_audit_of_an_unreadable_origin_exits_5_unless_another_replica_differs(run, server, raw, consistent, stale):
     bucket, mirror = consistent
     raw.api(f"STREAM.DELETE.KV_{bucket}")
     result = run("topology", "audit", bucket, "-s", server.url, "-o", "json")
@@ -105,17 +92,16 @@ def test_audit_of_an_unreadable_origin_exits_5_unless_another_replica_differs(
     assert run("topology", "audit", bucket, stale[0], "-s", server.url).exit_code == 4
 
 
-def test_repair_asks_and_ends_with_a_clean_audit(
-    run: Run, server: Server, raw: RawClient, stale: tuple[str, str]
-) -> None:
+def test_repair_asks_and_ends_with_a_clean_audit(run, server, raw, stale):
     bucket, mirror = stale
     audit = ("topology", "audit", bucket, "--repair", "-s", server.url)
     assert run(*audit).exit_code == 2  # no terminal to ask on
     assert run(*audit, stdin=b"n\n", tty=True).exit_code == 1
     planned = run(*audit, "--dry-run", "-o", "json")
     assert (planned.exit_code, json.loads(planned.out)) == (
-        0, [{"replica": mirror, "kind": "mirror", "action": "recreate", "refill": 0, "overwrite": 0, "purge": 0}],
-    )  # fmt: skip
+        0,
+        [{"replica": mirror, "kind": "mirror", "action": "recreate", "refill": 0, "overwrite": 0, "purge": 0}],
+    )
     asked = f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.k.1"
     assert raw.request(asked).data == b"old"
     done = run(*audit, "--yes", "-o", "json")
@@ -124,7 +110,7 @@ def test_repair_asks_and_ends_with_a_clean_audit(
     assert run(*audit, "--yes").exit_code == 0
 
 
-def test_repair_on_a_terminal_describes_its_steps(run: Run, server: Server, stale: tuple[str, str]) -> None:
+def test_repair_on_a_terminal_describes_its_steps(run, server, stale):
     bucket, mirror = stale
     result = run("topology", "audit", bucket, "--repair", "-s", server.url, stdin=b"y\n", tty=True)
     assert result.exit_code == 0
@@ -133,9 +119,7 @@ def test_repair_on_a_terminal_describes_its_steps(run: Run, server: Server, stal
         assert text in result.err
 
 
-def test_audit_reports_an_interrupted_mirror_repair_and_completes_it(
-    run: Run, server: Server, raw: RawClient, consistent: tuple[str, str]
-) -> None:
+def test_audit_reports_an_interrupted_mirror_repair_and_completes_it(run, server, raw, consistent):
     mirror = consistent[1]
     config = raw.api(f"STREAM.INFO.{mirror}")["config"]
     left = {**config, "name": f"kvctl-repair-{mirror}", "metadata": {"kvctl.repair": mirror}}
@@ -148,9 +132,7 @@ def test_audit_reports_an_interrupted_mirror_repair_and_completes_it(
     assert "error" in raw.api(f"STREAM.INFO.kvctl-repair-{mirror}")
 
 
-def test_audit_reports_leftovers_of_an_aggregate_repair_and_removes_them(
-    run: Run, server: Server, raw: RawClient, unique: Names
-) -> None:
+def test_audit_reports_leftovers_of_an_aggregate_repair_and_removes_them(run, server, raw, unique):
     bucket, aggregate = unique("ORDERS"), unique("AGG")
     raw.create_bucket(bucket)
     assert run("aggregate", "create", aggregate, "--origin", bucket, "-s", server.url).exit_code == 0
@@ -164,9 +146,7 @@ def test_audit_reports_leftovers_of_an_aggregate_repair_and_removes_them(
     assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == config
 
 
-def test_audit_of_a_file_checks_the_replicas_in_it(
-    run: Run, server: Server, consistent: tuple[str, str], stale: tuple[str, str], tmp_path: Path
-) -> None:
+def test_audit_of_a_file_checks_the_replicas_in_it(run, server, consistent, stale, tmp_path):
     bucket, mirror = consistent
     file = tmp_path / "topology.yaml"
     file.write_text(f"version: 1\nbuckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n")
@@ -184,11 +164,11 @@ def test_audit_of_a_file_checks_the_replicas_in_it(
     "args",
     [("A", "-f", "x.yaml"), ("--dry-run",), ("--yes",), ("",), ("a.b",), ("--wait-for", "soon"), ("-f", "/none.yaml")],
 )
-def test_audit_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str, ...]) -> None:
+def test_audit_with_invalid_arguments_is_a_usage_error(run, args):
     assert run("topology", "audit", *args, "-s", "nats://127.0.0.1:1").exit_code == 2
 
 
-def test_read_only_connection_audits_but_does_not_repair(run: Run, server: Server, stale: tuple[str, str]) -> None:
+def test_read_only_connection_audits_but_does_not_repair(run, server, stale):
     audit = ("topology", "audit", stale[0], "--read-only", "-s", server.url)
     assert run(*audit).exit_code == 4
     assert run(*audit, "--repair", "--yes").exit_code == 1

@@ -5,14 +5,13 @@ that of the streams that kvctl creates.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvctl.documents import hcl, parser
-from kvctl.server import Server
 from kvctl.topology.formats import nack, terraform
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
@@ -85,14 +84,14 @@ class World:
 
 
 @pytest.fixture
-def world(run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path) -> Iterator[World]:
+def world(run, raw, server, unique, tmp_path):
     made = World(raw, run, server.url, tmp_path, {letter: unique(letter) for letter in "BMA"})
     yield made
     made.found()
 
 
 @pytest.mark.guarantee("topology-4")
-def test_rendered_streams_are_those_that_apply_creates_in_every_format(world: World, tmp_path: Path) -> None:
+def test_rendered_streams_are_those_that_apply_creates_in_every_format(world, tmp_path):
     wanted = world.applied()
     assert len(wanted) == len(world.streams)
     assert all(source["opt_start_seq"] == 1 for config in wanted.values() for source in config.get("sources", ()))
@@ -115,7 +114,7 @@ def test_rendered_streams_are_those_that_apply_creates_in_every_format(world: Wo
 
 
 @pytest.mark.parametrize("format", ["nats", "nack", "terraform"])
-def test_plan_of_imported_file_is_empty(world: World, tmp_path: Path, format: str) -> None:
+def test_plan_of_imported_file_is_empty(world, tmp_path, format):
     world.kvctl("topology", "apply", "-f", str(world.file), "--yes", "--no-wait", *FORCED)
     folder = tmp_path / "rendered"
     if format == "nats":
@@ -129,7 +128,7 @@ def test_plan_of_imported_file_is_empty(world: World, tmp_path: Path, format: st
     assert json.loads(plan)["changes"] == []
 
 
-def test_dry_runs_print_what_is_created(world: World, unique: Callable[..., str]) -> None:
+def test_dry_runs_print_what_is_created(world, unique):
     bucket, other, mirror, aggregate = (unique(letter) for letter in "BCMA")
     world.kvctl("bucket", "add", other, "--marker-ttl", "1m", "--ttl", "1h")
     commands = [
@@ -156,7 +155,7 @@ def test_dry_runs_print_what_is_created(world: World, unique: Callable[..., str]
         assert {**answer["config"], "name": "", "subjects": []} == {**stored, "name": "", "subjects": []}
 
 
-def test_plan_prints_the_configuration_that_apply_creates(world: World) -> None:
+def test_plan_prints_the_configuration_that_apply_creates(world):
     plan = json.loads(world.kvctl("topology", "plan", "-f", str(world.file), "-o", "json", *FORCED))
     shown = [change["config"] for change in plan["changes"]]
     dry = json.loads(world.kvctl("topology", "apply", "-f", str(world.file), "--dry-run", "-o", "json", *FORCED))

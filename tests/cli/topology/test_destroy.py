@@ -38,13 +38,11 @@ class File:
 
 
 @pytest.fixture
-def file(run: Run, raw: RawClient, server: Server, unique: Names, tmp_path: Path) -> File:
+def file(run, raw, server, unique, tmp_path):
     return File(run, raw, server, unique, tmp_path)
 
 
-def test_destroy_deletes_readers_before_their_origin_and_leaves_others(
-    file: File, raw: RawClient, unique: Names
-) -> None:
+def test_destroy_deletes_readers_before_their_origin_and_leaves_others(file, raw, unique):
     other = unique("OTHER")
     raw.create_bucket(other)
     raw.put(file.bucket, "k", b"v")
@@ -60,7 +58,7 @@ def test_destroy_deletes_readers_before_their_origin_and_leaves_others(
     assert (again.exit_code, again.err) == (0, "Nothing to delete\n")
 
 
-def test_destroy_asks_first_and_previews(file: File) -> None:
+def test_destroy_asks_first_and_previews(file):
     refused = file("destroy")
     assert (refused.exit_code, "--yes" in refused.err) == (2, True)
     preview = file("destroy", "--dry-run")
@@ -70,9 +68,7 @@ def test_destroy_asks_first_and_previews(file: File) -> None:
     assert file.left == file.streams
 
 
-def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(
-    file: File, run: Run, server: Server, unique: Names, raw: RawClient
-) -> None:
+def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(file, run, server, unique, raw):
     reader = unique("READER")
     assert run("mirror", "create", reader, "--origin", file.bucket, "-s", server.url).exit_code == 0
     refused = file("destroy", "--yes")
@@ -86,7 +82,7 @@ def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(
     assert reader in raw.api("STREAM.NAMES")["streams"]
 
 
-def test_destroy_refuses_a_name_with_another_meaning(file: File, raw: RawClient) -> None:
+def test_destroy_refuses_a_name_with_another_meaning(file, raw):
     raw.api(f"STREAM.DELETE.{file.mirror}")
     raw.api(f"STREAM.CREATE.{file.mirror}", {"name": file.mirror, "subjects": [f"{file.mirror}.>"]})
     refused = file("destroy", "--yes")

@@ -1,20 +1,16 @@
 """`kvctl topology export` as a process."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.cli.topology.export import as_yaml
 from kvctl.documents import parser
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from kvctl.topology.file.export import Exported
-from tests.cli.conftest import Run
 from tests.support.raw import RawClient
 
 NAMES = st.text("abcONonyes-_0123456789", min_size=1, max_size=12)
@@ -31,9 +27,7 @@ FIELDS = st.dictionaries(
 
 @given(st.dictionaries(NAMES, FIELDS, max_size=3), st.lists(st.text(), max_size=2), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_exported_yaml_round_trips_any_names_and_texts(
-    resources: dict[str, Any], texts: list[str], terminal: bool
-) -> None:
+def test_exported_yaml_round_trips_any_names_and_texts(resources, texts, terminal):
     document = {"version": 1, "buckets": resources} if resources else {"version": 1}
     remarks = dict.fromkeys(resources, texts)
     written = as_yaml(Exported(document, remarks, dict.fromkeys(texts, "a\nreason: b")), terminal=terminal)
@@ -42,7 +36,7 @@ def test_exported_yaml_round_trips_any_names_and_texts(
 
 
 @pytest.fixture
-def layout(run: Run) -> Any:
+def layout(run):
     """Start a server with a bucket, a mirror, an aggregate and a stream that no file describes."""
     with run_server(name="own") as server, RawClient(server.url) as raw:
         for line in (
@@ -57,7 +51,7 @@ def layout(run: Run) -> Any:
         yield server
 
 
-def test_export_writes_yaml_and_names_what_it_leaves_out(run: Run, layout: Server, snapshot: SnapshotAssertion) -> None:
+def test_export_writes_yaml_and_names_what_it_leaves_out(run, layout, snapshot):
     assert run("topology", "export", "-s", layout.url) == snapshot
     assert run("topology", "export", "EDGE", "-o", "json", "-s", layout.url) == snapshot
     assert run("topology", "export", "-o", "name", "-q", "-s", layout.url).out.split() == [
@@ -69,7 +63,7 @@ def test_export_writes_yaml_and_names_what_it_leaves_out(run: Run, layout: Serve
     assert run("topology", "export", "EVENTS", "-s", layout.url).exit_code == 1
 
 
-def test_exported_file_applied_elsewhere_creates_the_same_topology(run: Run, layout: Server) -> None:
+def test_exported_file_applied_elsewhere_creates_the_same_topology(run, layout):
     file = run("topology", "export", "-s", layout.url).stdout
     assert run("topology", "plan", "-f", "-", "--exit-code", "-s", layout.url, stdin=file).exit_code == 0
     with run_server(name="elsewhere") as other:
@@ -79,9 +73,7 @@ def test_exported_file_applied_elsewhere_creates_the_same_topology(run: Run, lay
         assert parser.parse(again, "f.yaml").data == parser.parse(file, "f.yaml").data
 
 
-def test_export_escapes_control_characters_on_a_terminal(
-    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_export_escapes_control_characters_on_a_terminal(run, server, raw, unique):
     name = unique("TEXT")
     raw.create_bucket(name, description="\x1b[31mred\u202e", metadata={"\x1b[0m": "\u2028"})
     shown = run("topology", "export", name, "-s", server.url, tty=True)

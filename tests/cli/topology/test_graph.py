@@ -1,15 +1,9 @@
 """`kvctl topology graph` as a process: formats, files and live servers."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 
-from kvctl.server import Server
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
 
@@ -21,7 +15,7 @@ aggregates: {NEW: {origins: [{bucket: ORDERS, keys: NEW.>, prefix: n}, {bucket: 
 """
 
 
-def test_graph_of_a_file_needs_no_server(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_graph_of_a_file_needs_no_server(run, snapshot):
     shown = run("topology", "graph", "-f", "-", stdin=FILE, tty=False)
     assert shown == snapshot
     assert run("topology", "graph", "-f", "-", "CONFIG", "-o", "json", stdin=FILE) == snapshot
@@ -31,7 +25,7 @@ def test_graph_of_a_file_needs_no_server(run: Run, snapshot: SnapshotAssertion) 
     ]  # fmt: skip
 
 
-def test_graph_with_an_unknown_format_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+def test_graph_with_an_unknown_format_is_a_usage_error(run, tmp_path):
     refused = run("topology", "graph", "--format", "png")
     assert (refused.exit_code, refused.err.splitlines()[0]) == (2, "error: `png` is not a graph format")
     assert run("topology", "graph", "-f", str(tmp_path / "none")).exit_code == 2
@@ -43,14 +37,12 @@ def rules_of(origin: str, src: str, dest: str, aggregate: str) -> list[dict[str,
 
 
 @pytest.fixture
-def replicas(raw: RawClient) -> Replicas:
+def replicas(raw):
     """Replicas by raw JSON, on the shared server."""
     return Replicas(raw)
 
 
-def test_graph_of_live_replicas_shows_their_state(
-    run: Run, server: Server, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
-) -> None:
+def test_graph_of_live_replicas_shows_their_state(run, server, raw, replicas, unique):
     origin, mirror, aggregate, alone = unique("O"), unique("M"), unique("A"), unique("ALONE")
     raw.create_bucket(origin)
     raw.create_bucket(alone)

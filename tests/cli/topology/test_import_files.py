@@ -1,11 +1,6 @@
 """`kvctl topology import` as a process."""
 
-from pathlib import Path
-
 import yaml
-from syrupy.assertion import SnapshotAssertion
-
-from tests.cli.conftest import Run
 
 TERRAFORM = """
 variable "ttl" { default = 60 }
@@ -66,7 +61,7 @@ metadata: {name: creds}
 """
 
 
-def test_import_of_terraform_names_what_it_leaves_out(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_import_of_terraform_names_what_it_leaves_out(run, tmp_path, snapshot):
     (tmp_path / "main.tf").write_text(TERRAFORM)
     (tmp_path / "more.tf.json").write_text('{"resource": {"jetstream_kv_bucket": {"b": {"name": "B", "history": 1}}}}')
     (tmp_path / "terraform.tfstate").write_text("{")
@@ -76,7 +71,7 @@ def test_import_of_terraform_names_what_it_leaves_out(run: Run, tmp_path: Path, 
     ).out == ("ORDERS\nEDGE\n")
 
 
-def test_import_of_resources_makes_a_file_that_kvctl_reads(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_import_of_resources_makes_a_file_that_kvctl_reads(run, snapshot):
     result = run("topology", "import", "--format", "nack", "-", stdin=NACK.encode())
     assert result == snapshot
     rendered = run("topology", "render", "-f", "-", "-o", "name", stdin=result.stdout)
@@ -85,7 +80,7 @@ def test_import_of_resources_makes_a_file_that_kvctl_reads(run: Run, snapshot: S
     assert yaml.safe_load(document) == yaml.safe_load(result.stdout)
 
 
-def test_import_of_nothing_useful_fails(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_import_of_nothing_useful_fails(run, tmp_path, snapshot):
     (tmp_path / "events.json").write_text('{"name": "EVENTS", "subjects": ["e"]}')
     assert run("topology", "import", "--format", "nats", str(tmp_path)) == snapshot
     assert run("topology", "import", "--format", "nack", str(tmp_path)) == snapshot

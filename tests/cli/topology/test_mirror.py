@@ -5,17 +5,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
-
-from kvctl.server import Server
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 
 
 @pytest.fixture
-def bucket(raw: RawClient, unique: Names) -> str:
+def bucket(raw, unique):
     """A bucket with three entries and history 5."""
     name = unique("ORDERS")
     raw.create_bucket(name, max_msgs_per_subject=5)
@@ -24,9 +19,7 @@ def bucket(raw: RawClient, unique: Names) -> str:
     return name
 
 
-def test_mirror_is_created_listed_shown_and_deleted(
-    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
-) -> None:
+def test_mirror_is_created_listed_shown_and_deleted(run, server, raw, bucket, unique):
     name = unique("M")
     made = run("mirror", "create", name, "--origin", bucket, "-s", server.url)
     assert (made.exit_code, made.out, made.err) == (0, "", "")
@@ -48,7 +41,7 @@ def test_mirror_is_created_listed_shown_and_deleted(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_mirror_create_reports_on_a_terminal_and_in_json(run: Run, server: Server, bucket: str, unique: Names) -> None:
+def test_mirror_create_reports_on_a_terminal_and_in_json(run, server, bucket, unique):
     one, other = unique("M"), unique("M")
     made = run("mirror", "create", one, "--origin", bucket, "-s", server.url, tty=True)
     built = rf"Created mirror `{one}` of `{bucket}`, which answers its reads: 3 entries in \d+\.\d s\. "
@@ -59,9 +52,7 @@ def test_mirror_create_reports_on_a_terminal_and_in_json(run: Run, server: Serve
     assert json.loads(made.out) == {"name": other, "stream": other, "origins": origins, "changed": True}
 
 
-def test_mirror_and_aggregate_are_edited_by_their_own_commands(
-    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
-) -> None:
+def test_mirror_and_aggregate_are_edited_by_their_own_commands(run, server, raw, bucket, unique):
     mirror, aggregate, at = unique("M"), unique("A"), ("-s", server.url)
     assert run("mirror", "create", mirror, "--origin", bucket, *at).exit_code == 0
     assert run("aggregate", "create", aggregate, "--origin", bucket, *at).exit_code == 0
@@ -78,9 +69,7 @@ def test_mirror_and_aggregate_are_edited_by_their_own_commands(
         assert (other.exit_code, f"`{bucket}` is a bucket, not" in other.err) == (1, True)
 
 
-def test_write_through_the_name_of_a_mirror_names_its_origin(
-    run: Run, server: Server, bucket: str, unique: Names
-) -> None:
+def test_write_through_the_name_of_a_mirror_names_its_origin(run, server, bucket, unique):
     name, at = unique("M"), ("-s", server.url)
     assert run("mirror", "create", name, "--origin", bucket, *at).exit_code == 0
     note = f"note: `{name}` is a mirror; written to its origin `{bucket}`\n"
@@ -92,9 +81,7 @@ def test_write_through_the_name_of_a_mirror_names_its_origin(
     assert run("put", bucket, "NEW.9", "v", *at).err == ""
 
 
-def test_mirror_takes_compression_metadata_and_a_limit_of_values(
-    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
-) -> None:
+def test_mirror_takes_compression_metadata_and_a_limit_of_values(run, server, raw, bucket, unique):
     name = unique("M")
     args = ("mirror", "create", name, "--origin", bucket, "--compress", "--metadata", "site=nyc", "-s", server.url)
     assert run(*args).exit_code == 0
@@ -106,9 +93,7 @@ def test_mirror_takes_compression_metadata_and_a_limit_of_values(
     assert "smaller-limits" in limited.err
 
 
-def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(
-    run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
-) -> None:
+def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(run, server, bucket, unique, snapshot):
     name = unique("M")
     result = run("mirror", "create", name, "--origin", bucket, "--keys", "NEW.>", "--ttl", "1h", "--deny-purge", "-n",
                  "-s", server.url)  # fmt: skip
@@ -116,9 +101,7 @@ def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_mirror_create_reports_all_hazards_together(
-    run: Run, server: Server, bucket: str, unique: Names, snapshot: SnapshotAssertion
-) -> None:
+def test_mirror_create_reports_all_hazards_together(run, server, bucket, unique, snapshot):
     name = unique("M")
     args = ("mirror", "create", name, "--origin", bucket, "--keys", "NEW.>", "--ttl", "1h", "-s", server.url)
     assert run(*args).masked(BUCKET=bucket, MIRROR=name) == snapshot
@@ -126,7 +109,7 @@ def test_mirror_create_reports_all_hazards_together(
     assert run(*args, "--force", "filtered-mirror", "--force", "shorter-ttl").exit_code == 0
 
 
-def test_mirror_create_with_a_missing_origin_is_not_found(run: Run, server: Server, unique: Names) -> None:
+def test_mirror_create_with_a_missing_origin_is_not_found(run, server, unique):
     name, origin = unique("M"), unique("NONE")
     missing = run("mirror", "create", name, "--origin", origin, "-s", server.url)
     assert (missing.exit_code, missing.err.splitlines()[0]) == (3, f"error: Origin `{origin}` does not exist")
@@ -150,19 +133,17 @@ def test_mirror_create_with_a_missing_origin_is_not_found(run: Run, server: Serv
         ("M", "--origin", "B", "--history", "65"),
     ],
 )
-def test_mirror_create_with_invalid_arguments_is_a_usage_error(run: Run, args: tuple[str, ...]) -> None:
+def test_mirror_create_with_invalid_arguments_is_a_usage_error(run, args):
     assert run("mirror", "create", *args, "-s", "nats://127.0.0.1:1").exit_code == 2  # before connecting
 
 
-def test_misspelt_hazard_name_is_a_usage_error(run: Run) -> None:
+def test_misspelt_hazard_name_is_a_usage_error(run):
     slip = run("mirror", "create", "M", "--origin", "B", "--force", "filtred-mirror", "-s", "nats://127.0.0.1:1")
     assert slip.exit_code == 2
     assert "Did you mean `filtered-mirror`?" in slip.err
 
 
-def test_misspelt_origins_and_replicas_have_the_nearest_name_in_their_hint(
-    run: Run, server: Server, bucket: str, unique: Names
-) -> None:
+def test_misspelt_origins_and_replicas_have_the_nearest_name_in_their_hint(run, server, bucket, unique):
     where = ("-s", server.url)
     missing = run("mirror", "create", unique("M"), "--origin", bucket + "x", *where)
     assert (missing.exit_code, f"Did you mean `{bucket}`?" in missing.err) == (3, True)
@@ -174,24 +155,20 @@ def test_misspelt_origins_and_replicas_have_the_nearest_name_in_their_hint(
     assert "Did you mean" not in run("mirror", "show", bucket + "x", *where).err
 
 
-def test_mirror_commands_refuse_a_bucket(run: Run, server: Server, bucket: str) -> None:
+def test_mirror_commands_refuse_a_bucket(run, server, bucket):
     for verb in ("show", "delete"):
         refused = run("mirror", verb, bucket, "-s", server.url)
         assert (refused.exit_code, refused.err.splitlines()[0]) == (1, f"error: `{bucket}` is a bucket, not a mirror")
     assert run("mirror", "create", bucket, "--origin", bucket, "-s", server.url).exit_code == 4
 
 
-def test_mirror_show_warns_of_configuration_problems(
-    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
-) -> None:
+def test_mirror_show_warns_of_configuration_problems(run, server, raw, bucket, unique):
     name = unique("M")
     raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1})
     assert "warning: history 1 is shorter" in run("mirror", "show", name, "-s", server.url).err
 
 
-def test_mirror_is_promoted_after_its_origin_is_lost(
-    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
-) -> None:
+def test_mirror_is_promoted_after_its_origin_is_lost(run, server, raw, bucket, unique):
     name = unique("M")
     assert run("mirror", "create", name, "--origin", bucket, "-s", server.url).exit_code == 0
     raw.api(f"STREAM.DELETE.KV_{bucket}")
@@ -211,9 +188,7 @@ def test_mirror_is_promoted_after_its_origin_is_lost(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_promote_asks_before_deleting_a_mirror_with_readers(
-    run: Run, server: Server, bucket: str, unique: Names
-) -> None:
+def test_promote_asks_before_deleting_a_mirror_with_readers(run, server, bucket, unique):
     name, reader, made = unique("M"), unique("M"), unique("B")
     assert run("mirror", "create", name, "--origin", bucket, "-s", server.url).exit_code == 0
     assert run("mirror", "create", reader, "--origin", name, "-s", server.url).exit_code == 0
@@ -226,9 +201,7 @@ def test_promote_asks_before_deleting_a_mirror_with_readers(
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 
 
-def test_stream_edit_of_an_origin_names_the_hazard_for_its_mirrors(
-    run: Run, server: Server, bucket: str, unique: Names
-) -> None:
+def test_stream_edit_of_an_origin_names_the_hazard_for_its_mirrors(run, server, bucket, unique):
     assert run("mirror", "create", unique("M"), "--origin", bucket, "-s", server.url).exit_code == 0
     edit = ("stream", "edit", f"KV_{bucket}", "--set", "allow_direct=false", "-s", server.url)
     refused = run(*edit)
@@ -236,9 +209,7 @@ def test_stream_edit_of_an_origin_names_the_hazard_for_its_mirrors(
     assert run(*edit, "--force", "origin-not-direct").exit_code == 0
 
 
-def test_mirror_delete_keeps_a_bucket_of_the_same_name(
-    run: Run, server: Server, raw: RawClient, bucket: str, unique: Names
-) -> None:
+def test_mirror_delete_keeps_a_bucket_of_the_same_name(run, server, raw, bucket, unique):
     name = unique("M")
     raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}})
     raw.create_bucket(name)

@@ -1,19 +1,9 @@
 """`kvctl topology plan` and `topology apply` as processes."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-
-from syrupy.assertion import SnapshotAssertion
-
-from kvctl.server import Server
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 
 
-def test_plan_shows_changes_and_applies_none(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_plan_shows_changes_and_applies_none(run, raw, server, unique, tmp_path, snapshot):
     old, new, mirror = unique("OLD"), unique("NEW"), unique("MIRROR")
     raw.create_bucket(old, max_msgs_per_subject=5)
     raw.put(old, "k", b"v")
@@ -47,9 +37,7 @@ def test_plan_shows_changes_and_applies_none(
     assert (nothing.exit_code, nothing.out, nothing.err) == (0, "", "Nothing to change\n")
 
 
-def test_file_with_variables_is_planned_saved_and_applied(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
-) -> None:
+def test_file_with_variables_is_planned_saved_and_applied(run, raw, server, unique, tmp_path):
     title, file, out = unique("t"), tmp_path / "topology.yaml", tmp_path / "topology.plan"
     file.write_text(
         f"version: 1\nname: {title}\nbuckets:\n  {title}_${{REGION}}:\n    history: ${{HISTORY:-2}}\n"
@@ -73,9 +61,7 @@ def test_file_with_variables_is_planned_saved_and_applied(
     assert 'hint: Quote a variable that stands inside `{...}` or `[...]`: `"${NAME}"`' in run(*plan).err
 
 
-def test_entries_are_created_where_absent_and_never_overwritten(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_entries_are_created_where_absent_and_never_overwritten(run, raw, server, unique, tmp_path, snapshot):
     bucket, mirror, file = unique("B"), unique("M"), tmp_path / "topology.yaml"
     file.write_text(
         f"version: 1\nname: {unique('t')}\nbuckets:\n  {bucket}:\n    entries:\n      app.mode: prod\n"
@@ -103,9 +89,7 @@ def test_entries_are_created_where_absent_and_never_overwritten(
     assert run(*apply, tty=True, env=env).err == "Nothing to change\n"
 
 
-def test_saved_plan_creates_entries_after_it_was_interrupted(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
-) -> None:
+def test_saved_plan_creates_entries_after_it_was_interrupted(run, raw, server, unique, tmp_path):
     bucket, file, out = unique("B"), tmp_path / "topology.yaml", tmp_path / "topology.plan"
     text = f"version: 1\nname: {unique('t')}\nbuckets:\n  {bucket}:\n    history: 2\n"
     file.write_text(f"{text}    entries:\n      a: '1'\n      b: '2'\n")
@@ -119,9 +103,7 @@ def test_saved_plan_creates_entries_after_it_was_interrupted(
     assert run(*apply, tty=True).err == "Nothing to change\n"
 
 
-def test_apply_asks_first_and_changes_nothing_the_second_time(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_apply_asks_first_and_changes_nothing_the_second_time(run, raw, server, unique, tmp_path, snapshot):
     bucket, mirror = unique("ORDERS"), unique("MIRROR")
     file = tmp_path / "topology.yaml"
     title = unique("topology")
@@ -141,9 +123,7 @@ def test_apply_asks_first_and_changes_nothing_the_second_time(
     assert run(*apply, "--yes", "-o", "json").masked(**masks) == snapshot
 
 
-def test_apply_asks_for_the_name_of_a_recreated_bucket(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_apply_asks_for_the_name_of_a_recreated_bucket(run, raw, server, unique, tmp_path, snapshot):
     bucket = unique("ORDERS")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"v")
@@ -158,9 +138,7 @@ def test_apply_asks_for_the_name_of_a_recreated_bucket(
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["storage"] == "memory"
 
 
-def test_saved_plan_is_applied_once_and_refused_when_stale(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_saved_plan_is_applied_once_and_refused_when_stale(run, raw, server, unique, tmp_path, snapshot):
     bucket, other = unique("ORDERS"), unique("STOCK")
     file, saved = tmp_path / "topology.yaml", tmp_path / "topology.plan"
     file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{bucket}: {{history: 2}}, {other}: {{}}}}\n")
@@ -174,14 +152,14 @@ def test_saved_plan_is_applied_once_and_refused_when_stale(
     assert run("topology", "apply", str(saved), "--yes", *at).err == "Nothing to change\n"
 
 
-def test_plan_does_not_overwrite_its_topology_file(run: Run, tmp_path: Path) -> None:
+def test_plan_does_not_overwrite_its_topology_file(run, tmp_path):
     file = tmp_path / "topology.yaml"
     file.write_text("version: 1\n")
     assert run("topology", "plan", "-f", str(file), "--out", str(tmp_path / "." / "topology.yaml")).exit_code == 2
     assert file.read_text() == "version: 1\n"
 
 
-def test_apply_with_invalid_arguments_is_a_usage_error(run: Run, tmp_path: Path, server: Server) -> None:
+def test_apply_with_invalid_arguments_is_a_usage_error(run, tmp_path, server):
     plan = tmp_path / "x.plan"
     plan.write_text('{"kvctl": "plan", "version": 2}')
     at = ("--yes", "-s", server.url)

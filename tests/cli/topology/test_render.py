@@ -1,12 +1,8 @@
 """`kvctl topology render` as a process."""
 
 import json
-from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
-
-from tests.cli.conftest import Run
 
 ADR = """
 version: 1
@@ -19,7 +15,7 @@ aggregates:
 """
 
 
-def test_render_prints_the_adr_examples(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_render_prints_the_adr_examples(run, tmp_path, snapshot):
     file = tmp_path / "topology.yaml"
     file.write_text(ADR)
     result = run("topology", "render", "-f", str(file))
@@ -27,9 +23,7 @@ def test_render_prints_the_adr_examples(run: Run, tmp_path: Path, snapshot: Snap
     assert run("topology", "render", "-f", "-", "-o", "yaml", stdin=ADR.encode()) == snapshot
 
 
-def test_render_of_an_invalid_file_is_a_usage_error_with_its_line(
-    run: Run, tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_render_of_an_invalid_file_is_a_usage_error_with_its_line(run, tmp_path, snapshot):
     wrong = ADR.replace("keys", "key")
     assert run("topology", "render", "-f", "-", stdin=wrong.encode()) == snapshot
     assert run("topology", "render", "-f", str(tmp_path / "none.yaml")).exit_code == 2
@@ -37,7 +31,7 @@ def test_render_of_an_invalid_file_is_a_usage_error_with_its_line(
 
 
 @pytest.mark.parametrize("format", ["nack", "terraform"])
-def test_render_in_the_formats_of_other_tools(run: Run, snapshot: SnapshotAssertion, format: str) -> None:
+def test_render_in_the_formats_of_other_tools(run, snapshot, format):
     assert run("topology", "render", "-f", "-", "--format", format, stdin=ADR.encode()) == snapshot
 
 
@@ -53,15 +47,13 @@ mirrors:
 
 
 @pytest.mark.parametrize("format", ["nack", "terraform"])
-def test_setting_that_the_format_lacks_is_refused_unless_forced(
-    run: Run, snapshot: SnapshotAssertion, format: str
-) -> None:
+def test_setting_that_the_format_lacks_is_refused_unless_forced(run, snapshot, format):
     render = ("topology", "render", "-f", "-", "--format", format)
     assert run(*render, stdin=LOSSY.encode()) == snapshot
     assert run(*render, "--force", "lossy-format", "-q", stdin=LOSSY.encode()) == snapshot
 
 
-def test_render_writes_a_file_for_each_stream(run: Run, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+def test_render_writes_a_file_for_each_stream(run, tmp_path, snapshot):
     folder = tmp_path / "streams"
     render = ("topology", "render", "-f", "-", "--format", "nats")
     assert run(*render, "--to", str(folder), stdin=LOSSY.encode()) == snapshot
@@ -75,6 +67,6 @@ def test_render_writes_a_file_for_each_stream(run: Run, tmp_path: Path, snapshot
     assert run(*render, "--to", str(tmp_path / "file"), stdin=ADR.encode()).exit_code == 1
 
 
-def test_render_options_that_cannot_be_combined_are_usage_errors(run: Run, snapshot: SnapshotAssertion) -> None:
+def test_render_options_that_cannot_be_combined_are_usage_errors(run, snapshot):
     for options in ("--format toml", "--format nats", "--format nack -o tsv", "--to x", "--force lossy"):
         assert run("topology", "render", "-f", "-", *options.split(), stdin=ADR.encode()) == snapshot

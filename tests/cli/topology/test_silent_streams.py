@@ -86,7 +86,7 @@ def without_home(file: Path, *, known: bool) -> Iterator[Away]:
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Away]]:
+def clusters(tmp_path_factory):
     """Start a cluster that knows that its server is offline, and one that does not: both wait for elections."""
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
         starts = [without_home(tmp_path_factory.mktemp("silent") / "topology.yaml", known=known) for known in CLUSTERS]
@@ -95,12 +95,12 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Aw
 
 
 @pytest.fixture
-def away(clusters: dict[bool, Away]) -> Away:
+def away(clusters):
     """Return the cluster that knows that its server is offline."""
     return clusters[True]
 
 
-def test_silent_streams_with_unknown_configuration_may_be_readers(clusters: dict[bool, Away], tmp_path: Path) -> None:
+def test_silent_streams_with_unknown_configuration_may_be_readers(clusters, tmp_path):
     away = clusters[False]
     with ThreadPoolExecutor(10) as pool:
         purge = pool.submit(lambda: asyncio.run(_purge(away.urls)))
@@ -163,7 +163,7 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(clusters: dict
             assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
 
 
-def test_trace_names_the_replicas_whose_servers_are_offline(away: Away) -> None:
+def test_trace_names_the_replicas_whose_servers_are_offline(away):
     found = away.rows("topology", "trace", "O", "k7")
     assert {row["name"]: (row["key"], row["state"]) for row in found["replicas"]} == {
         "MO": ("k7", "offline"),
@@ -240,7 +240,7 @@ def _until_known(url: str) -> None:
     until(lambda: {"MO", "KV_AO"} <= listed(), what="configurations of the offline streams")
 
 
-def test_audit_of_silent_replicas_exits_5(away: Away) -> None:
+def test_audit_of_silent_replicas_exits_5(away):
     for args in ((), ("O",), ("--repair", "--yes")):
         result = away("topology", "audit", *args, "-o", "json")
         assert result.exit_code == 5, (args, result)
@@ -251,13 +251,13 @@ def test_audit_of_silent_replicas_exits_5(away: Away) -> None:
         assert "AO" in result.err
 
 
-def test_audit_of_a_file_with_silent_replicas_exits_5(away: Away) -> None:
+def test_audit_of_a_file_with_silent_replicas_exits_5(away):
     result = away("topology", "audit", "-f", str(away.file))
     assert result.exit_code == 5, result
     assert "topology apply" not in result.err
 
 
-def test_bucket_delete_asks_for_the_name_of_an_origin_of_silent_replicas(away: Away) -> None:
+def test_bucket_delete_asks_for_the_name_of_an_origin_of_silent_replicas(away):
     for args in (("bucket", "delete", "O"), ("stream", "delete", "KV_O")):
         result = away(*args, "--yes")
         assert (result.exit_code, "--confirm" in result.err) == (2, True), result
@@ -269,23 +269,24 @@ def test_bucket_delete_asks_for_the_name_of_an_origin_of_silent_replicas(away: A
     assert away.rows("bucket", "delete", "ALONE", "--dry-run")["dependents"] == []
 
 
-def test_compaction_under_silent_replicas_is_refused(away: Away) -> None:
+def test_compaction_under_silent_replicas_is_refused(away):
     result = away("bucket", "compact", "O", "--older-than", "0s")
     assert (result.exit_code, "lagging-replica" in result.err) == (1, True), result
     with RawClient(away.urls.split(",")[0]) as raw:
         assert raw.api("STREAM.INFO.KV_O")["state"]["messages"] == KEYS
 
 
-def test_graph_draws_silent_replicas(away: Away) -> None:
+def test_graph_draws_silent_replicas(away):
     graph = away.rows("topology", "graph")
     nodes = {node["stream"]: (node["kind"], node["state"]) for node in graph["nodes"]}
     assert nodes == {"KV_O": ("bucket", None), "MO": ("mirror", "offline"), "KV_AO": ("aggregate", "offline")}
     assert {(edge["origin"], edge["replica"], edge["state"], edge["lag"]) for edge in graph["edges"]} == {
-        ("KV_O", "MO", "offline", None), ("KV_O", "KV_AO", "offline", None),
-    }  # fmt: skip
+        ("KV_O", "MO", "offline", None),
+        ("KV_O", "KV_AO", "offline", None),
+    }
 
 
-def test_status_reports_silent_replicas_as_offline(away: Away) -> None:
+def test_status_reports_silent_replicas_as_offline(away):
     for args in ((), ("O",)):
         rows = away.rows("topology", "status", *args)
         assert {(row["stream"], row["state"], row["revision"]) for row in rows} == SILENT
@@ -294,7 +295,7 @@ def test_status_reports_silent_replicas_as_offline(away: Away) -> None:
         assert all(f"`{away.home}`" in row["evidence"] for row in rows)
 
 
-def test_listings_show_no_counts_for_silent_streams(away: Away) -> None:
+def test_listings_show_no_counts_for_silent_streams(away):
     rows = {row["stream"]: row for row in away.rows("bucket", "ls")}
     assert rows["KV_O"]["kind"] == "bucket"
     for stream in ("MO", "KV_AO"):
@@ -311,7 +312,7 @@ def test_listings_show_no_counts_for_silent_streams(away: Away) -> None:
 
 
 @pytest.mark.parametrize("command", ["mirror show MO", "bucket show AO", "aggregate show AO", "stream show MO"])
-def test_show_of_a_silent_replica_has_what_others_know(away: Away, command: str) -> None:
+def test_show_of_a_silent_replica_has_what_others_know(away, command):
     row = away.rows(*command.split())
     assert (row["state"], row["replicas"], row["config"]["name"]) == ("offline", 1, row.get("stream", row["name"]))
     assert {row.get(name) for name in ("values", "bytes", "messages", "last_revision", "last_sequence")} == {None}
@@ -319,15 +320,16 @@ def test_show_of_a_silent_replica_has_what_others_know(away: Away, command: str)
     assert "offline" in away(*command.split()).err
 
 
-def test_show_of_an_origin_names_its_offline_replicas(away: Away) -> None:
+def test_show_of_an_origin_names_its_offline_replicas(away):
     found = {item["stream"]: item for item in away.rows("bucket", "show", "O")["dependents"]}
     assert {(item["state"], item["lag"], item["last_revision"]) for item in found.values()} == {("offline", None, None)}
     assert set(found) == {"MO", "KV_AO"}
 
 
-def test_doctor_reports_each_silent_stream_once(away: Away) -> None:
+def test_doctor_reports_each_silent_stream_once(away):
     found = [item for item in away.rows("doctor") if item["subject"] in ("MO", "AO")]
     assert {(item["severity"], item["check"], item["subject"]) for item in found} == {
-        ("error", "offline", "MO"), ("error", "offline", "AO"),
-    }  # fmt: skip
+        ("error", "offline", "MO"),
+        ("error", "offline", "AO"),
+    }
     assert all(f"`{away.home}`" in item["evidence"] for item in found)

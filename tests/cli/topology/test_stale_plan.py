@@ -1,14 +1,10 @@
 """Saved plans after the servers changed: new hazards are refused, new readers confirmed, stale plans rejected."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from kvctl.server import Server
-from tests.cli.conftest import Run
 from tests.cli.dialogue import Dialogue
-from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.guarantee("topology-6")
 
@@ -16,9 +12,7 @@ HAZARD, USAGE, STALE = 1, 2, 4
 
 
 @pytest.fixture
-def saved(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
-) -> Callable[[str, str], tuple[str, tuple[str, ...]]]:
+def saved(run, raw, server, unique, tmp_path):
     """Save the plan between two files, `NAME` for the bucket; return its name and the command that applies it."""
     bucket, title = unique(), unique("t")
     file, plan = tmp_path / "topology.yaml", tmp_path / "topology.plan"
@@ -39,9 +33,7 @@ PRUNED = ("buckets: {NAME: {}}", "buckets: {}")
 
 
 @pytest.mark.parametrize("change", [RECREATED, PRUNED], ids=["recreated", "pruned"])
-def test_mirror_created_since_the_plan_is_reported_as_a_hazard(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], saved: Saved, change: tuple[str, str]
-) -> None:
+def test_mirror_created_since_the_plan_is_reported_as_a_hazard(run, raw, server, unique, saved, change):
     bucket, apply = saved(*change)
     raw.put(bucket, "k", b"v")
     assert run("mirror", "create", unique("LATE"), "--origin", bucket, "-s", server.url).exit_code == 0
@@ -52,9 +44,7 @@ def test_mirror_created_since_the_plan_is_reported_as_a_hazard(
     assert (info["config"]["storage"], info["state"]["messages"]) == ("file", 1)
 
 
-def test_aggregate_created_since_the_plan_requires_the_name_of_its_deleted_origin(
-    run: Run, raw: RawClient, server: Server, unique: Callable[..., str], saved: Saved
-) -> None:
+def test_aggregate_created_since_the_plan_requires_the_name_of_its_deleted_origin(run, raw, server, unique, saved):
     bucket, apply = saved(*PRUNED)
     assert run("aggregate", "create", unique("LATE"), "--origin", bucket, "-s", server.url).exit_code == 0
     result = run(*apply, "--yes")
@@ -63,9 +53,7 @@ def test_aggregate_created_since_the_plan_requires_the_name_of_its_deleted_origi
     assert "error" not in raw.api(f"STREAM.INFO.KV_{bucket}")
 
 
-def test_prompt_counts_the_entries_that_the_bucket_holds_now(
-    run: Run, raw: RawClient, server: Server, saved: Saved
-) -> None:
+def test_prompt_counts_the_entries_that_the_bucket_holds_now(run, raw, server, saved):
     bucket, apply = saved(*RECREATED)
     for number in range(50):
         raw.put(bucket, f"k{number}", b"v")
@@ -75,7 +63,7 @@ def test_prompt_counts_the_entries_that_the_bucket_holds_now(
     assert "is empty" not in result.err
 
 
-def test_bucket_filled_during_the_prompt_makes_the_plan_stale(raw: RawClient, server: Server, saved: Saved) -> None:
+def test_bucket_filled_during_the_prompt_makes_the_plan_stale(raw, server, saved):
     bucket, apply = saved(*RECREATED)
     with Dialogue(*apply) as dialogue:
         dialogue.hear("[y/N]")

@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from kvctl.server import Server
-from tests.cli.conftest import Run, open_terminal
+from tests.cli.conftest import open_terminal
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
@@ -29,9 +27,7 @@ def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
     return origin, mirror
 
 
-def test_status_shows_replicas_in_a_table_and_as_records(
-    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_status_shows_replicas_in_a_table_and_as_records(run, server, raw, unique):
     origin, mirror = pair(raw, unique)
     shown = run("topology", "status", mirror, "-s", server.url, tty=True)
     heading, line = shown.out.splitlines()
@@ -49,9 +45,7 @@ def test_status_shows_replicas_in_a_table_and_as_records(
     assert run("topology", "status", unique("NONE"), "-s", server.url).exit_code == 3
 
 
-def test_status_prints_evidence_below_its_row(
-    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_status_prints_evidence_below_its_row(run, server, raw, unique):
     name = unique("A")
     Replicas(raw).aggregate(name, source("NOBODY", name, "a.>", "b.>"))
     heading, row, evidence = run("topology", "status", name, "-s", server.url, tty=True).out.splitlines()
@@ -60,14 +54,12 @@ def test_status_prints_evidence_below_its_row(
     assert evidence == "  `NOBODY` does not exist"
 
 
-def test_status_interval_needs_watch(run: Run, server: Server) -> None:
+def test_status_interval_needs_watch(run, server):
     assert run("topology", "status", "--interval", "5s", "-s", server.url).exit_code == 2
     assert run("topology", "status", "--watch", "--interval", "1ms", "-s", server.url).exit_code == 2
 
 
-def test_status_watch_in_a_pipe_prints_changed_rows(
-    start: Callable[..., "subprocess.Popen[bytes]"], server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_status_watch_in_a_pipe_prints_changed_rows(start, server, raw, unique):
     _, mirror = pair(raw, unique)
     process = start("topology", "status", mirror, "--watch", "--interval", "200ms", "-o", "json", "-s", server.url)
     assert process.stdout is not None
@@ -80,9 +72,7 @@ def test_status_watch_in_a_pipe_prints_changed_rows(
     assert process.stderr.read() == b""
 
 
-def test_status_watch_waits_for_a_lost_server(
-    start: Callable[..., "subprocess.Popen[bytes]"], own_server: Server, unique: Callable[..., str]
-) -> None:
+def test_status_watch_waits_for_a_lost_server(start, own_server, unique):
     def state(process: "subprocess.Popen[bytes]") -> str:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -108,9 +98,7 @@ def test_status_watch_waits_for_a_lost_server(
     assert process.wait(60) == 130
 
 
-def test_status_watch_on_a_terminal_leaves_the_last_table(
-    server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_status_watch_on_a_terminal_leaves_the_last_table(server, raw, unique):
     _, mirror = pair(raw, unique)
     master, slave = open_terminal()
     line = [sys.executable, "-m", "kvctl", "topology", "status", mirror, "--watch", "--interval", "200ms"]
@@ -138,9 +126,7 @@ def test_status_watch_on_a_terminal_leaves_the_last_table(
     assert b"Traceback" not in output
 
 
-def test_status_as_metrics(
-    run: Run, server: Server, raw: RawClient, unique: Callable[..., str], tmp_path: Path
-) -> None:
+def test_status_as_metrics(run, server, raw, unique, tmp_path):
     origin, mirror = pair(raw, unique)
     shown = run("topology", "status", origin, "--format", "prometheus", "-s", server.url)
     samples = parsed(shown.out)

@@ -1,14 +1,7 @@
 """`kvctl topology trace` as a process: from files and live, for people and programs."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
-from syrupy.assertion import SnapshotAssertion
-
-from kvctl.server import Server
-from tests.cli.conftest import Run
-from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
 
@@ -23,9 +16,7 @@ aggregates:
 """
 
 
-def test_trace_of_a_file_shows_where_a_key_goes_and_came_from(
-    run: Run, tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
+def test_trace_of_a_file_shows_where_a_key_goes_and_came_from(run, tmp_path, snapshot):
     file = tmp_path / "topology.yaml"
     file.write_bytes(FILE)
     for name, args in {"forth": ("ORDERS", "NEW.7"), "back": ("ALL", "s.lon"), "end": ("ALL_COPY", "o.n.7")}.items():
@@ -36,9 +27,7 @@ def test_trace_of_a_file_shows_where_a_key_goes_and_came_from(
     assert named == ["ORDERS", "NEW", "ALL", "ALL_COPY", "OLD", "ORDERS_NYC"]
 
 
-def test_trace_exits_3_for_what_does_not_exist_and_2_for_bad_names(
-    run: Run, server: Server, raw: RawClient, tmp_path: Path, unique: Callable[..., str]
-) -> None:
+def test_trace_exits_3_for_what_does_not_exist_and_2_for_bad_names(run, server, raw, tmp_path, unique):
     bucket, at = unique("O"), ("-s", server.url)
     raw.create_bucket(bucket)
     assert run("topology", "trace", "NONE", "k", "-f", "-", stdin=FILE).exit_code == 3
@@ -51,9 +40,7 @@ def test_trace_exits_3_for_what_does_not_exist_and_2_for_bad_names(
     assert run("topology", "trace", bucket, "k", "-f", str(tmp_path / "none")).exit_code == 2
 
 
-def test_trace_of_live_streams_shows_revisions_and_states(
-    run: Run, server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_trace_of_live_streams_shows_revisions_and_states(run, server, raw, unique):
     origin, mirror, aggregate, replicas = unique("O"), unique("M"), unique("A"), Replicas(raw)
     raw.create_bucket(origin)
     raw.put(origin, "other", b"v")

@@ -36,7 +36,7 @@ def a(name: str, **more: Any) -> Config:
         ({"sources": [a("A")]}, {"sources": [a("A"), a("B")]}, {}, {"sources": [a("B")]}),
     ],
 )  # fmt: skip
-def test_change_is_made_to_what_is_there_now(before: Config, after: Config, live: Config, merged: Config) -> None:
+def test_change_is_made_to_what_is_there_now(before, after, live, merged):
     assert merge(before, after, live) == merged
 
 
@@ -49,6 +49,6 @@ def test_change_is_made_to_what_is_there_now(before: Config, after: Config, live
         ({"metadata": {"a": "1"}}, {"metadata": {"a": "2"}}, {}, "metadata.a"),
     ],
 )
-def test_field_that_both_changed_is_a_conflict(before: Config, after: Config, live: Config, field: str) -> None:
+def test_field_that_both_changed_is_a_conflict(before, after, live, field):
     with pytest.raises(ConflictError, match=f"`{field}` was changed in the meantime"):
         merge(before, after, live)

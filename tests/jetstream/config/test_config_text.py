@@ -6,15 +6,7 @@ import pytest
 
 from kvctl.documents.parser import parse
 from kvctl.errors import UsageError
-from kvctl.jetstream.config.config_text import (
-    CONSUMER,
-    STREAM,
-    assign,
-    changes,
-    copied,
-    missing,
-    read,
-)
+from kvctl.jetstream.config.config_text import CONSUMER, STREAM, assign, changes, copied, missing, read
 
 
 @pytest.mark.parametrize(
@@ -38,14 +30,14 @@ from kvctl.jetstream.config.config_text import (
         (["subjects=a,b", "subjects.0=null"], {"subjects": ["b"]}),
     ],
 )  # fmt: skip
-def test_a_path_sets_a_value_of_its_kind(texts: list[str], expected: dict[str, Any]) -> None:
+def test_a_path_sets_a_value_of_its_kind(texts, expected):
     config: dict[str, Any] = {}
     for text in texts:
         assign(config, text, STREAM)
     assert config == expected
 
 
-def test_consumers_have_their_own_fields() -> None:
+def test_consumers_have_their_own_fields():
     config: dict[str, Any] = {}
     for text in ("backoff=1s,5s", "opt_start_time=2026-01-31T12:00:00Z", "ack_wait=30s"):
         assign(config, text, CONSUMER)
@@ -74,20 +66,20 @@ def test_consumers_have_their_own_fields() -> None:
         ("metadata._nats.level=9", "reserved for the server", None),
     ],
 )
-def test_invalid_assignment_is_refused_with_a_hint(text: str, problem: str, hint: str | None) -> None:
+def test_invalid_assignment_is_refused_with_a_hint(text, problem, hint):
     with pytest.raises(UsageError, match=problem) as caught:
         assign({}, text, STREAM)
     assert hint is None or hint in (caught.value.hint or "")
 
 
-def test_a_file_says_durations_in_words_or_nanoseconds() -> None:
+def test_a_file_says_durations_in_words_or_nanoseconds():
     document = parse(b"max_age: 1h\nduplicate_window: 1000\nmax_bytes: 1KiB\nsubjects: [a.>]\n", "s.yaml")
     assert read(document.data, STREAM, document.where) == {
         "max_age": 3600 * 10**9, "duplicate_window": 1000, "max_bytes": 1024, "subjects": ["a.>"],
     }  # fmt: skip
 
 
-def test_output_of_show_can_be_read_back() -> None:
+def test_output_of_show_can_be_read_back():
     shown = {"name": "S", "state": {}, "config": {"name": "S", "metadata": {"_nats.level": "1", "mine": "x"}}}
     assert read(shown, STREAM, lambda *_: "f") == {"name": "S", "metadata": {"mine": "x"}}
 
@@ -105,13 +97,13 @@ def test_output_of_show_can_be_read_back() -> None:
         (b"- a\n", "not an object"),
     ],
 )
-def test_a_file_that_is_wrong_is_named_by_line(text: bytes, problem: str) -> None:
+def test_a_file_that_is_wrong_is_named_by_line(text, problem):
     document = parse(text, "s.yaml")
     with pytest.raises(UsageError, match=problem):
         read(document.data, STREAM, document.where)
 
 
-def test_differences_leave_out_what_says_nothing() -> None:
+def test_differences_leave_out_what_says_nothing():
     found = {"name": "S", "max_age": 0, "max_msgs": -1, "storage": "file", "metadata": {"_nats.level": "1"}}
     assert changes(found, {"name": "S", "num_replicas": 1}, STREAM) == []
     differing = changes(found, {"name": "S", "max_age": 60 * 10**9, "placement": {"cluster": "lon"}}, STREAM)
@@ -125,7 +117,7 @@ def test_differences_leave_out_what_says_nothing() -> None:
     assert missing({"name": "S"}, {"name": "S", "max_msgs": 9}, STREAM) == []
 
 
-def test_a_copy_leaves_the_servers_metadata() -> None:
+def test_a_copy_leaves_the_servers_metadata():
     before = {"metadata": {"_nats.level": "1", "mine": "x"}, "subjects": ["a"]}
     copy = copied(before)
     copy["subjects"].append("b")

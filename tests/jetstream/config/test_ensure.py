@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 
-from kvctl import Client
 from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, RequestTimeout, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.config import ensure
-from kvctl.jetstream.config.ensure import Target
 
 Send = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture
-def name(unique: Callable[..., str]) -> str:
+def name(unique):
     return unique("CHANGING")
 
 
 @pytest.fixture
-def target(client: Client, name: str) -> Target:
+def target(client, name):
     return ensure.stream(client.api, name)
 
 
@@ -45,7 +43,7 @@ def dropping(send: Send, field: str) -> Send:
     return old
 
 
-async def test_creating_an_equal_stream_again_succeeds(target: Target, name: str) -> None:
+async def test_creating_an_equal_stream_again_succeeds(target, name):
     config = {"name": name, "max_age": 10**9}
     assert (await ensure.create(target, config))[1]
     assert not (await ensure.create(target, config))[1]
@@ -53,7 +51,7 @@ async def test_creating_an_equal_stream_again_succeeds(target: Target, name: str
         await ensure.create(target, config | {"max_age": 2 * 10**9})
 
 
-async def test_change_with_a_lost_answer_is_found(target: Target, name: str) -> None:
+async def test_change_with_a_lost_answer_is_found(target, name):
     lossy = replace(target, create=unanswered(target.create), update=unanswered(target.update))
     assert (await ensure.create(lossy, {"name": name}))[1]
     before = (await target.read())["config"]
@@ -69,7 +67,7 @@ async def test_change_with_a_lost_answer_is_found(target: Target, name: str) -> 
         await target.read()
 
 
-async def test_lost_creation_never_deletes_the_stream_of_another_client(target: Target, name: str) -> None:
+async def test_lost_creation_never_deletes_the_stream_of_another_client(target, name):
     async def taken(config: dict[str, Any]) -> dict[str, Any]:
         await target.create(config | {"max_age": 2 * 10**9})
         raise RequestTimeout("No answer")
@@ -79,15 +77,13 @@ async def test_lost_creation_never_deletes_the_stream_of_another_client(target: 
     assert (await target.read())["config"]["max_age"] == 2 * 10**9
 
 
-async def test_change_that_may_still_arrive_is_unknown(
-    client: Client, target: Target, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_that_may_still_arrive_is_unknown(client, target, name, monkeypatch):
     monkeypatch.setattr(client.connection, "timeout", 0.3)
     with pytest.raises(OutcomeUnknown, match="Could not find out if"):
         await ensure.create(replace(target, create=unanswered(None)), {"name": name})
 
 
-async def test_stream_with_dropped_fields_is_removed(client: Client, target: Target, name: str) -> None:
+async def test_stream_with_dropped_fields_is_removed(client, target, name):
     config = {"name": name, "description": "x", "allow_direct": True}
     with pytest.raises(KvctlError, match="dropped or changed `allow_direct`"):
         await ensure.create(replace(target, create=dropping(target.create, "allow_direct")), config)
@@ -101,7 +97,7 @@ async def test_stream_with_dropped_fields_is_removed(client: Client, target: Tar
     assert (await target.read())["config"] == before
 
 
-async def test_consumers_are_targets_too(client: Client, target: Target, name: str) -> None:
+async def test_consumers_are_targets_too(client, target, name):
     await ensure.create(target, {"name": name})
     consumer = ensure.consumer(client.api, name, "c")
     config = {"name": "c", "durable_name": "c", "ack_policy": "explicit"}

@@ -44,27 +44,25 @@ async def creation(monkeypatch: pytest.MonkeyPatch, client: Client, server: Serv
     return (await client.jetstream.create_stream("S")).name
 
 
-async def test_stream_with_older_messages_is_created_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_with_older_messages_is_created_again(client, monkeypatch):
     server = Server(created(3), created(3), created())
     assert await creation(monkeypatch, client, server) == "S"
     assert server.deleted == ["S", "S"]
 
 
-async def test_stream_that_stays_with_older_messages_is_deleted(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stream_that_stays_with_older_messages_is_deleted(client, monkeypatch):
     server = Server(created(3))
     with pytest.raises(KvctlError, match="of a deleted stream"):
         await creation(monkeypatch, client, server)
     assert server.deleted == ["S", "S", "S"]
 
 
-async def test_mirror_may_hold_older_messages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mirror_may_hold_older_messages(client, monkeypatch):
     server = Server(created(3, mirror={"name": "O"}))
     await creation(monkeypatch, client, server)
     assert not server.deleted
 
 
-async def test_creation_without_files_is_tried_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_creation_without_files_is_tried_again(client, monkeypatch):
     failure = ServerError("store failed", code=500, err_code=leftover_messages.NO_STORE)
     await creation(monkeypatch, client, Server(failure, created()))

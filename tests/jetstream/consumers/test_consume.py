@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -20,9 +20,8 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.consume import REFUSALS, Consumption
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.pull_options import Event, Pull
-from kvctl.labs import Lab
-from kvctl.server import Server, run_server
-from tests.jetstream.conftest import MakeStream, publish
+from kvctl.server import run_server
+from tests.jetstream.conftest import publish
 from tests.support.differences import differences
 from tests.support.patience import quickest
 from tests.support.raw import RawClient
@@ -60,18 +59,18 @@ async def take(consumption: Consumption, count: int, *, seconds: float = AT_ONCE
 
 class TestBuffer:
     @pytest.mark.guarantee("consumers-1")
-    async def test_every_message_comes_once_in_order(self, make_stream: MakeStream) -> None:
+    async def test_every_message_comes_once_in_order(self, make_stream):
         consumer = await (await make_stream(1200)).create_consumer("c")
         async with consumer.consume() as messages:
             assert differences(await take(messages, 1200), range(1, 1201)) == []
 
     @pytest.mark.parametrize("options", [{"max_messages": 1}, {"max_messages": 7}, {"max_bytes": 300}])
-    async def test_no_buffer_is_too_small(self, make_stream: MakeStream, options: dict[str, int]) -> None:
+    async def test_no_buffer_is_too_small(self, make_stream, options):
         consumer = await (await make_stream(50)).create_consumer("c")
         async with consumer.consume(**options) as messages:
             assert await take(messages, 50) == list(range(1, 51))
 
-    async def test_consume_refills_the_buffer_at_the_threshold(self, client: Client, make_stream: MakeStream) -> None:
+    async def test_consume_refills_the_buffer_at_the_threshold(self, client, make_stream):
         consumer = await (await make_stream(100)).create_consumer("c")
         async with (
             listening(client, consumer) as pulls,
@@ -83,7 +82,7 @@ class TestBuffer:
         assert {(pull["expires"], pull["idle_heartbeat"]) for pull in pulls} == {(30 * 10**9, 15 * 10**9)}
         assert len({pull["reply"] for pull in pulls}) == 1  # one subscription
 
-    async def test_bytes_are_counted_as_the_server_counts_them(self, client: Client, make_stream: MakeStream) -> None:
+    async def test_bytes_are_counted_as_the_server_counts_them(self, client, make_stream):
         stream = await make_stream()
         for number in range(20):
             await client.connection.request(f"{stream.name}.{number:02}", b"x" * 900, b"NATS/1.0\r\nA: b\r\n\r\n")
@@ -97,7 +96,7 @@ class TestBuffer:
         assert all(5_000 <= pull["max_bytes"] <= 10_000 for pull in pulls), pulls
 
     @pytest.mark.guarantee("consumers-6")
-    async def test_a_slow_reader_holds_no_more_than_its_buffer(self, make_stream: MakeStream) -> None:
+    async def test_a_slow_reader_holds_no_more_than_its_buffer(self, make_stream):
         consumer = await (await make_stream(100)).create_consumer("c")
         async with consumer.consume(max_messages=10) as messages:
             async for message in messages:
@@ -107,7 +106,7 @@ class TestBuffer:
                 if message.sequence == 10:
                     break
 
-    async def test_a_buffer_of_one_fetches_nothing_ahead(self, make_stream: MakeStream) -> None:
+    async def test_a_buffer_of_one_fetches_nothing_ahead(self, make_stream):
         consumer = await (await make_stream(3)).create_consumer("c")
         async with consumer.consume(max_messages=1) as messages:
             async for message in messages:
@@ -116,12 +115,12 @@ class TestBuffer:
                 if message.sequence == 3:
                     break
 
-    async def test_count_ends_it_and_no_more_is_delivered(self, make_stream: MakeStream) -> None:
+    async def test_count_ends_it_and_no_more_is_delivered(self, make_stream):
         consumer = await (await make_stream(100)).create_consumer("c")
         assert [message.sequence async for message in consumer.consume(count=30)] == list(range(1, 31))
         assert (await consumer.info())["num_pending"] == 70
 
-    async def test_batches_hold_what_is_there(self, make_stream: MakeStream) -> None:
+    async def test_batches_hold_what_is_there(self, make_stream):
         consumer = await (await make_stream(300)).create_consumer("c")
         found = []
         async with asyncio.timeout(AT_ONCE), consumer.consume(max_messages=100, count=300) as messages:
@@ -133,7 +132,7 @@ class TestBuffer:
 
 
 class TestEnds:
-    async def test_stop_ends_it_at_once(self, make_stream: MakeStream) -> None:
+    async def test_stop_ends_it_at_once(self, make_stream):
         consumer = await (await make_stream(10)).create_consumer("c")
         found = []
         async with asyncio.timeout(AT_ONCE), consumer.consume() as messages:
@@ -143,7 +142,7 @@ class TestEnds:
                     messages.stop()
         assert found == [1, 2, 3]
 
-    async def test_drain_ends_it_after_what_was_delivered(self, client: Client, make_stream: MakeStream) -> None:
+    async def test_drain_ends_it_after_what_was_delivered(self, client, make_stream):
         stream = await make_stream(10)
         consumer = await stream.create_consumer("c")
         found = []
@@ -159,14 +158,14 @@ class TestEnds:
             await asyncio.sleep(0.01)
         assert info["num_pending"] == 5
 
-    async def test_drain_ends_one_that_waits(self, make_stream: MakeStream) -> None:
+    async def test_drain_ends_one_that_waits(self, make_stream):
         consumer = await (await make_stream()).create_consumer("c")
         async with asyncio.timeout(AT_ONCE), consumer.consume() as messages:
             asyncio.get_running_loop().call_later(0.1, lambda: asyncio.ensure_future(messages.drain()))
             assert [message async for message in messages] == []
 
     @pytest.mark.guarantee("consumers-4", by="fault")
-    async def test_a_consumer_deleted_under_it_is_an_error_after_what_came(self, make_stream: MakeStream) -> None:
+    async def test_a_consumer_deleted_under_it_is_an_error_after_what_came(self, make_stream):
         consumer = await (await make_stream(3)).create_consumer("c")
         events: list[Event] = []
         found = []
@@ -182,7 +181,7 @@ class TestEnds:
         assert found == [1, 2, 3]
         assert [(event.severity, event.code) for event in events] == [("error", 409)]
 
-    async def test_a_stream_deleted_under_it_is_an_error(self, make_stream: MakeStream) -> None:
+    async def test_a_stream_deleted_under_it_is_an_error(self, make_stream):
         stream = await make_stream(1)
         consumer = await stream.create_consumer("c")
 
@@ -193,21 +192,19 @@ class TestEnds:
         with pytest.raises(ConsumerNotFound):
             await asyncio.wait_for(consume(), AT_ONCE)
 
-    async def test_a_push_consumer_cannot_be_consumed(self, make_stream: MakeStream) -> None:
+    async def test_a_push_consumer_cannot_be_consumed(self, make_stream):
         consumer = await (await make_stream(1)).create_consumer("c", deliver_subject="pushed.there")
         with pytest.raises(ServerError, match="is a push consumer"):
             await take(consumer.consume(), 1)
 
-    async def test_one_that_is_not_there_is_not_found(self, make_stream: MakeStream) -> None:
+    async def test_one_that_is_not_there_is_not_found(self, make_stream):
         stream = await make_stream()
         with pytest.raises(ConsumerNotFound):
             await take(stream.consumer("none").consume(), 1)
 
 
 class TestStatuses:
-    async def test_a_pull_whose_time_is_up_is_followed_by_another(
-        self, client: Client, make_stream: MakeStream
-    ) -> None:
+    async def test_a_pull_whose_time_is_up_is_followed_by_another(self, client, make_stream):
         stream = await make_stream()
         consumer = await stream.create_consumer("c")
         events: list[Event] = []
@@ -231,9 +228,7 @@ class TestStatuses:
             ({"max_bytes": 300}, {"max_bytes": 2000}),
         ],
     )
-    async def test_a_limit_of_the_consumer_is_a_warning_and_kept_from_then_on(
-        self, make_stream: MakeStream, limit: dict[str, Any], options: dict[str, Any]
-    ) -> None:
+    async def test_a_limit_of_the_consumer_is_a_warning_and_kept_from_then_on(self, make_stream, limit, options):
         consumer = await (await make_stream(30)).create_consumer("c", **limit)
         events: list[Event] = []
         async with consumer.consume(**options, on_event=events.append) as messages:
@@ -243,8 +238,8 @@ class TestStatuses:
 
     @pytest.mark.guarantee("consumers-4", by="fault")
     async def test_refused_pulls_are_sent_ever_more_rarely_until_the_server_takes_them(
-        self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, client, make_stream, monkeypatch
+    ):
         """400 is an error that does not end consuming (ADR-37)."""
         monkeypatch.setattr("kvctl.jetstream.consumers.consume.REFUSALS", 4)
         monkeypatch.setattr("kvctl.jetstream.consumers.consume.LONGEST_PAUSE", 0.4)
@@ -263,8 +258,8 @@ class TestStatuses:
         assert len(events) in {3, 4}  # the first, and each fourth
 
     async def test_message_larger_than_the_buffer_is_reported_and_ends_consuming(
-        self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, client, make_stream, monkeypatch
+    ):
         monkeypatch.setattr("kvctl.jetstream.consumers.consume.REFUSALS", 3)
         consumer = await (await make_stream(1, size=5000)).create_consumer("c")
         events: list[Event] = []
@@ -274,9 +269,7 @@ class TestStatuses:
         assert len(pulls) == 3
         assert ["larger than `max_bytes`" in event.text for event in events] == [True]
 
-    async def test_a_message_larger_than_a_refill_waits_for_an_empty_buffer(
-        self, client: Client, make_stream: MakeStream
-    ) -> None:
+    async def test_a_message_larger_than_a_refill_waits_for_an_empty_buffer(self, client, make_stream):
         """Or pulls that are too small for it would follow each other as fast as they can."""
         stream = await make_stream(10, size=600)
         await publish(client, stream.name, 1, size=9000)
@@ -292,7 +285,7 @@ class TestStatuses:
         assert len(pulls) < 8
 
     @pytest.mark.guarantee("consumers-1", by="fault")
-    async def test_a_new_leader_is_pulled_from(self, cluster: Lab, unique: Callable[..., str]) -> None:
+    async def test_a_new_leader_is_pulled_from(self, cluster, unique):
         name = unique("LEADERS")
         events: list[Event] = []
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
@@ -310,7 +303,7 @@ class TestStatuses:
                 await publish(client, name, 1)
                 assert await waiting == [1]
 
-    async def test_a_client_that_another_one_displaced_pulls_without_its_pin(self, make_stream: MakeStream) -> None:
+    async def test_a_client_that_another_one_displaced_pulls_without_its_pin(self, make_stream):
         stream = await make_stream(2)
         consumer = await stream.create_consumer(
             "c", priority_groups=["g"], priority_policy="pinned_client", priority_timeout=60 * SECOND
@@ -326,9 +319,7 @@ class TestStatuses:
             assert await waiting == [2]
         assert events == []  # 423 is not for users (ADR-37)
 
-    async def test_consume_continues_once_somebody_answers(
-        self, client: Client, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_consume_continues_once_somebody_answers(self, client, make_stream, monkeypatch):
         """503, while the consumer's info cannot be had: its servers may be about to come back."""
         stream = await make_stream(1)
 
@@ -345,9 +336,7 @@ class TestStatuses:
         assert [(event.severity, event.code) for event in events] == [("warning", 503)]
 
     @pytest.mark.guarantee("consumers-4", by="fault")
-    async def test_consume_waits_while_nobody_answers(
-        self, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_consume_waits_while_nobody_answers(self, make_stream, monkeypatch):
         """A worker outlives the reboot of the only server that holds its consumer."""
         monkeypatch.setattr("kvctl.jetstream.consumers.consume.LONGEST_PAUSE", 0.1)
 
@@ -366,7 +355,7 @@ class TestStatuses:
 
 class TestDisturbances:
     @pytest.mark.guarantee("consumers-1", by="kill")
-    async def test_a_restart_loses_nothing(self, own_server: Server) -> None:
+    async def test_a_restart_loses_nothing(self, own_server):
         events: list[Event] = []
         restarts = {30, 60}
         async with kvctl.connect(own_server.url) as client:
@@ -389,7 +378,7 @@ class TestDisturbances:
         assert any("connection to the server was lost" in event.text for event in events)
 
     @pytest.mark.guarantee("consumers-2", by="kill")
-    async def test_after_a_restart_messages_flow_within_two_seconds(self, own_server: Server) -> None:
+    async def test_after_a_restart_messages_flow_within_two_seconds(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             consumer = await stream.create_consumer("c")
@@ -409,7 +398,7 @@ class TestDisturbances:
 
                 assert await quickest(restarted, 2) < 2
 
-    async def test_heartbeats_are_not_missed_while_the_connection_is_away(self, own_server: Server) -> None:
+    async def test_heartbeats_are_not_missed_while_the_connection_is_away(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             events: list[Event] = []
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
@@ -426,9 +415,7 @@ class TestDisturbances:
                 assert await waiting == [1]
             assert not [event for event in events if "two heartbeats" in event.text]
 
-    async def test_missed_heartbeats_are_a_warning_and_a_new_pull(
-        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_missed_heartbeats_are_a_warning_and_a_new_pull(self, own_server, monkeypatch):
         monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 60)  # nothing else shall notice
         events: list[Event] = []
         async with kvctl.connect(own_server.url) as client:
@@ -446,7 +433,7 @@ class TestDisturbances:
         assert ("warning", True) == (events[0].severity, "two heartbeats" in events[0].text)
 
     @pytest.mark.guarantee("consumers-1", by="fault")
-    async def test_a_stopped_server_is_waited_for(self, own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_stopped_server_is_waited_for(self, own_server, monkeypatch):
         monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 0.5)
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
@@ -463,7 +450,7 @@ class TestDisturbances:
                 assert await waiting == [1]
 
     @pytest.mark.guarantee("consumers-4", by="kill")
-    async def test_consumer_lost_in_a_restart_is_an_error(self, own_server: Server) -> None:
+    async def test_consumer_lost_in_a_restart_is_an_error(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"], storage="memory")
             consumer = await stream.create_consumer("c")
@@ -477,7 +464,7 @@ class TestDisturbances:
                     await waiting
 
     @pytest.mark.guarantee("consumers-4", by="fault")
-    async def test_consume_without_permission_for_info_continues_after_a_reconnect(self) -> None:
+    async def test_consume_without_permission_for_info_continues_after_a_reconnect(self):
         config = """
             listen: 127.0.0.1:@client@
             server_name: @name@
@@ -501,7 +488,7 @@ class TestDisturbances:
                 assert await waiting == [1]
 
 
-async def test_a_consumer_in_another_domain(leaf: Lab, unique: Callable[..., str]) -> None:
+async def test_a_consumer_in_another_domain(leaf, unique):
     name = unique("FAR")
     async with kvctl.connect(leaf.contexts["hub"]) as hub:
         stream = await hub.jetstream.create_stream(name, subjects=[f"{name}.>"])
@@ -514,7 +501,7 @@ async def test_a_consumer_in_another_domain(leaf: Lab, unique: Callable[..., str
                 await asyncio.sleep(0.01)
 
 
-async def test_consume_with_the_library_s_parser(server: Server, make_stream: MakeStream) -> None:
+async def test_consume_with_the_library_s_parser(server, make_stream):
     """As with a client library whose internals are not as expected."""
     stream = await make_stream(20)
     await stream.create_consumer("c")
@@ -533,7 +520,7 @@ async def test_consume_with_the_library_s_parser(server: Server, make_stream: Ma
         await connection.close()
 
 
-async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery() -> None:
+async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery():
     config = """
         listen: 127.0.0.1:@client@
         server_name: @name@
@@ -553,7 +540,7 @@ async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery() 
                 await take(client.jetstream.stream("S").consumer("c").consume(), 2)
 
 
-def test_a_pull_says_only_what_it_wants() -> None:
+def test_a_pull_says_only_what_it_wants():
     assert json.loads(Pull(batch=3).body()) == {"batch": 3}
     assert json.loads(Pull(batch=1, no_wait=True, group="g", pin="p").body()) == {
         "batch": 1, "no_wait": True, "group": "g", "id": "p",

@@ -18,7 +18,7 @@ MESSAGES = 3000
 @pytest.mark.guarantee("consumers-1", "consumers-3", by="fault")
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-async def test_everything_is_delivered_while_the_consumers_leader_fails(own_cluster: Lab, fault: str) -> None:
+async def test_everything_is_delivered_while_the_consumers_leader_fails(own_cluster, fault):
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)

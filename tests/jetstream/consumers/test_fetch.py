@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import Client
 from kvctl.errors import (
     ConnectionLost,
     ConsumerNotFound,
@@ -22,8 +21,7 @@ from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.fetch import Fetch
 from kvctl.jetstream.consumers.pull import size_of
 from kvctl.jetstream.consumers.pull_options import Event, Pull
-from kvctl.server import Server, run_server
-from tests.jetstream.conftest import MakeStream
+from kvctl.server import run_server
 
 SECOND = timedelta(seconds=1)
 AT_ONCE = 25.0
@@ -31,7 +29,7 @@ AT_ONCE = 25.0
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch):
     """The server may be late with the end of a pull."""
     monkeypatch.setattr("kvctl.jetstream.consumers.fetch.MARGIN", AT_ONCE)
 
@@ -41,21 +39,21 @@ async def sequences(fetch: Fetch) -> list[int]:
         return [message.sequence async for message in fetch]
 
 
-async def test_fetch_returns_the_requested_number_in_order(make_stream: MakeStream) -> None:
+async def test_fetch_returns_the_requested_number_in_order(make_stream):
     consumer = await (await make_stream(10)).create_consumer("c")
     assert await sequences(consumer.fetch(4)) == [1, 2, 3, 4]
     assert await sequences(consumer.fetch(6)) == [5, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.usefixtures("patient")
-async def test_fetch_returns_available_messages_at_its_timeout(make_stream: MakeStream) -> None:
+async def test_fetch_returns_available_messages_at_its_timeout(make_stream):
     consumer = await (await make_stream(3)).create_consumer("c")
     begun = time.monotonic()
     assert await sequences(consumer.fetch(10, expires=SECOND)) == [1, 2, 3]  # 408
     assert 0.9 < time.monotonic() - begun < AT_ONCE
 
 
-async def test_fetch_without_waiting_returns_available_messages(make_stream: MakeStream) -> None:
+async def test_fetch_without_waiting_returns_available_messages(make_stream):
     consumer = await (await make_stream(3)).create_consumer("c")
     begun = time.monotonic()
     assert await sequences(consumer.fetch(10, no_wait=True)) == [1, 2, 3]
@@ -63,14 +61,14 @@ async def test_fetch_without_waiting_returns_available_messages(make_stream: Mak
     assert time.monotonic() - begun < AT_ONCE
 
 
-async def test_fetch_ends_before_the_message_that_exceeds_its_size(make_stream: MakeStream) -> None:
+async def test_fetch_ends_before_the_message_that_exceeds_its_size(make_stream):
     consumer = await (await make_stream(10, size=1000)).create_consumer("c")
     assert await sequences(consumer.fetch(max_bytes=3500)) == [1, 2, 3]  # 409 Message Size Exceeds MaxBytes
     assert await sequences(consumer.fetch(max_bytes=500)) == []
     assert await sequences(consumer.fetch(2, max_bytes=100_000)) == [4, 5]  # 409 Batch Completed
 
 
-async def test_fetch_ends_when_its_bytes_are_used_up_to_the_last(make_stream: MakeStream) -> None:
+async def test_fetch_ends_when_its_bytes_are_used_up_to_the_last(make_stream):
     """Of such a pull servers say nothing more."""
     stream = await make_stream(10, size=100)
     async with (await stream.create_consumer("c")).fetch(6) as fetch:
@@ -81,7 +79,7 @@ async def test_fetch_ends_when_its_bytes_are_used_up_to_the_last(make_stream: Ma
     assert time.monotonic() - begun < 15
 
 
-async def test_fetch_and_next_may_be_shorter_than_a_second(make_stream: MakeStream) -> None:
+async def test_fetch_and_next_may_be_shorter_than_a_second(make_stream):
     consumer = await (await make_stream(1)).create_consumer("c")
     assert await sequences(consumer.fetch(5, expires=SECOND / 5)) == [1]
     begun = time.monotonic()
@@ -89,7 +87,7 @@ async def test_fetch_and_next_may_be_shorter_than_a_second(make_stream: MakeStre
     assert time.monotonic() - begun < 10
 
 
-async def test_pinned_client_fetches_again_with_its_pin(make_stream: MakeStream) -> None:
+async def test_pinned_client_fetches_again_with_its_pin(make_stream):
     stream = await make_stream(6)
     consumer = await stream.create_consumer(
         "c", priority_groups=["g"], priority_policy="pinned_client", priority_timeout=60 * SECOND
@@ -106,13 +104,13 @@ async def test_pinned_client_fetches_again_with_its_pin(make_stream: MakeStream)
     assert events == []  # 423 is not for users (ADR-37)
 
 
-async def test_filter_and_filters_together_are_refused_as_such(make_stream: MakeStream) -> None:
+async def test_filter_and_filters_together_are_refused_as_such(make_stream):
     stream = await make_stream()
     with pytest.raises(ServerError, match="10136"):
         await stream.create_consumer("c", filter_subject=f"{stream.name}.a", filter_subjects=[f"{stream.name}.b"])
 
 
-async def test_nothing_is_sent_before_the_limits_are_checked(make_stream: MakeStream) -> None:
+async def test_nothing_is_sent_before_the_limits_are_checked(make_stream):
     consumer = await (await make_stream()).create_consumer("c")
     with pytest.raises(UsageError):
         consumer.fetch()
@@ -120,7 +118,7 @@ async def test_nothing_is_sent_before_the_limits_are_checked(make_stream: MakeSt
 
 
 @pytest.mark.usefixtures("patient")
-async def test_next_gives_one_and_asks_for_no_more(make_stream: MakeStream) -> None:
+async def test_next_gives_one_and_asks_for_no_more(make_stream):
     consumer = await (await make_stream(2)).create_consumer("c")
     message = await consumer.next()
     assert message is not None
@@ -133,7 +131,7 @@ async def test_next_gives_one_and_asks_for_no_more(make_stream: MakeStream) -> N
     assert await consumer.next(expires=SECOND) is None
 
 
-async def test_next_waits_for_later_messages(client: Client, make_stream: MakeStream) -> None:
+async def test_next_waits_for_later_messages(client, make_stream):
     stream = await make_stream()
     consumer = await stream.create_consumer("c")
     waiting = asyncio.create_task(consumer.next())
@@ -153,9 +151,7 @@ async def test_next_waits_for_later_messages(client: Client, make_stream: MakeSt
         ({"max_bytes": 100}, {"max_bytes": 101}, "Exceeded MaxRequestMaxBytes of 100"),
     ],
 )
-async def test_a_limit_of_the_consumer_is_a_warning(
-    make_stream: MakeStream, limit: dict[str, object], options: dict[str, object], text: str
-) -> None:
+async def test_a_limit_of_the_consumer_is_a_warning(make_stream, limit, options, text):
     consumer = await (await make_stream(10)).create_consumer("c", **limit)
     events: list[Event] = []
     fetch = consumer.fetch(**options, on_event=events.append)
@@ -166,7 +162,7 @@ async def test_a_limit_of_the_consumer_is_a_warning(
     assert fetch.refusal.text == text
 
 
-async def test_too_many_pulls_at_once_are_a_warning(make_stream: MakeStream) -> None:
+async def test_too_many_pulls_at_once_are_a_warning(make_stream):
     consumer = await (await make_stream()).create_consumer("c", max_waiting=1)
     events: list[Event] = []
     async with consumer.fetch(1):
@@ -176,7 +172,7 @@ async def test_too_many_pulls_at_once_are_a_warning(make_stream: MakeStream) -> 
     assert ["Exceeded MaxWaiting" in event.text for event in events] == [True]
 
 
-async def test_a_pull_that_the_server_does_not_understand_is_an_error(make_stream: MakeStream) -> None:
+async def test_a_pull_that_the_server_does_not_understand_is_an_error(make_stream):
     consumer = await (await make_stream(1)).create_consumer("c")
     events: list[Event] = []
     fetch = consumer.fetch(1, on_event=events.append)
@@ -187,7 +183,7 @@ async def test_a_pull_that_the_server_does_not_understand_is_an_error(make_strea
     assert [event.severity for event in events] == ["error"]
 
 
-async def test_a_consumer_deleted_under_it_ends_it_after_what_came(make_stream: MakeStream) -> None:
+async def test_a_consumer_deleted_under_it_ends_it_after_what_came(make_stream):
     consumer = await (await make_stream(2)).create_consumer("c")
     found = []
 
@@ -202,13 +198,13 @@ async def test_a_consumer_deleted_under_it_ends_it_after_what_came(make_stream: 
     assert found == [1, 2]
 
 
-async def test_a_push_consumer_cannot_be_pulled(make_stream: MakeStream) -> None:
+async def test_a_push_consumer_cannot_be_pulled(make_stream):
     consumer = await (await make_stream(1)).create_consumer("c", deliver_subject="pushed.there")
     with pytest.raises(ServerError, match="is a push consumer"):
         await sequences(consumer.fetch(1))
 
 
-async def test_one_that_is_not_there_is_not_found(client: Client, make_stream: MakeStream) -> None:
+async def test_one_that_is_not_there_is_not_found(client, make_stream):
     stream = await make_stream()
     with pytest.raises(ConsumerNotFound):
         await sequences(stream.consumer("none").fetch(1))
@@ -216,7 +212,7 @@ async def test_one_that_is_not_there_is_not_found(client: Client, make_stream: M
         await sequences(Consumer(client.api, "NONE", "none").fetch(1))
 
 
-async def test_a_lost_connection_ends_it(own_server: Server) -> None:
+async def test_a_lost_connection_ends_it(own_server):
     async with kvctl.connect(own_server.url) as client:
         stream = await client.jetstream.create_stream("S", subjects=["s.>"])
         consumer = await stream.create_consumer("c")
@@ -227,9 +223,7 @@ async def test_a_lost_connection_ends_it(own_server: Server) -> None:
                     await anext(aiter(fetch))
 
 
-async def test_fetch_waits_slightly_longer_than_the_server(
-    make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fetch_waits_slightly_longer_than_the_server(make_stream, monkeypatch):
     consumer = await (await make_stream()).create_consumer("c")
     fetch = consumer.fetch(1, expires=SECOND)
     begun = time.monotonic()
@@ -240,7 +234,7 @@ async def test_fetch_waits_slightly_longer_than_the_server(
             await anext(aiter(fetch))
 
 
-async def test_missed_heartbeats_end_it(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missed_heartbeats_end_it(own_server, monkeypatch):
     monkeypatch.setattr("kvctl.connection.live_connection.PING_INTERVAL", 60)
     async with kvctl.connect(own_server.url) as client:
         stream = await client.jetstream.create_stream("S", subjects=["s.>"])
@@ -256,7 +250,7 @@ async def test_missed_heartbeats_end_it(own_server: Server, monkeypatch: pytest.
         assert [event.severity for event in events] == ["warning"]
 
 
-async def test_a_pull_that_is_denied_says_so_at_once() -> None:
+async def test_a_pull_that_is_denied_says_so_at_once():
     config = """
         listen: 127.0.0.1:@client@
         server_name: @name@

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
@@ -49,7 +48,7 @@ class TestLastMessageGone:
     """Servers answer a request for the last message on `>` by the last sequence alone, though it is gone."""
 
     @pytest.fixture
-    def stream(self, raw: RawClient, unique: Callable[..., str]) -> str:
+    def stream(self, raw, unique):
         """Messages 1 to 20, of which the last and two more are deleted."""
         name = unique("GONE")
         raw.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "max_msgs_per_subject": 5})
@@ -61,12 +60,12 @@ class TestLastMessageGone:
 
     @pytest.mark.guarantee("reading-10")
     @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
-    async def test_reading_of_everything_is_complete(self, client: Client, stream: str, deliver: str) -> None:
+    async def test_reading_of_everything_is_complete(self, client, stream, deliver):
         expected = [f"{stream}.k{number}" for number in range(18) if number != 6]
         for _ in range(30):
             assert await subjects_read(client, stream, deliver=deliver) == expected
 
-    async def test_last_message_on_everything_is_the_last_that_is_there(self, client: Client, stream: str) -> None:
+    async def test_last_message_on_everything_is_the_last_that_is_there(self, client, stream):
         handle = client.jetstream.stream(stream)
         found = await handle.get_message(last_for=">")
         assert found is not None
@@ -76,9 +75,7 @@ class TestLastMessageGone:
         assert await extent.last_matching(client.api, stream, (">",)) == 0
 
     @pytest.mark.guarantee("reading-10", by="fault")
-    async def test_fewer_messages_than_counted_are_read_again(
-        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_fewer_messages_than_counted_are_read_again(self, client, stream, monkeypatch):
         caught_up, calls = OrderedConsumer._caught_up, 0
 
         async def early(self: OrderedConsumer, idle: bool) -> bool:
@@ -91,9 +88,7 @@ class TestLastMessageGone:
 
     @pytest.mark.guarantee("reading-10", by="fault")
     @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
-    async def test_reading_that_stays_short_of_the_count_is_an_error(
-        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch, deliver: str
-    ) -> None:
+    async def test_reading_that_stays_short_of_the_count_is_an_error(self, client, stream, monkeypatch, deliver):
         async def early(*_: object) -> bool:
             return True
 
@@ -107,7 +102,7 @@ class TestLimitedPulls:
 
     @pytest.fixture(scope="class", params=[500, 7, 1])
     @classmethod
-    def limited(cls, request: pytest.FixtureRequest) -> Iterator[Server]:
+    def limited(cls, request):
         config = (
             'listen: "127.0.0.1:@client@"\nserver_name: "@name@"\n'
             f'jetstream {{ store_dir: "@store@", limits {{ max_request_batch: {request.param} }} }}\n'
@@ -117,9 +112,7 @@ class TestLimitedPulls:
 
     @pytest.mark.guarantee("reading-11")
     @pytest.mark.parametrize("history", [1, 5])
-    async def test_everything_is_listed_and_watched(
-        self, limited: Server, unique: Callable[..., str], history: int
-    ) -> None:
+    async def test_everything_is_listed_and_watched(self, limited, unique, history):
         async with asyncio.timeout(60), kvctl.connect(limited.url) as client:
             bucket = await client.create_bucket(unique(), history=history)
             names = [f"k.{number}" for number in range(1200)]
@@ -142,9 +135,7 @@ class TestLimitedPulls:
                         seen.append(item.key)
             assert seen == [*living, "k.7", *(f"new.{number}" for number in range(49))]
 
-    async def test_a_list_ends_where_the_server_looked_and_not_by_its_count(
-        self, limited: Server, unique: Callable[..., str]
-    ) -> None:
+    async def test_a_list_ends_where_the_server_looked_and_not_by_its_count(self, limited, unique):
         pulls: list[dict[str, object]] = []
         name = unique()
         async with asyncio.timeout(60), kvctl.connect(limited.url) as client:
@@ -159,9 +150,7 @@ class TestLimitedPulls:
         # has no other end.
         assert all("expires" in pull for pull in pulls if pull["batch"] != 1)
 
-    async def test_consuming_by_size_asks_for_no_more_messages_than_it_may(
-        self, limited: Server, unique: Callable[..., str]
-    ) -> None:
+    async def test_consuming_by_size_asks_for_no_more_messages_than_it_may(self, limited, unique):
         name = unique("WORK")
         async with asyncio.timeout(60), kvctl.connect(limited.url) as client:
             stream = await client.jetstream.create_stream(name, subjects=[f"{name}.>"])
@@ -185,7 +174,7 @@ class TestImportedService:
 
     @pytest.fixture(scope="class", params=["", ", response_type: stream"], ids=["one answer", "all answers"])
     @classmethod
-    def imported(cls, request: pytest.FixtureRequest) -> Iterator[Server]:
+    def imported(cls, request):
         with run_server(name="imported", config=IMPORTED.replace("RESPONSES", request.param)) as server:
             yield server
 
@@ -196,9 +185,7 @@ class TestImportedService:
 
     @pytest.mark.guarantee("reading-11")
     @pytest.mark.parametrize("history", [1, 5])
-    async def test_every_reading_is_complete_in_seconds(
-        self, imported: Server, unique: Callable[..., str], history: int
-    ) -> None:
+    async def test_every_reading_is_complete_in_seconds(self, imported, unique, history):
         name = unique()
         async with self.connect(imported, "owner") as owner, self.connect(imported, "guest") as client:
             there = await owner.create_bucket(name, history=history)
@@ -218,9 +205,7 @@ class TestImportedService:
                 past = await here.as_of(302)
                 assert [entry.key async for entry in past.entries()] == living
 
-    async def test_doctor_names_imports_with_one_answer_for_each_request(
-        self, imported: Server, request: pytest.FixtureRequest
-    ) -> None:
+    async def test_doctor_names_imports_with_one_answer_for_each_request(self, imported, request):
         whole = "all answers" in request.node.name
         async with self.connect(imported, "owner") as owner, self.connect(imported, "guest") as client:
             await (await owner.create_bucket("LOOKED_AT")).put("k", b"v")
@@ -229,7 +214,7 @@ class TestImportedService:
                 assert found == (["warning"] if named else [])
 
     @pytest.mark.guarantee("reading-11")
-    async def test_watch_shows_each_change_at_once(self, imported: Server, unique: Callable[..., str]) -> None:
+    async def test_watch_shows_each_change_at_once(self, imported, unique):
         name = unique()
         async with self.connect(imported, "owner") as owner, self.connect(imported, "guest") as client:
             there = await owner.create_bucket(name)
@@ -253,9 +238,7 @@ class TestImportedService:
             assert seen == list(range(1, 206))
 
 
-async def test_fetch_over_a_plain_import_names_the_setting(
-    unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fetch_over_a_plain_import_names_the_setting(unique, monkeypatch):
     monkeypatch.setattr("kvctl.jetstream.consumers.fetch.MARGIN", 0.0)
     name, config = unique("WORK"), IMPORTED.replace("RESPONSES", "")
     with (
@@ -276,7 +259,7 @@ async def test_fetch_over_a_plain_import_names_the_setting(
             assert "response_type: stream" in (caught.value.hint or "")
 
 
-async def test_reading_that_begins_behind_the_end_shows_nothing_from_before(client: Client, bucket_name: str) -> None:
+async def test_reading_that_begins_behind_the_end_shows_nothing_from_before(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     for number in range(5):
         await bucket.put(f"k{number}", b"")
@@ -293,9 +276,7 @@ async def test_reading_that_begins_behind_the_end_shows_nothing_from_before(clie
 
 
 @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
-async def test_messages_written_after_the_start_are_not_due_before_the_end(
-    server: Server, client: Client, bucket_name: str, deliver: str
-) -> None:
+async def test_messages_written_after_the_start_are_not_due_before_the_end(server, client, bucket_name, deliver):
     """A consumer that is made again counts them, too."""
     bucket = await client.create_bucket(bucket_name)
     await bucket.put_many((f"k{number}", b"") for number in range(100))
@@ -318,9 +299,7 @@ async def test_messages_written_after_the_start_are_not_due_before_the_end(
     assert sorted(set(found)) == list(range(1, 151))
 
 
-async def test_list_that_never_comes_further_ends(
-    client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_list_that_never_comes_further_ends(client, bucket_name, monkeypatch):
     bucket = await client.create_bucket(bucket_name)
     await bucket.put("k", b"")
     monkeypatch.setattr(ordered_consumer, "RESTARTS", 3)

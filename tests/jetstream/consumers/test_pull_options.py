@@ -1,19 +1,13 @@
 """ADR-37's defaults and constraints, and when consume asks for more."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.consumers.flow_control import Buffer
 from kvctl.jetstream.consumers.pull_options import PLENTY, ConsumeOptions, FetchOptions
-from kvctl.jetstream.consumers.pull_status import (
-    Meaning,
-    Status,
-    meaning_of,
-    read_status,
-)
+from kvctl.jetstream.consumers.pull_status import Meaning, Status, meaning_of, read_status
 
 
 def seconds(number: float) -> timedelta:
@@ -31,8 +25,8 @@ def seconds(number: float) -> timedelta:
         ({"max_messages": 1, "idle_heartbeat": seconds(31), "expires": seconds(90)}, "500ms to 30s, not 31s"),
         ({"max_messages": 1, "idle_heartbeat": seconds(2), "expires": seconds(3)}, "at most half of `expires`"),
     ],
-)  # fmt: skip
-def test_a_fetch_that_the_adr_forbids_is_a_usage_error(options: dict[str, Any], problem: str) -> None:
+)
+def test_a_fetch_that_the_adr_forbids_is_a_usage_error(options, problem):
     with pytest.raises(UsageError, match=problem):
         FetchOptions(**options)
 
@@ -52,12 +46,12 @@ def test_a_fetch_that_the_adr_forbids_is_a_usage_error(options: dict[str, Any], 
         ({"count": 0}, "at least 1"),
     ],
 )
-def test_a_consume_that_the_adr_forbids_is_a_usage_error(options: dict[str, Any], problem: str) -> None:
+def test_a_consume_that_the_adr_forbids_is_a_usage_error(options, problem):
     with pytest.raises(UsageError, match=problem):
         ConsumeOptions(**options)
 
 
-def test_the_defaults_are_the_adrs() -> None:
+def test_the_defaults_are_the_adrs():
     pull = Buffer(ConsumeOptions()).next_pull(0, 0)
     assert pull is not None
     assert (pull.batch, pull.max_bytes, pull.expires, pull.heartbeat) == (500, 0, 30, 15)
@@ -66,23 +60,23 @@ def test_the_defaults_are_the_adrs() -> None:
 
 
 @pytest.mark.parametrize(("expires", "heartbeat"), [(1, 0.5), (10, 5), (60, 30), (600, 30)])
-def test_the_heartbeat_is_half_of_expires_up_to_30_seconds(expires: float, heartbeat: float) -> None:
+def test_the_heartbeat_is_half_of_expires_up_to_30_seconds(expires, heartbeat):
     assert ConsumeOptions(expires=seconds(expires)).heartbeat == seconds(heartbeat)
 
 
-def test_a_fetch_over_30_seconds_has_heartbeats_by_itself() -> None:
+def test_a_fetch_over_30_seconds_has_heartbeats_by_itself():
     assert FetchOptions(max_messages=1, expires=seconds(30)).pull().heartbeat == 0
     assert FetchOptions(max_messages=1, expires=seconds(40)).pull().heartbeat == 20
 
 
-def test_a_pull_by_size_asks_for_plenty_of_messages() -> None:
+def test_a_pull_by_size_asks_for_plenty_of_messages():
     assert FetchOptions(max_bytes=1000).pull().batch == PLENTY
     pull = Buffer(ConsumeOptions(max_bytes=1000)).next_pull(0, 0)
     assert pull is not None
     assert (pull.batch, pull.max_bytes) == (PLENTY, 1000)
 
 
-def test_buffer_is_refilled_at_the_threshold() -> None:
+def test_buffer_is_refilled_at_the_threshold():
     buffer = Buffer(ConsumeOptions(max_messages=100))
     assert buffer.next_pull(51, 0) is None
     pull = buffer.next_pull(50, 0)
@@ -96,7 +90,7 @@ def test_buffer_is_refilled_at_the_threshold() -> None:
 
 
 @pytest.mark.parametrize("threshold", [None, 0, 1])
-def test_a_buffer_of_one_message_does_not_get_stuck(threshold: int | None) -> None:
+def test_a_buffer_of_one_message_does_not_get_stuck(threshold):
     buffer = Buffer(ConsumeOptions(max_messages=1, threshold_messages=threshold))
     pull = buffer.next_pull(0, 0)
     assert pull is not None
@@ -104,13 +98,13 @@ def test_a_buffer_of_one_message_does_not_get_stuck(threshold: int | None) -> No
     assert buffer.next_pull(1, 0) is None  # no pull of nothing, which servers take for one
 
 
-def test_a_pull_whose_bytes_were_filled_exactly_is_over() -> None:
+def test_a_pull_whose_bytes_were_filled_exactly_is_over():
     pull = Buffer(ConsumeOptions(max_bytes=1000, count=10)).next_pull(6, 0, left=6)
     assert pull is not None
     assert (pull.batch, pull.max_bytes) == (6, 1000)
 
 
-def test_a_count_is_never_exceeded() -> None:
+def test_a_count_is_never_exceeded():
     buffer = Buffer(ConsumeOptions(max_messages=100, count=30))
     pull = buffer.next_pull(0, 0, left=30)
     assert pull is not None
@@ -126,9 +120,7 @@ def test_a_count_is_never_exceeded() -> None:
         ("Exceeded MaxRequestExpires of 500ms", 100, 0, 0.5, 0.25),
     ],
 )
-def test_buffer_adapts_to_the_limit_that_a_refusal_names(
-    text: str, batch: int, size: int, expires: float, heartbeat: float
-) -> None:
+def test_buffer_adapts_to_the_limit_that_a_refusal_names(text, batch, size, expires, heartbeat):
     buffer = Buffer(ConsumeOptions(max_messages=100))
     assert buffer.adapt(read_status(f"NATS/1.0 409 {text}\r\n\r\n".encode()))
     pull = buffer.next_pull(0, 0)
@@ -136,7 +128,7 @@ def test_buffer_adapts_to_the_limit_that_a_refusal_names(
     assert (pull.batch, pull.max_bytes, pull.expires, pull.heartbeat) == (batch, size, expires, heartbeat)
 
 
-def test_buffer_does_not_adapt_twice_or_to_other_refusals() -> None:
+def test_buffer_does_not_adapt_twice_or_to_other_refusals():
     buffer = Buffer(ConsumeOptions(max_bytes=1000))
     limit = read_status(b"NATS/1.0 409 Exceeded MaxRequestMaxBytes of 100\r\n\r\n")
     assert (buffer.adapt(limit), buffer.adapt(limit)) == (True, False)
@@ -166,11 +158,11 @@ def test_buffer_does_not_adapt_twice_or_to_other_refusals() -> None:
         (503, "", Meaning.LOST),
     ],
 )
-def test_the_table_of_statuses(code: int, text: str, meaning: Meaning) -> None:
+def test_the_table_of_statuses(code, text, meaning):
     assert meaning_of(code, text) is meaning
 
 
-def test_a_status_says_what_is_left_of_the_pull() -> None:
+def test_a_status_says_what_is_left_of_the_pull():
     header = b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 7\r\nNats-Pending-Bytes: 1024\r\n\r\n"
     assert read_status(header) == Status(408, "Request Timeout", Meaning.ENDED, 7, 1024)
     assert str(read_status(header)) == "Request Timeout (408)"

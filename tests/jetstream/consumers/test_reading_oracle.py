@@ -188,9 +188,7 @@ async def watched_until_current(bucket: Bucket) -> AsyncIterator[Entry]:
 @pytest.mark.parametrize(
     ("limit", "history", "storage"), [(0, 1, "file"), (0, 4, "memory"), (1, 1, "file"), (3, 4, "file")]
 )
-async def test_every_reading_gives_what_every_operation_left(
-    seed: int, steps: Callable[[int], int], limit: int, history: int, storage: str
-) -> None:
+async def test_every_reading_gives_what_every_operation_left(seed, steps, limit, history, storage):
     """Step by step: some operations, then everything is read in every way, over an import and directly."""
     with limited(limit) as server, RawClient(server.url, user="owner", password="owner") as raw:
         run = Run(seed * 1000 + limit * 10 + history, server, history)
@@ -304,9 +302,7 @@ def snapshot(model: Model) -> Model:
 @pytest.mark.guarantee("reading-6", "reading-9", "reading-15")
 @pytest.mark.oracle
 @pytest.mark.parametrize(("history", "restarts"), [(64, False), (1, False), (64, True)])
-async def test_readings_under_disturbances_show_every_operation(
-    seed: int, steps: Callable[[int], int], monkeypatch: pytest.MonkeyPatch, history: int, restarts: bool
-) -> None:
+async def test_readings_under_disturbances_show_every_operation(seed, steps, monkeypatch, history, restarts):
     """A watch shows each operation once, in order (of a history of one, the last of each key); listings are whole."""
     monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 50)
     with run_server(name="oracle") as server, Proxy(server.url) as proxy:

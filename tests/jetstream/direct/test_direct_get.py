@@ -2,22 +2,15 @@
 
 import pytest
 
-from kvctl import Client
 from kvctl.errors import ConnectionLost, NoResponders, ServerError, StreamNotFound, UsageError
 from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import (
-    DirectRequest,
-    NotUnderstood,
-    StoredMessage,
-    TooManySubjects,
-)
-from tests.support.raw import RawClient
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 
 MISSING = 99
 
 
 @pytest.fixture
-def stream(raw: RawClient, bucket_name: str) -> str:
+def stream(raw, bucket_name):
     """A bucket's stream with keys k.0 to k.9, written twice."""
     raw.create_bucket(bucket_name, max_msgs_per_subject=5)
     for number in range(20):
@@ -29,7 +22,7 @@ def subject(stream: str, key: str) -> str:
     return f"$KV.{stream.removeprefix('KV_')}.{key}"
 
 
-async def test_message_is_returned_with_all_fields(client: Client, stream: str) -> None:
+async def test_message_is_returned_with_all_fields(client, stream):
     message = await direct_get.last(client.api, stream, subject(stream, "k.3"))
     assert message is not None
     assert (message.stream, message.subject, message.sequence) == (stream, subject(stream, "k.3"), 14)
@@ -41,7 +34,7 @@ async def test_message_is_returned_with_all_fields(client: Client, stream: str) 
 
 
 @pytest.mark.parametrize("leader", [False, True])
-async def test_every_form_finds_its_message(client: Client, stream: str, leader: bool) -> None:
+async def test_every_form_finds_its_message(client, stream, leader):
     fifth = await direct_get.get(client.api, stream, DirectRequest(sequence=5))
     assert fifth is not None
     time, k0, k4 = fifth.time_ns, subject(stream, "k.0"), subject(stream, "k.4")
@@ -76,12 +69,12 @@ async def test_every_form_finds_its_message(client: Client, stream: str, leader:
         DirectRequest(last_of=("a",), up_to_sequence=1, up_to_time_ns=2), DirectRequest(sequence=1, max_bytes=5),
     ],
 )  # fmt: skip
-async def test_forms_that_servers_refuse_or_misread_are_not_sent(client: Client, request_: DirectRequest) -> None:
+async def test_forms_that_servers_refuse_or_misread_are_not_sent(client, request_):
     with pytest.raises(UsageError):
         await direct_get.get(client.api, "KV_NONE", request_)
 
 
-async def test_missing_stream_or_direct_get_has_no_responders(raw: RawClient, client: Client, bucket_name: str) -> None:
+async def test_missing_stream_or_direct_get_has_no_responders(raw, client, bucket_name):
     raw.create_bucket(bucket_name, allow_direct=False)
     for stream in (f"KV_{bucket_name}", "KV_NONE"):
         with pytest.raises(NoResponders):
@@ -102,13 +95,13 @@ async def test_missing_stream_or_direct_get_has_no_responders(raw: RawClient, cl
         (b"", ServerError),
     ],
 )
-def test_other_answers_are_errors(header: bytes, error: type[ServerError]) -> None:
+def test_other_answers_are_errors(header, error):
     with pytest.raises(error):
         direct_get.message_from_answer(header, b"")
 
 
 @pytest.mark.parametrize("form", ["empty", "malformed", "payload beside a subject"])
-async def test_a_request_that_is_none_is_not_understood(client: Client, stream: str, form: str) -> None:
+async def test_a_request_that_is_none_is_not_understood(client, stream, form):
     endpoint, request = {
         "empty": (stream, b""),
         "malformed": (stream, b"{"),
@@ -119,9 +112,7 @@ async def test_a_request_that_is_none_is_not_understood(client: Client, stream: 
     assert caught.value.code == 408
 
 
-async def test_an_answer_from_before_the_time_asked_for_was_by_an_older_server(
-    client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_from_before_the_time_asked_for_was_by_an_older_server(client, stream, monkeypatch):
     monkeypatch.setattr(DirectRequest, "body", lambda request: {"next_by_subj": request.next_for})
     with pytest.raises(NotUnderstood):
         await direct_get.get(
@@ -129,7 +120,7 @@ async def test_an_answer_from_before_the_time_asked_for_was_by_an_older_server(
         )
 
 
-async def test_a_get_is_asked_again_when_the_connection_breaks(client: Client, stream: str) -> None:
+async def test_a_get_is_asked_again_when_the_connection_breaks(client, stream):
     request, calls = client.connection.request, 0
 
     async def breaks_once(*arguments: object, **options: object) -> object:

@@ -1,7 +1,6 @@
 """Many messages by direct get: pages, one moment, limits, and the other ways to the same answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -19,7 +18,6 @@ from kvctl.jetstream.direct.direct_get import (
     messages_from_answers,
 )
 from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
-from kvctl.labs import Lab
 from kvctl.server import run_server
 from kvctl.units import parse_utc
 from tests.support.differences import differences
@@ -28,7 +26,7 @@ from tests.support.waiting import until
 
 
 @pytest.fixture(params=["file", "memory"])
-def stream(request: pytest.FixtureRequest, raw: RawClient, bucket_name: str) -> str:
+def stream(request, raw, bucket_name):
     """A bucket's stream with keys k.0 to k.9, written twice, in either storage."""
     return filled(raw, bucket_name, storage=request.param)
 
@@ -58,12 +56,12 @@ def sequences(pages: list[Page]) -> list[int]:
 
 
 @pytest.fixture(params=[False, True], ids=["nearest", "leader"])
-def leader(request: pytest.FixtureRequest) -> bool:
+def leader(request):
     return bool(request.param)
 
 
 class TestBatches:
-    async def test_come_in_order_from_where_they_were_asked(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_come_in_order_from_where_they_were_asked(self, client, stream, leader):
         fifth = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=5))
         assert fifth is not None
         k0 = subject(stream, "k.0")
@@ -81,22 +79,20 @@ class TestBatches:
             pages = [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
             assert sequences(pages) == expected, request
 
-    async def test_tell_what_is_left_and_what_came_before(self, client: Client, stream: str) -> None:
+    async def test_tell_what_is_left_and_what_came_before(self, client, stream):
         request = DirectRequest(sequence=3, batch=4)
         [page] = [page async for page in multi_get.read(client.api, stream, request)]
         assert (page.pending, page.last_sequence, page.up_to_sequence) == (14, 6, None)
         told = [(message.pending, message.last_sequence) for message in page.messages]
         assert told == [(17, 0), (16, 3), (15, 4), (14, 5)]
 
-    async def test_a_size_ends_the_first_page(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_a_size_ends_the_first_page(self, client, stream, leader):
         request = DirectRequest(sequence=1, batch=10, max_bytes=1)
         pages = [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
         assert sequences(pages) == [1]
 
     @pytest.mark.parametrize("subjects", [(), ("k.*",)])
-    async def test_a_size_holds_as_many_for_the_leader_as_for_replicas(
-        self, client: Client, stream: str, subjects: tuple[str, ...]
-    ) -> None:
+    async def test_a_size_holds_as_many_for_the_leader_as_for_replicas(self, client, stream, subjects):
         one = len(subject(stream, "k.0")) + 1
         for size in range(2 * one - 2, 3 * one + 3):
             request = DirectRequest(last_of=tuple(subject(stream, name) for name in subjects), max_bytes=size)
@@ -107,9 +103,7 @@ class TestBatches:
             ]
             assert nearest == led
 
-    async def test_larger_than_an_answer_they_go_on_in_the_next(
-        self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_larger_than_an_answer_they_go_on_in_the_next(self, client, raw, stream, monkeypatch):
         monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
         request = DirectRequest(sequence=1, batch=15)
         pages = [page async for page in multi_get.read(client.api, stream, request)]
@@ -119,7 +113,7 @@ class TestBatches:
 
 
 class TestLastOfMany:
-    async def test_come_in_order_each_subject_once(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_come_in_order_each_subject_once(self, client, stream, leader):
         [page] = await pages_of(client, stream, "k.*", leader=leader)
         assert [message.payload for message in page.messages] == [b"%d" % number for number in range(10, 20)]
         assert (page.pending, page.last_sequence, page.up_to_sequence) == (0, 20, 20)
@@ -129,7 +123,7 @@ class TestLastOfMany:
         assert sequences(await pages_of(client, stream, "k.7", "k.2", leader=leader)) == [13, 18]
         assert sequences(await pages_of(client, stream, "none", "neither.*", leader=leader)) == []
 
-    async def test_last_messages_as_of_a_sequence(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_last_messages_as_of_a_sequence(self, client, stream, leader):
         for up_to, expected in ((20, range(11, 21)), (13, [4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), (2, [1, 2])):
             pages = await pages_of(client, stream, "k.*", up_to_sequence=up_to, leader=leader)
             assert sequences(pages) == list(expected)
@@ -137,9 +131,7 @@ class TestLastOfMany:
         assert sequences(await pages_of(client, stream, "k.5", "k.*", up_to_sequence=2, leader=leader)) == [1, 2]
         assert sequences(await pages_of(client, stream, "k.5", up_to_sequence=2, leader=leader)) == []
 
-    async def test_last_messages_as_of_a_time_include_its_own_message(
-        self, client: Client, stream: str, leader: bool
-    ) -> None:
+    async def test_last_messages_as_of_a_time_include_its_own_message(self, client, stream, leader):
         second = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=2))
         assert second is not None
         for moment, expected in (
@@ -148,14 +140,12 @@ class TestLastOfMany:
             pages = await pages_of(client, stream, "k.*", up_to_time_ns=moment, leader=leader)
             assert sequences(pages) == expected
 
-    async def test_a_sequence_that_is_not_reached_is_said(
-        self, raw: RawClient, client: Client, bucket_name: str, leader: bool
-    ) -> None:
+    async def test_a_sequence_that_is_not_reached_is_said(self, raw, client, bucket_name, leader):
         stream = filled(raw, bucket_name)
         with pytest.raises(NotReached, match="is at sequence 20 and has not reached 21"):
             await pages_of(client, stream, "k.*", up_to_sequence=21, leader=leader)
 
-    async def test_a_batch_and_a_size_cut_them(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_a_batch_and_a_size_cut_them(self, client, stream, leader):
         [page] = await pages_of(client, stream, "k.*", batch=3, leader=leader)
         assert (sequences([page]), page.pending, page.last_sequence) == ([11, 12, 13], 7, 13)
         [page] = await pages_of(client, stream, "k.*", sequence=14, up_to_sequence=20, batch=5, leader=leader)
@@ -164,9 +154,7 @@ class TestLastOfMany:
         assert (sequences([page]), page.pending) == ([11], 9)
 
     @pytest.mark.guarantee("reading-3")
-    async def test_pages_are_of_one_moment(
-        self, client: Client, raw: RawClient, stream: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_pages_are_of_one_moment(self, client, raw, stream, monkeypatch):
         monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
         request = DirectRequest(last_of=(subject(stream, "k.*"),))
         pages: list[Page] = []
@@ -180,9 +168,7 @@ class TestLastOfMany:
         assert {page.up_to_sequence for page in pages} == {20}
 
     @pytest.mark.guarantee("reading-3")
-    async def test_messages_overwritten_before_they_are_read_are_reported(
-        self, client: Client, raw: RawClient, bucket_name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_messages_overwritten_before_they_are_read_are_reported(self, client, raw, bucket_name, monkeypatch):
         stream = filled(raw, bucket_name, max_msgs_per_subject=1)
         monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
         request = DirectRequest(last_of=(subject(stream, "k.*"),))
@@ -194,9 +180,7 @@ class TestLastOfMany:
 
 
 class TestLimits:
-    async def test_more_than_a_thousand_matches_are_too_many_for_one_answer(
-        self, client: Client, bucket_name: str
-    ) -> None:
+    async def test_more_than_a_thousand_matches_are_too_many_for_one_answer(self, client, bucket_name):
         bucket, stream = await client.create_bucket(bucket_name), f"KV_{bucket_name}"
         await bucket.put_many((str(number), b"") for number in range(1025))
         request = DirectRequest(last_of=(subject(stream, "*"),))
@@ -205,9 +189,7 @@ class TestLimits:
         assert differences(sequences(await pages_of(client, stream, "*")), range(1, 1026)) == []
         assert len(sequences(await pages_of(client, stream, *(str(number) for number in range(1024))))) == 1024
 
-    async def test_large_messages_come_in_several_answers(
-        self, client: Client, raw: RawClient, bucket_name: str
-    ) -> None:
+    async def test_large_messages_come_in_several_answers(self, client, raw, bucket_name):
         stream = filled(raw, bucket_name)
         for number in range(10):
             raw.put(bucket_name, f"large.{number}", b"x" * 1_000_000)
@@ -215,15 +197,13 @@ class TestLimits:
         assert [len(page.messages) for page in pages] == [9, 1]
         assert sequences(pages) == list(range(21, 31))
 
-    async def test_older_servers_answer_with_one_message(self, raw: RawClient, client: Client, stream: str) -> None:
+    async def test_older_servers_answer_with_one_message(self, raw, client, stream):
         frames = [(b"", b"", b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: s\r\nNats-Sequence: 1\r\n"
                    b"Nats-Time-Stamp: 2026-01-01T00:00:00Z\r\n\r\n", b"")]  # fmt: skip
         with pytest.raises(NotUnderstood):
             messages_from_answers(frames)
 
-    async def test_leader_answers_for_a_stream_without_direct_get(
-        self, raw: RawClient, client: Client, bucket_name: str
-    ) -> None:
+    async def test_leader_answers_for_a_stream_without_direct_get(self, raw, client, bucket_name):
         stream = filled(raw, bucket_name, allow_direct=False)
         with pytest.raises(NoResponders):
             await pages_of(client, stream, "k.*")
@@ -232,19 +212,19 @@ class TestLimits:
             await pages_of(client, "KV_NONE", "k.*", leader=True)
 
     @pytest.mark.parametrize("code", [b"500 disk full", b"409 what"])
-    async def test_other_answers_are_errors(self, code: bytes) -> None:
+    async def test_other_answers_are_errors(self, code):
         with pytest.raises(ServerError):
             multi_get._closed([], None, b"NATS/1.0 %b\r\n\r\n" % code, DirectRequest(batch=1))
 
 
 class TestLastOfEach:
-    async def test_each_of_thousands_has_its_answer(self, client: Client, stream: str, leader: bool) -> None:
+    async def test_each_of_thousands_has_its_answer(self, client, stream, leader):
         subjects = [subject(stream, f"k.{number}") for number in range(3000)]
         found = await per_subject.last_of_each(client.api, stream, subjects, leader=leader)
         answers = [found[subject] for subject in subjects]
         assert [message and message.sequence for message in answers] == [*range(11, 21), *[None] * 2990]
 
-    async def test_nobody_answers_for_what_is_not_there(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+    async def test_nobody_answers_for_what_is_not_there(self, raw, client, bucket_name):
         raw.create_bucket(bucket_name, allow_direct=False)
         for stream in (f"KV_{bucket_name}", "KV_NONE"):
             assert await per_subject.last_of_each(client.api, stream, ["a", "b"]) == {}
@@ -257,9 +237,7 @@ class TestFirstSince:
 
     @pytest.mark.parametrize("leader", [False, True])
     @pytest.mark.parametrize("hint", ["server", "none", "late"])
-    async def test_first_sequence_is_found_between_gaps(
-        self, raw: RawClient, client: Client, bucket_name: str, hint: str, leader: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_first_sequence_is_found_between_gaps(self, raw, client, bucket_name, hint, leader, monkeypatch):
         stream = filled(raw, bucket_name, max_msgs_per_subject=1, deny_delete=False)
         raw.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 15})
         found = messages_of(await pages_of(client, stream, "k.*"))
@@ -277,9 +255,7 @@ class TestFirstSince:
             if hint != "late" or expected <= found[-1].sequence:
                 assert await multi_get_fallback.first_since(client.api, stream, moment, leader=leader) == expected
 
-    async def test_end_of_a_lagging_replica_is_no_beginning(
-        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_end_of_a_lagging_replica_is_no_beginning(self, client, stream, monkeypatch):
         """Each of several requests may reach another replica; here some reach one that ends at 15."""
         times = {message.sequence: message.time_ns for message in messages_of(await pages_of(client, stream, "k.*"))}
         get, lagging = multi_get_fallback.get, {"last_by_subj"}
@@ -297,9 +273,7 @@ class TestFirstSince:
         assert sequences([page async for page in multi_get.read(client.api, stream, since)]) == []
 
     @pytest.mark.parametrize("leader", [False, True])
-    async def test_no_message_is_passed_over_beside_an_emptied_file(
-        self, emptied: tuple[str, dict[int, int]], leader: bool
-    ) -> None:
+    async def test_no_message_is_passed_over_beside_an_emptied_file(self, emptied, leader):
         """nats-server 2.15 finds a start too late here: after messages 41 to 83 for all that are older."""
         url, times = emptied
         past = DirectRequest(last_of=("S.>",), up_to_time_ns=times[19])
@@ -321,7 +295,7 @@ jetstream: { store_dir: "@store@", sync_interval: "100ms" }
 
 
 @pytest.fixture(scope="module")
-def emptied() -> Iterator[tuple[str, dict[int, int]]]:
+def emptied():
     """URL of a server with stream S in three files, the second without messages; and the times of the messages."""
     with run_server(name="emptied", config=_SYNC) as server, RawClient(server.url) as raw:
         raw.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "allow_direct": True})
@@ -342,9 +316,7 @@ class TestReplicas:
     """Whichever replica answers: the same messages under the same numbers."""
 
     @pytest.fixture(params=["three replicas", "mirror"])
-    async def replicated(
-        self, request: pytest.FixtureRequest, cluster: Lab, unique: Callable[..., str]
-    ) -> AsyncIterator[tuple[Client, str, set[str]]]:
+    async def replicated(self, request, cluster, unique):
         """Connected to a cluster, a bucket's stream as above, and the streams that answer."""
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
             three, name = request.param == "three replicas", unique()
@@ -361,7 +333,7 @@ class TestReplicas:
                     await asyncio.sleep(0.05)
             yield client, f"KV_{name}", answering
 
-    async def test_every_form_has_one_answer(self, replicated: tuple[Client, str, set[str]]) -> None:
+    async def test_every_form_has_one_answer(self, replicated):
         client, stream, answering = replicated
         fifth = await multi_get_fallback.one(client.api, stream, DirectRequest(sequence=5))
         assert fifth is not None
@@ -393,7 +365,7 @@ class TestReplicaThatHoldsLess:
     """A mirror answers direct gets of its origin; one that lags behind, or lost messages, must not end a reading."""
 
     @pytest.fixture
-    def emptied(self, raw: RawClient, bucket_name: str) -> str:
+    def emptied(self, raw, bucket_name):
         """A bucket's stream of 300 messages of 40 kB, more than an answer holds, whose mirror holds none of them."""
         raw.create_bucket(bucket_name)
         raw.create_bucket(f"M{bucket_name}", subjects=[], mirror={"name": f"KV_{bucket_name}"}, mirror_direct=True)
@@ -405,7 +377,7 @@ class TestReplicaThatHoldsLess:
         return f"KV_{bucket_name}"
 
     @pytest.mark.parametrize("last", [False, True], ids=["batch", "last of subjects"])
-    async def test_reading_that_began_elsewhere_is_complete(self, client: Client, emptied: str, last: bool) -> None:
+    async def test_reading_that_began_elsewhere_is_complete(self, client, emptied, last):
         request = DirectRequest(last_of=("$KV.>",)) if last else DirectRequest(sequence=1, batch=1000)
         complete = 0
         for _ in range(20):
@@ -415,7 +387,7 @@ class TestReplicaThatHoldsLess:
                 complete += 1
         assert complete
 
-    async def test_callers_of_pages_are_told_of_a_moment_lost(self, client: Client, emptied: str) -> None:
+    async def test_callers_of_pages_are_told_of_a_moment_lost(self, client, emptied):
         bucket = client.bucket(emptied.removeprefix("KV_"))
         for _ in range(20):
             entries = [entry async for batch in bucket.get_matching(">") for entry in batch]

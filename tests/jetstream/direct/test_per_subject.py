@@ -4,18 +4,14 @@ import pytest
 
 import kvctl
 from kvctl.jetstream.direct.per_subject import FEW, last_of_each
-from kvctl.server import Server
 from tests.support.proxy import DOWN, UP, Cut, Proxy
-from tests.support.raw import RawClient
 
 KEYS = FEW + 1
 
 
 @pytest.mark.parametrize("count", [1, FEW - 1, KEYS])
 @pytest.mark.parametrize("leader", [True, False])
-async def test_a_cut_connection_loses_no_answer(
-    server: Server, raw: RawClient, bucket_name: str, count: int, leader: bool
-) -> None:
+async def test_a_cut_connection_loses_no_answer(server, raw, bucket_name, count, leader):
     raw.create_bucket(bucket_name)
     for number in range(KEYS):
         raw.put(bucket_name, f"k.{number}", b"%d" % number)

@@ -16,8 +16,6 @@ from kvctl.kv.dump import dump_file, dumper
 from kvctl.kv.dump.dumper import Dumped
 from kvctl.kv.point_in_time import snapshot_reader
 from kvctl.kv.stream_kind import UNFINISHED
-from kvctl.labs import Lab
-from tests.support.raw import RawClient
 
 
 async def dumped(bucket: kvctl.Bucket, *filters: str, history: bool = False) -> tuple[Dumped, list[dict[str, Any]]]:
@@ -30,7 +28,7 @@ async def dumped(bucket: kvctl.Bucket, *filters: str, history: bool = False) -> 
     return made, [json.loads(line) for line in before]
 
 
-async def test_a_dump_is_header_living_entries_and_hash(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_a_dump_is_header_living_entries_and_hash(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
     for key in ("a", "b", "c"):
         await bucket.put(key, key.encode())
@@ -56,7 +54,7 @@ def kvctl_time(nanoseconds: int) -> str:
     return format_time(nanoseconds)
 
 
-async def test_history_has_every_entry_in_order(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_history_has_every_entry_in_order(client, unique):
     bucket = await client.create_bucket(unique(), history=3)
     await bucket.put("a", b"1")
     await bucket.delete("a")
@@ -71,7 +69,7 @@ async def test_history_has_every_entry_in_order(client: kvctl.Client, unique: Ca
     assert made.exact
 
 
-async def test_filters_choose_keys(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_filters_choose_keys(client, unique):
     bucket = await client.create_bucket(unique(), history=2)
     for key in ("a.x", "a.y", "b.x", "c"):
         await bucket.put(key, b"")
@@ -81,7 +79,7 @@ async def test_filters_choose_keys(client: kvctl.Client, unique: Callable[..., s
         assert (header["filters"], made.exact) == (list(filters), True)
 
 
-async def test_headers_are_kept(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+async def test_headers_are_kept(client, raw, unique):
     name = unique()
     raw.create_bucket(name, max_msgs_per_subject=5, allow_msg_ttl=True)
     raw.put(name, "own", b"v", {"Content-Type": "text/plain", "Nats-Expected-Last-Subject-Sequence": "0"})
@@ -100,9 +98,7 @@ async def test_headers_are_kept(client: kvctl.Client, raw: RawClient, unique: Ca
 
 @pytest.mark.guarantee("commands-4")
 @pytest.mark.parametrize("history", [False, True])
-async def test_entries_after_the_snapshot_revision_are_not_dumped(
-    client: kvctl.Client, unique: Callable[..., str], history: bool
-) -> None:
+async def test_entries_after_the_snapshot_revision_are_not_dumped(client, unique, history):
     bucket = await client.create_bucket(unique(), history=64)
     for number in range(500):
         await bucket.put(f"k.{number}", b"before")
@@ -130,9 +126,7 @@ async def test_entries_after_the_snapshot_revision_are_not_dumped(
 
 
 @pytest.mark.guarantee("commands-4", by="race")
-async def test_entries_overwritten_before_they_are_read_are_reported(
-    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_entries_overwritten_before_they_are_read_are_reported(client, unique, monkeypatch):
     """Without history: exact where new keys came and what was overwritten had been read, not where it had not."""
     bucket = await client.create_bucket(unique(), history=1)
     for number in range(100):
@@ -149,9 +143,7 @@ async def test_entries_overwritten_before_they_are_read_are_reported(
         assert made.lost == ["k.60"]
 
 
-async def test_history_answers_for_what_is_overwritten(
-    client: kvctl.Client, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_history_answers_for_what_is_overwritten(client, unique, monkeypatch):
     bucket = await client.create_bucket(unique(), history=3)
     for number in range(20):
         await bucket.put(f"k.{number}", b"v%d" % number)
@@ -170,9 +162,7 @@ async def test_history_answers_for_what_is_overwritten(
             assert (made.lost, header["exact"]) == (["k.9"], False)
 
 
-async def test_entries_removed_during_the_dump_are_counted(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_entries_removed_during_the_dump_are_counted(client, raw, unique, monkeypatch):
     bucket = await client.create_bucket(unique(), history=3)
     for number in range(10):
         await bucket.put(f"k.{number}", b"")
@@ -198,9 +188,7 @@ async def _interfere(monkeypatch: pytest.MonkeyPatch, *writes: Callable[[], Any]
     monkeypatch.setattr(snapshot_reader.OrderedConsumer, "__aenter__", later)
 
 
-async def test_mirrors_and_aggregates_are_dumped_under_their_keys(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_mirrors_and_aggregates_are_dumped_under_their_keys(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     bucket = await client.create_bucket(origin, history=2)
     for number in range(5):
@@ -214,7 +202,7 @@ async def test_mirrors_and_aggregates_are_dumped_under_their_keys(
     assert [row["key"] for row in entries] == [f"k.{n}" for n in range(5)]
 
 
-async def test_an_empty_bucket_and_none(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+async def test_an_empty_bucket_and_none(client, raw, unique):
     made, lines = await dumped(await client.create_bucket(unique()))
     assert (made.entries, made.cut, made.exact, len(lines)) == (0, 0, True, 1)
     with pytest.raises(BucketNotFound):
@@ -225,9 +213,7 @@ async def test_an_empty_bucket_and_none(client: kvctl.Client, raw: RawClient, un
         await dumped(client.bucket(half))
 
 
-async def test_a_reading_over_a_lost_connection_has_each_entry_once(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_a_reading_over_a_lost_connection_has_each_entry_once(client, unique):
     bucket = await client.create_bucket(unique())
     await bucket.put_many((f"k.{number}", b"v" * 100) for number in range(30_000))
     file = io.BytesIO()
@@ -267,7 +253,7 @@ def damage_of(content: bytes) -> str | None:
 
 
 @pytest.mark.guarantee("commands-5", by="property")
-def test_complete_dump_is_accepted_and_any_other_is_refused() -> None:
+def test_complete_dump_is_accepted_and_any_other_is_refused():
     whole = a_dump()
     assert damage_of(whole) is None
     assert damage_of(a_dump(0)) is None
@@ -279,7 +265,7 @@ def test_complete_dump_is_accepted_and_any_other_is_refused() -> None:
         assert dump_file.is_dump(damaged.splitlines()[0]), at
 
 
-def test_lines_added_moved_or_removed_are_noticed() -> None:
+def test_lines_added_moved_or_removed_are_noticed():
     first, *entries, last = a_dump().splitlines(keepends=True)
     for changed in ([*entries, entries[0]], entries[1:], [entries[1], entries[0], entries[2]], []):
         assert damage_of(b"".join([first, *changed, last]))
@@ -287,14 +273,14 @@ def test_lines_added_moved_or_removed_are_noticed() -> None:
     assert damage_of(a_dump() + a_dump())
 
 
-def test_a_newer_version_is_refused_by_name() -> None:
+def test_a_newer_version_is_refused_by_name():
     with tempfile.TemporaryFile() as file:
         file.write(a_dump().replace(b'"version": 1', b'"version": 2', 1))
         with pytest.raises(ConflictError, match="`x` has version 2; this kvctl supports version 1"):
             dump_file.inspect(file, "x")
 
 
-def test_dump_is_recognised_by_its_first_line() -> None:
+def test_dump_is_recognised_by_its_first_line():
     assert dump_file.is_dump(a_dump().splitlines()[0])
     assert dump_file.is_dump(a_dump()[:40])
     assert not dump_file.is_dump(b'{"key": "kvctl", "value": "dump"}')
@@ -305,7 +291,7 @@ def test_dump_is_recognised_by_its_first_line() -> None:
     assert not dump_file.is_dump(b"")
 
 
-def test_inexact_dump_is_marked_in_its_first_line_and_complete() -> None:
+def test_inexact_dump_is_marked_in_its_first_line_and_complete():
     with tempfile.TemporaryFile() as file:
         writer = dump_file.DumpWriter(file, {"bucket": "B", "config": {}, "cut": 9})
         writer.add(b'{"key": "k"}\n', 1)
@@ -315,7 +301,7 @@ def test_inexact_dump_is_marked_in_its_first_line_and_complete() -> None:
         assert dump_file.inspect(file, "x").damage is None
 
 
-async def test_dump_on_a_cluster(cluster: Lab, unique: Callable[..., str]) -> None:
+async def test_dump_on_a_cluster(cluster, unique):
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         bucket = await client.create_bucket(unique(), replicas=3, history=2)
         await bucket.put_many((f"k.{number}", b"v") for number in range(300))

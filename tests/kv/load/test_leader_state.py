@@ -1,13 +1,9 @@
 """What a bucket holds for many keys at once, never staler than its leader says."""
 
-import pytest
-
-import kvctl
 from kvctl.jetstream.direct import per_subject
 from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row
 from kvctl.kv.load.target import target_of
-from tests.support.raw import RawClient
 
 
 def rows(count: int) -> list[Row]:
@@ -19,7 +15,7 @@ async def revisions(current: Current, count: int) -> dict[str, int]:
     return {key: message.sequence if message else 0 for key, message in found.items()}
 
 
-async def test_keys_that_are_there_and_that_are_not(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_keys_that_are_there_and_that_are_not(client, bucket_name, raw):
     await client.create_bucket(bucket_name)
     target = await target_of(client.bucket(bucket_name))
     current = Current(target.binding, target.info)
@@ -33,9 +29,7 @@ async def test_keys_that_are_there_and_that_are_not(client: kvctl.Client, bucket
     assert await revisions(current, 50) == {f"k.{n}": 0 for n in range(50)}
 
 
-async def test_one_request_is_enough(
-    client: kvctl.Client, bucket_name: str, raw: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_request_is_enough(client, bucket_name, raw, monkeypatch):
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "other", b"")
     target = await target_of(client.bucket(bucket_name))
@@ -50,7 +44,7 @@ async def test_one_request_is_enough(
     assert asked == [0]
 
 
-async def test_a_mirror_that_lags_is_not_believed(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_a_mirror_that_lags_is_not_believed(client, bucket_name, raw):
     """It answers half of the direct gets, and knows nothing of what was just written."""
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "other", b"")

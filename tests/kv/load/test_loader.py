@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,10 @@ from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Row
 from kvctl.kv.load.target import target_of
 from kvctl.kv.write.identity import Series
-from kvctl.labs import Lab
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from tests.kv.test_nonconforming_keys import BESIDE, FOREIGN
 from tests.support.differences import differences
 from tests.support.proxy import Proxy, Swallow
-from tests.support.raw import RawClient
 
 Rows = list[dict[str, Any]]
 
@@ -100,9 +98,7 @@ _HEADERS = st.sampled_from([
 @pytest.mark.guarantee("commands-5")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.tuples(_KEYS, _VALUES, _HEADERS), max_size=40), whole=st.booleans())
-async def test_a_dump_loaded_elsewhere_is_the_same(
-    server: Server, raw: RawClient, unique: Callable[..., str], writes: list[Any], whole: bool
-) -> None:
+async def test_a_dump_loaded_elsewhere_is_the_same(server, raw, unique, writes, whole):
     """Values, operations, headers and order, also of foreign keys."""
     first, second = unique("FROM"), unique("TO")
     for name in (first, second):
@@ -121,7 +117,7 @@ async def test_a_dump_loaded_elsewhere_is_the_same(
         await client.delete_bucket(second)
 
 
-async def test_history_needs_a_bucket_that_keeps_as_much(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_history_needs_a_bucket_that_keeps_as_much(client, unique):
     deep, shallow = await client.create_bucket(unique(), history=5), await client.create_bucket(unique(), history=2)
     for number in range(4):
         await deep.put("k", b"%d" % number)
@@ -137,7 +133,7 @@ async def test_history_needs_a_bucket_that_keeps_as_much(client: kvctl.Client, u
             await load(deep, dumped, mode=mode)
 
 
-async def test_a_damaged_dump_is_refused_and_can_be_forced(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_a_damaged_dump_is_refused_and_can_be_forced(client, unique):
     source, target = await client.create_bucket(unique()), await client.create_bucket(unique())
     for number in range(10):
         await source.put(f"k.{number}", b"v")
@@ -156,7 +152,7 @@ async def test_a_damaged_dump_is_refused_and_can_be_forced(client: kvctl.Client,
 # -- rows ---------------------------------------------------------------------------------------------------
 
 
-async def test_rows_are_written_in_order_and_bad_ones_named(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_rows_are_written_in_order_and_bad_ones_named(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
     lines = [
         b'{"key": "a", "value": "1"}', b'{"key": "a b", "value": ""}', b"", b'{"value": "x"}', b"[1]", b"\xff{",
@@ -176,7 +172,7 @@ async def test_rows_are_written_in_order_and_bad_ones_named(client: kvctl.Client
     assert (await bucket.last_entry("r")).headers == {"X": "y"}  # type: ignore[union-attr]
 
 
-async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_strict_writes_nothing_when_a_row_is_bad(client, unique):
     bucket = await client.create_bucket(unique(), max_value_size=10)
     rows = [{"key": f"k.{number}", "value": "v"} for number in range(10)]
     for bad in ({"key": "k..", "value": ""}, {"key": "k", "value": "x" * 11}, {"key": "k", "value": "", "ttl": 10}):
@@ -188,7 +184,7 @@ async def test_strict_writes_nothing_when_a_row_is_bad(client: kvctl.Client, uni
     assert await load(bucket, rows, strict=True) == RowCounts(written=10)
 
 
-async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_ttl_goes_along_where_the_bucket_allows_it(client, unique):
     bucket = await client.create_bucket(unique(), marker_ttl=timedelta(seconds=1))
     rows = [{"key": "n", "value": "", "ttl": 90}, {"key": "d", "value": "", "ttl": "2h"}]
     assert await load(bucket, [*rows, {"key": "x", "value": "", "ttl": 0.5}]) == RowCounts(written=2, rejected=1)
@@ -196,9 +192,7 @@ async def test_ttl_goes_along_where_the_bucket_allows_it(client: kvctl.Client, u
     assert (await bucket.get("d")).ttl == timedelta(hours=2)
 
 
-async def test_binary_headers_survive_dump_and_load(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_binary_headers_survive_dump_and_load(client, raw, unique):
     bucket, copy = await client.create_bucket(unique()), await client.create_bucket(unique())
     raw.publish(f"$KV.{bucket.name}.k", b"", {"X-Name": "caf\udce9"})
     raw.flush()
@@ -208,7 +202,7 @@ async def test_binary_headers_survive_dump_and_load(
     assert entry.headers == {"X-Name": "caf\udce9"}
 
 
-async def test_create_only_leaves_living_keys_alone(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_create_only_leaves_living_keys_alone(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
     await bucket.put("lives", b"old")
     await bucket.put("deleted", b"old")
@@ -227,7 +221,7 @@ async def test_create_only_leaves_living_keys_alone(client: kvctl.Client, unique
     assert (await bucket.status()).last_revision == 5
 
 
-async def test_if_different_writes_what_differs(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_if_different_writes_what_differs(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
     await bucket.put_many((f"k.{number}", b"%d" % number) for number in range(2500))
     await bucket.delete("k.3")
@@ -241,7 +235,7 @@ async def test_if_different_writes_what_differs(client: kvctl.Client, unique: Ca
     assert (await bucket.status()).last_revision == 2505
 
 
-async def test_a_dry_run_writes_nothing(client: kvctl.Client, unique: Callable[..., str], tmp_path: Path) -> None:
+async def test_a_dry_run_writes_nothing(client, unique, tmp_path):
     bucket = await client.create_bucket(unique())
     rows = [{"key": "a", "value": ""}, {"key": "", "value": ""}]
     progress = tmp_path / "p"
@@ -250,9 +244,7 @@ async def test_a_dry_run_writes_nothing(client: kvctl.Client, unique: Callable[.
     assert not progress.exists()
 
 
-async def test_target_without_writes_is_refused(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_target_without_writes_is_refused(client, raw, unique):
     origin, aggregate = unique("O"), unique("A")
     raw.create_bucket(origin)
     raw.create_bucket(aggregate, subjects=[], sources=[{"name": f"KV_{origin}"}], duplicate_window=0)
@@ -264,9 +256,7 @@ async def test_target_without_writes_is_refused(
         await load(client.bucket(origin, read_only=True), [{"key": "a", "value": ""}])
 
 
-async def test_load_into_a_mirror_writes_to_its_origin(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_load_into_a_mirror_writes_to_its_origin(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}})
@@ -277,9 +267,7 @@ async def test_load_into_a_mirror_writes_to_its_origin(
 
 
 @pytest.mark.parametrize("largest", [None, 110])  # the latter leaves no room for an identity
-async def test_a_full_bucket_ends_it_with_the_count(
-    client: kvctl.Client, unique: Callable[..., str], largest: int | None
-) -> None:
+async def test_a_full_bucket_ends_it_with_the_count(client, unique, largest):
     bucket = await client.create_bucket(unique(), max_bytes=20_000, max_value_size=largest)
     rows = [{"key": f"k.{number}", "value": "v" * 100} for number in range(1000)]
     with pytest.raises(
@@ -293,7 +281,7 @@ async def test_a_full_bucket_ends_it_with_the_count(
     assert refused.value.message.startswith("Line 1: The bucket is full")
 
 
-async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp_path: Path) -> None:
+async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp_path):
     config = 'server_name: @name@, port: @client@, jetstream {store_dir: "@store@", max_file_store: 1MB}'
     with run_server(name="small", config=config) as small:
         async with kvctl.connect(small.url) as client:
@@ -304,7 +292,7 @@ async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp
             assert "limit of the server" in (stopped.value.hint or "")
 
 
-async def test_deleting_the_bucket_ends_the_load(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_deleting_the_bucket_ends_the_load(client, unique):
     bucket = await client.create_bucket(unique())
 
     async def batches() -> AsyncIterator[Batch]:
@@ -318,7 +306,7 @@ async def test_deleting_the_bucket_ends_the_load(client: kvctl.Client, unique: C
 
 
 @pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_batches(monkeypatch):
     """Inputs come a few hundred rows at a time."""
     monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 20_000)
 
@@ -328,9 +316,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.guarantee("commands-6", by="fault")
 @pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY, Mode.IF_DIFFERENT])
-async def test_over_lost_connections_each_row_is_stored_once_and_in_order(
-    client: kvctl.Client, unique: Callable[..., str], small_batches: None, mode: Mode
-) -> None:
+async def test_over_lost_connections_each_row_is_stored_once_and_in_order(client, unique, small_batches, mode):
     bucket = await client.create_bucket(unique(), history=64)
     keys = 5000 if mode is Mode.CREATE_ONLY else 500
     rows = [{"key": f"k.{number % keys}", "value": str(number)} for number in range(5000 if keys > 500 else 15_000)]
@@ -346,7 +332,7 @@ async def test_over_lost_connections_each_row_is_stored_once_and_in_order(
     assert differences(by_key(await history(bucket)), by_key((row["key"], row["value"].encode()) for row in rows)) == []
 
 
-async def test_over_a_restart_of_the_server(own_server: Server, small_batches: None) -> None:
+async def test_over_a_restart_of_the_server(own_server, small_batches):
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", history=64)
         rows = [{"key": f"k.{number % 3000}", "value": str(number)} for number in range(30_000)]
@@ -363,9 +349,7 @@ async def test_over_a_restart_of_the_server(own_server: Server, small_batches: N
         assert differences(by_key(await history(bucket)), expected) == []
 
 
-async def test_lost_server_is_reported_with_the_row_count(
-    own_server: Server, small_batches: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_server_is_reported_with_the_row_count(own_server, small_batches, monkeypatch):
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B")
         client.connection.timeout = 1
@@ -378,9 +362,7 @@ async def test_lost_server_is_reported_with_the_row_count(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "pause"])
-async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_named(
-    own_cluster: Lab, small_batches: None, fault: str
-) -> None:
+async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_named(own_cluster, small_batches, fault):
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         bucket = await client.create_bucket("B", history=64, replicas=3)
         rows = [{"key": f"k.{number % 1000}", "value": str(number)} for number in range(40_000)]
@@ -411,9 +393,7 @@ async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_na
         assert len(bad) < 100
 
 
-async def test_unknown_outcome_is_reported_and_can_be_resumed(
-    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_outcome_is_reported_and_can_be_resumed(own_server, tmp_path, monkeypatch):
     for module in ("leader_state", "bulk_writer"):
         monkeypatch.setattr(f"kvctl.kv.load.{module}.LEADER_DEADLINE_S", 0.5)
     file = tmp_path / "rows.ndjson"
@@ -431,9 +411,7 @@ async def test_unknown_outcome_is_reported_and_can_be_resumed(
 
 
 @pytest.mark.parametrize("mode", [Mode.PUT, Mode.CREATE_ONLY])
-async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeout(
-    server: Server, unique: Callable[..., str], mode: Mode
-) -> None:
+async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeout(server, unique, mode):
     with Proxy(server.url) as proxy:
         async with kvctl.connect(proxy.url) as client:
             bucket = await client.create_bucket(unique())
@@ -455,7 +433,7 @@ async def _load_file(bucket: kvctl.Bucket, file: Path, **options: Any) -> RowCou
 
 
 @pytest.fixture
-def rows_file(tmp_path: Path) -> Path:
+def rows_file(tmp_path):
     """30,000 rows, each of 1,000 keys every so often, some of them bad."""
     file = tmp_path / "rows.ndjson"
     lines = (f'{{"key": "k.{n % 1000}", "value": "{n}"}}' if n % 7000 else "bad" for n in range(1, 30_001))
@@ -473,8 +451,8 @@ class Killed(BaseException):
 
 @pytest.mark.guarantee("commands-6", by="fault")
 async def test_rows_that_a_cluster_without_majority_stores_after_the_kill_are_not_written_twice(
-    own_cluster: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    own_cluster, tmp_path, monkeypatch
+):
     file = tmp_path / "rows.ndjson"
     _write_rows(file, [(f"k.{number % 1000}", str(number)) for number in range(20_000)])
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
@@ -504,9 +482,7 @@ async def test_rows_that_a_cluster_without_majority_stores_after_the_kill_are_no
 
 
 @pytest.mark.parametrize("kills", [[1], [10, 1, 1, 8], [25, 3], [40]])
-async def test_a_killed_load_goes_on_without_writing_anything_twice(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None, kills: list[int]
-) -> None:
+async def test_a_killed_load_goes_on_without_writing_anything_twice(client, unique, rows_file, small_batches, kills):
     bucket = await client.create_bucket(unique(), history=64)
     for times, after in enumerate(kills):
         await _load_and_kill(bucket, rows_file, after, resume=times > 0)
@@ -536,8 +512,8 @@ def _write_rows(file: Path, rows: Iterable[tuple[str, str]]) -> None:
 
 
 async def test_a_row_that_a_full_bucket_refused_between_stored_ones_of_its_key_is_named_after_a_resume(
-    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path
-) -> None:
+    client, unique, tmp_path
+):
     bucket, file = await client.create_bucket(unique(), history=2, max_bytes=2000), tmp_path / "rows.ndjson"
     _write_rows(file, [("k", "first"), ("k", "x" * 3000), ("k", "last"), ("other", "x" * 3000)])
     with pytest.raises(PartlyDone, match="line 4 failed: The bucket is full"):
@@ -551,8 +527,8 @@ async def test_a_row_that_a_full_bucket_refused_between_stored_ones_of_its_key_i
 
 @pytest.mark.parametrize(("depth", "presumed"), [(5, 0), (1, 1)])
 async def test_a_resumed_load_of_differences_writes_nothing_below_what_it_wrote(
-    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, small_batches: None, depth: int, presumed: int
-) -> None:
+    client, unique, tmp_path, small_batches, depth, presumed
+):
     bucket, file = await client.create_bucket(unique(), history=depth), tmp_path / "rows.ndjson"
     await bucket.put("k", b"1")
     _write_rows(file, [("k", "1"), ("k", "2"), *((f"more.{number}", "") for number in range(200))])
@@ -562,9 +538,7 @@ async def test_a_resumed_load_of_differences_writes_nothing_below_what_it_wrote(
     assert by_key(await history(bucket))["k"] == [b"1", b"2"][-depth:]
 
 
-async def test_a_position_of_an_earlier_version_is_refused(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_a_position_of_an_earlier_version_is_refused(client, unique, rows_file):
     bucket = await client.create_bucket(unique())
     await _interrupt(bucket, rows_file)
     (saved,) = noted(rows_file)
@@ -574,9 +548,7 @@ async def test_a_position_of_an_earlier_version_is_refused(
     assert "Load without `--resume`" in str(caught.value.hint)
 
 
-async def test_a_cancelled_load_notes_where_it_stood(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_a_cancelled_load_notes_where_it_stood(client, unique, rows_file):
     bucket = await client.create_bucket(unique(), history=64)
     seen: list[int] = []
     task = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
@@ -600,8 +572,8 @@ async def _interrupt(bucket: kvctl.Bucket, file: Path, **options: Any) -> None:
 
 
 async def test_a_conditional_load_that_is_stopped_within_a_chunk_loses_no_row_and_counts_none_twice(
-    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client, unique, tmp_path, monkeypatch
+):
     deleted = {"a", "c"}
     for mode, keys, method, calls, expected in (
         (Mode.CREATE_ONLY, "abcd", "living", 1, RowCounts(written=4)),
@@ -635,14 +607,13 @@ def _stop_at_call(patched: pytest.MonkeyPatch, method: str, number: int) -> None
 
 
 @pytest.mark.guarantee("commands-13")
-async def test_resume_goes_on_only_with_the_same_file_stream_and_options(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_resume_goes_on_only_with_the_same_file_stream_and_options(client, unique, rows_file):
     bucket, other = await client.create_bucket(unique()), await client.create_bucket(unique())
     await _interrupt(bucket, rows_file)
     for target, options, reason in (
-        (other, {}, f"into bucket `{bucket.name}`"), (bucket, {"mode": Mode.CREATE_ONLY}, "other options: put"),
-    ):  # fmt: skip
+        (other, {}, f"into bucket `{bucket.name}`"),
+        (bucket, {"mode": Mode.CREATE_ONLY}, "other options: put"),
+    ):
         with pytest.raises(ConflictError, match=reason):
             await _load_file(target, rows_file, resume=True, **options)
     for path in noted(rows_file):
@@ -664,9 +635,7 @@ async def test_resume_goes_on_only_with_the_same_file_stream_and_options(
 
 
 @pytest.mark.guarantee("commands-13")
-async def test_resume_is_refused_after_the_stream_lost_rows(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_resume_is_refused_after_the_stream_lost_rows(client, unique, rows_file):
     bucket = await client.create_bucket(unique())
     await _interrupt(bucket, rows_file)
     (path,) = noted(rows_file)
@@ -680,9 +649,7 @@ async def test_resume_is_refused_after_the_stream_lost_rows(
     assert path.exists()
 
 
-async def test_resume_without_a_recorded_position_is_refused(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_resume_without_a_recorded_position_is_refused(client, unique, rows_file):
     bucket = await client.create_bucket(unique())
     with pytest.raises(ConflictError, match=f"No interrupted load of this file into bucket `{bucket.name}`"):
         await _load_file(bucket, rows_file, resume=True)
@@ -697,9 +664,7 @@ async def test_resume_without_a_recorded_position_is_refused(
     assert os.listdir(rows_file.parent) == [rows_file.name]
 
 
-async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path, small_batches: None
-) -> None:
+async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(client, unique, rows_file, small_batches):
     production, staging = [await client.create_bucket(unique(), history=64) for _ in range(2)]
     await _load_and_kill(production, rows_file, 12, resume=False)
     stopped = (await production.status()).last_revision
@@ -716,8 +681,8 @@ async def test_resume_after_the_file_was_loaded_elsewhere_goes_on(
 @pytest.mark.guarantee("commands-7")
 @pytest.mark.parametrize("depth", [1, 3])
 async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
-    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path, small_batches: None, depth: int
-) -> None:
+    client, unique, tmp_path, small_batches, depth
+):
     file = tmp_path / "rows.ndjson"
     file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(30_000)))
     bucket = await client.create_bucket(unique(), history=depth)
@@ -737,9 +702,7 @@ async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
     ]
 
 
-async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(client, unique, rows_file):
     first, second = [await client.create_bucket(unique(), history=64) for _ in range(2)]
     await asyncio.gather(_interrupt(first, rows_file), _interrupt(second, rows_file))
     assert len(noted(rows_file)) == 2
@@ -749,9 +712,7 @@ async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(
     assert not noted(rows_file)
 
 
-async def test_a_second_load_of_one_file_into_one_bucket_is_refused(
-    client: kvctl.Client, unique: Callable[..., str], rows_file: Path
-) -> None:
+async def test_a_second_load_of_one_file_into_one_bucket_is_refused(client, unique, rows_file):
     bucket = await client.create_bucket(unique(), history=64)
     seen: list[int] = []
     first = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
@@ -770,7 +731,7 @@ def _task(**changes: str) -> checkpoint.Task:
     )
 
 
-def test_a_load_follows_no_link_to_note_its_position(tmp_path: Path) -> None:
+def test_a_load_follows_no_link_to_note_its_position(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     base = tmp_path / "p"
@@ -785,7 +746,7 @@ def test_a_load_follows_no_link_to_note_its_position(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
+def test_two_processes_never_hold_one_position(tmp_path):
     """Also where one of them saves or ends in the meantime."""
     one, other = [checkpoint.ProgressFile(tmp_path / "p", _task()) for _ in range(2)]
     with one:
@@ -803,15 +764,13 @@ def test_two_processes_never_hold_one_position(tmp_path: Path) -> None:
         assert one.load(3) == Position(line=3)
 
 
-async def test_load_works_without_a_writable_checkpoint(
-    client: kvctl.Client, unique: Callable[..., str], tmp_path: Path
-) -> None:
+async def test_load_works_without_a_writable_checkpoint(client, unique, tmp_path):
     bucket = await client.create_bucket(unique())
     nowhere = tmp_path / "no" / "such" / "directory"
     assert await load(bucket, [{"key": "a", "value": ""}], progress=nowhere) == RowCounts(written=1)
 
 
-def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path: Path) -> None:
+def test_the_position_outlives_a_kill_and_power_loss_at_worst_costs_it(tmp_path):
     progress = checkpoint.ProgressFile(tmp_path / "p", _task())
     with progress:
         with pytest.raises(ConflictError):

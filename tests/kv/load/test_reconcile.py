@@ -1,6 +1,5 @@
 """Writes without an acknowledgement are found by their identities, many keys at a time."""
 
-import kvctl
 from kvctl.errors import KvctlError
 from kvctl.kv.load.acknowledged import Acknowledged
 from kvctl.kv.load.leader_state import Current
@@ -8,14 +7,11 @@ from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.rows import Row
 from kvctl.kv.load.target import target_of
 from kvctl.kv.write.identity import Series
-from tests.support.raw import RawClient
 
 KEYS, LATER = 300, 3
 
 
-async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_each(
-    client: kvctl.Client, bucket_name: str, raw: RawClient
-) -> None:
+async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_each(client, bucket_name, raw):
     bucket = await client.create_bucket(bucket_name, history=64)
     ids, rows = Series(1 << 20), [Row(n, f"k.{n}", b"ours") for n in range(1, KEYS + 1)]
     lost = {row.key for row in rows[::3]}
@@ -39,9 +35,7 @@ async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_
     assert sum(not answer.endswith(" messages") for answer in answers) <= 4
 
 
-async def test_rows_around_those_without_room_for_an_identity_are_not_taken_for_overtaken_ones(
-    client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_rows_around_those_without_room_for_an_identity_are_not_taken_for_overtaken_ones(client, bucket_name):
     await client.create_bucket(bucket_name, history=2)
     acknowledged = Acknowledged(0)
     for line in 2, 4:

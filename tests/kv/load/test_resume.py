@@ -26,8 +26,8 @@ def found(rows: list[_Write], stored: list[_Write], *, evicted: bool) -> str:
     ],
 )  # fmt: skip
 def test_a_row_below_a_stored_one_is_not_written_and_one_below_another_clients_only_if_it_was_not_stored(
-    stored: list[int], evicted: bool, outcomes: str
-) -> None:
+    stored, evicted, outcomes
+):
     rows = [_Write(line, None) for line in range(1, 5)]
     assert found(rows, [_Write(line, None) for line in stored], evicted=evicted) == outcomes
 
@@ -35,7 +35,7 @@ def test_a_row_below_a_stored_one_is_not_written_and_one_below_another_clients_o
 @pytest.mark.parametrize(
     ("stored", "outcomes"), [([1, 3], "WsW-"), ([1], "W---"), ([1, 0], "Wo--"), ([1, 0, 3], "WsW-")]
 )
-def test_a_row_with_a_ttl_may_have_expired(stored: list[int], outcomes: str) -> None:
+def test_a_row_with_a_ttl_may_have_expired(stored, outcomes):
     rows = [_Write(line, None, expires=line == 2) for line in range(1, 5)]
     assert found(rows, [_Write(line, None) for line in stored], evicted=False) == outcomes
 
@@ -48,8 +48,6 @@ def test_a_row_with_a_ttl_may_have_expired(stored: list[int], outcomes: str) -> 
         ([7, None, 7, None], [(0, 7), (4, None)], "uuuW"), ([7], [(0, 9)], "-"),
     ],
 )  # fmt: skip
-def test_a_row_without_an_identity_is_recognized_by_its_content_if_no_other_has_it(
-    contents: list[int | None], stored: list[tuple[int, int | None]], outcomes: str
-) -> None:
+def test_a_row_without_an_identity_is_recognized_by_its_content_if_no_other_has_it(contents, stored, outcomes):
     rows = [_Write(line, content) for line, content in enumerate(contents, 1)]
     assert found(rows, [_Write(*entry) for entry in stored], evicted=False) == outcomes

@@ -19,9 +19,6 @@ from kvctl.jetstream.server_snapshot import CHUNK, Restoring
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind
 from kvctl.kv.maintenance import bucket_backup, incomplete, manifest
-from kvctl.labs import Lab
-from kvctl.server import Server
-from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
 
@@ -39,7 +36,7 @@ async def contents(bucket: kvctl.Bucket) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path):
     """Where a backup goes."""
     return tmp_path / "backup"
 
@@ -47,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
 # -- the way there and back --------------------------------------------------------------------------------
 
 
-async def test_a_restored_bucket_is_what_was_backed_up(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_a_restored_bucket_is_what_was_backed_up(client, bucket_name, directory):
     settings = {
         "history": 3, "ttl": timedelta(days=1), "marker_ttl": MINUTE, "max_value_size": 5000, "max_bytes": 10**6,
         "metadata": {"owner": "a"}, "republish": kvctl.Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"),
@@ -67,7 +64,7 @@ async def test_a_restored_bucket_is_what_was_backed_up(client: kvctl.Client, buc
     assert await client.bucket(bucket_name).put("new", b"1") == status.last_revision + 1
 
 
-async def test_an_empty_bucket_goes_there_and_back(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_an_empty_bucket_goes_there_and_back(client, bucket_name, directory):
     bucket = await client.create_bucket(bucket_name, metadata={"a": "1"})
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
@@ -75,9 +72,7 @@ async def test_an_empty_bucket_goes_there_and_back(client: kvctl.Client, bucket_
     assert (await client.bucket(bucket_name).status()).values == 0
 
 
-async def test_a_bucket_whose_entries_are_gone_keeps_counting(
-    client: kvctl.Client, raw: RawClient, bucket_name: str, directory: Path
-) -> None:
+async def test_a_bucket_whose_entries_are_gone_keeps_counting(client, raw, bucket_name, directory):
     bucket = await filled(client, bucket_name)
     raw.api(f"STREAM.PURGE.KV_{bucket_name}")
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -86,9 +81,7 @@ async def test_a_bucket_whose_entries_are_gone_keeps_counting(
     assert await client.bucket(bucket_name).put("k", b"v") == 101
 
 
-async def test_limits_below_what_is_held_do_not_stand_in_the_way(
-    client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_limits_below_what_is_held_do_not_stand_in_the_way(client, bucket_name, directory):
     bucket = await filled(client, bucket_name, size=400, history=2)
     edit = await catalog.plan_edit(client.api, bucket_name, {"max_value_size": 10, "max_bytes": 1000})
     await catalog.apply_edit(client.api, edit)
@@ -100,7 +93,7 @@ async def test_limits_below_what_is_held_do_not_stand_in_the_way(
     assert (await client.bucket(bucket_name).status()).config["max_bytes"] == 1000
 
 
-async def test_keys_past_their_ttl_may_be_gone(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_keys_past_their_ttl_may_be_gone(client, bucket_name, directory):
     bucket = await client.create_bucket(bucket_name, marker_ttl=MINUTE)
     await bucket.create("short", b"1", ttl=timedelta(seconds=1))
     await bucket.put("long", b"2")
@@ -111,9 +104,7 @@ async def test_keys_past_their_ttl_may_be_gone(client: kvctl.Client, bucket_name
     assert [key async for key in client.bucket(bucket_name).keys()] == ["long"]
 
 
-async def test_key_that_expired_since_the_backup_is_not_damage(
-    client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_key_that_expired_since_the_backup_is_not_damage(client, bucket_name, directory):
     bucket = await filled(client, bucket_name, ttl=timedelta(seconds=1))
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
@@ -122,9 +113,7 @@ async def test_key_that_expired_since_the_backup_is_not_damage(
     assert done.info["config"]["max_age"] == 10**9
 
 
-async def test_an_aggregate_comes_back_with_its_origins(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str], directory: Path
-) -> None:
+async def test_an_aggregate_comes_back_with_its_origins(client, raw, unique, directory):
     origin, name = unique("O"), unique("A")
     await filled(client, origin)
     transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{name}.>"}]
@@ -143,7 +132,7 @@ async def test_an_aggregate_comes_back_with_its_origins(
 
 
 @pytest.mark.parametrize("context", ["hub", "hub-via-leaf"])
-async def test_backups_cross_domains(leaf: Lab, context: str, bucket_name: str, directory: Path) -> None:
+async def test_backups_cross_domains(leaf, context, bucket_name, directory):
     async with kvctl.connect(leaf.contexts[context]) as client:
         bucket = await filled(client, bucket_name, keys=200, size=5000)
         before = await contents(bucket)
@@ -153,9 +142,7 @@ async def test_backups_cross_domains(leaf: Lab, context: str, bucket_name: str, 
         assert await contents(client.bucket(bucket_name)) == before
 
 
-async def test_a_cluster_s_bucket_can_come_back_with_fewer_replicas(
-    cluster: Lab, server: Server, bucket_name: str, directory: Path
-) -> None:
+async def test_a_cluster_s_bucket_can_come_back_with_fewer_replicas(cluster, server, bucket_name, directory):
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         bucket = await filled(client, bucket_name, replicas=3)
         before = await contents(bucket)
@@ -173,7 +160,7 @@ async def test_a_cluster_s_bucket_can_come_back_with_fewer_replicas(
 # -- backing up --------------------------------------------------------------------------------------------
 
 
-async def test_a_backup_is_private_and_described(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_a_backup_is_private_and_described(client, bucket_name, directory):
     await filled(client, bucket_name)
     made = await bucket_backup.backup(client.api, bucket_name, directory)
     assert sorted(path.name for path in directory.iterdir()) == ["backup.json", "manifest.json", "stream.tar.s2"]
@@ -184,7 +171,7 @@ async def test_a_backup_is_private_and_described(client: kvctl.Client, bucket_na
     assert manifest.read(directory) == made
 
 
-async def test_a_backup_never_overwrites(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_a_backup_never_overwrites(client, bucket_name, directory):
     await client.create_bucket(bucket_name)
     directory.mkdir()
     (directory / "mine").write_text("x")
@@ -194,7 +181,7 @@ async def test_a_backup_never_overwrites(client: kvctl.Client, bucket_name: str,
     await bucket_backup.backup(client.api, bucket_name, directory)
 
 
-async def test_a_backup_that_fails_leaves_nothing(own_server: Server, directory: Path) -> None:
+async def test_a_backup_that_fails_leaves_nothing(own_server, directory):
     async with kvctl.connect(own_server.url) as client:
         await filled(client, "B", keys=200, size=100_000)
         client.connection.timeout = 1
@@ -209,9 +196,7 @@ async def test_a_backup_that_fails_leaves_nothing(own_server: Server, directory:
             await bucket_backup.backup(client.api, "B", directory)
 
 
-async def test_a_backup_that_is_interrupted_leaves_nothing(
-    client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_a_backup_that_is_interrupted_leaves_nothing(client, bucket_name, directory):
     await filled(client, bucket_name, keys=100, size=50_000)
     task = asyncio.create_task(
         bucket_backup.backup(client.api, bucket_name, directory, lambda _: task.cancel() and None)
@@ -222,18 +207,14 @@ async def test_a_backup_that_is_interrupted_leaves_nothing(
     await bucket_backup.backup(client.api, bucket_name, directory)
 
 
-async def test_a_directory_that_cannot_be_written_is_an_error(
-    client: kvctl.Client, bucket_name: str, tmp_path: Path
-) -> None:
+async def test_a_directory_that_cannot_be_written_is_an_error(client, bucket_name, tmp_path):
     await client.create_bucket(bucket_name)
     (tmp_path / "file").write_text("")
     with pytest.raises(kvctl.errors.KvctlError, match="cannot be written"):
         await bucket_backup.backup(client.api, bucket_name, tmp_path / "file" / "backup")
 
 
-async def test_mirrors_and_strange_streams_are_not_backed_up(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str], directory: Path
-) -> None:
+async def test_mirrors_and_strange_streams_are_not_backed_up(client, raw, unique, directory):
     origin, mirror, other = unique("O"), unique("M"), unique("X")
     raw.create_bucket(origin)
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
@@ -249,7 +230,7 @@ async def test_mirrors_and_strange_streams_are_not_backed_up(
 # -- restoring ---------------------------------------------------------------------------------------------
 
 
-async def test_a_restore_never_overwrites(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_a_restore_never_overwrites(client, bucket_name, directory):
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.put("k.0", b"newer")
@@ -258,9 +239,7 @@ async def test_a_restore_never_overwrites(client: kvctl.Client, bucket_name: str
     assert (await bucket.get("k.0")).value == b"newer"
 
 
-async def test_a_read_only_connection_backs_up_and_does_not_restore(
-    server: Server, client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_a_read_only_connection_backs_up_and_does_not_restore(server, client, bucket_name, directory):
     bucket = await filled(client, bucket_name)
     async with kvctl.connect(server.url, read_only=True) as reader:
         await bucket_backup.backup(reader.api, bucket_name, directory)
@@ -272,9 +251,7 @@ async def test_a_read_only_connection_backs_up_and_does_not_restore(
 
 @pytest.mark.guarantee("buckets-5")
 @pytest.mark.parametrize("damage", ["cut", "grown", "flipped", "config", "manifest", "missing", "swapped"])
-async def test_damage_is_found_before_anything_is_restored(
-    client: kvctl.Client, bucket_name: str, directory: Path, damage: str
-) -> None:
+async def test_damage_is_found_before_anything_is_restored(client, bucket_name, directory, damage):
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
@@ -297,9 +274,7 @@ async def test_damage_is_found_before_anything_is_restored(
     assert bucket_name not in await client.bucket_names()
 
 
-async def test_every_flipped_bit_of_a_small_backup_is_found(
-    client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_every_flipped_bit_of_a_small_backup_is_found(client, bucket_name, directory):
     await filled(client, bucket_name, keys=1)
     await bucket_backup.backup(client.api, bucket_name, directory)
     for path in directory.iterdir():
@@ -312,7 +287,7 @@ async def test_every_flipped_bit_of_a_small_backup_is_found(
     manifest.read(directory)
 
 
-async def test_a_newer_form_is_refused_by_name(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_a_newer_form_is_refused_by_name(client, bucket_name, directory):
     await filled(client, bucket_name, keys=1)
     await bucket_backup.backup(client.api, bucket_name, directory)
     described = directory / manifest.MANIFEST
@@ -322,7 +297,7 @@ async def test_a_newer_form_is_refused_by_name(client: kvctl.Client, bucket_name
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"kvctl": "dump", "version": 1}'])
-def test_directory_without_a_backup_is_refused(directory: Path, content: str | None) -> None:
+def test_directory_without_a_backup_is_refused(directory, content):
     directory.mkdir()
     if content is not None:
         (directory / manifest.MANIFEST).write_text(content)
@@ -331,7 +306,7 @@ def test_directory_without_a_backup_is_refused(directory: Path, content: str | N
 
 
 @pytest.mark.guarantee("buckets-11")
-async def test_incomplete_restore_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_incomplete_restore_is_removed(client, bucket_name, directory):
     """A manifest that is sound in itself, of another bucket's data: only counting finds that out."""
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -345,7 +320,7 @@ async def test_incomplete_restore_is_removed(client: kvctl.Client, bucket_name: 
     assert bucket_name not in await client.bucket_names()
 
 
-async def test_nobody_writes_into_a_restore(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_nobody_writes_into_a_restore(client, bucket_name, directory):
     """A write acknowledged meanwhile would be lost when the restore fails, and would spoil the counting."""
     bucket = await filled(client, bucket_name, keys=100, size=50_000)
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -361,7 +336,7 @@ async def test_nobody_writes_into_a_restore(client: kvctl.Client, bucket_name: s
     assert "intruder" not in [key async for key in client.bucket(bucket_name).keys()]
 
 
-async def test_an_interrupted_restore_is_removed(client: kvctl.Client, bucket_name: str, directory: Path) -> None:
+async def test_an_interrupted_restore_is_removed(client, bucket_name, directory):
     bucket = await filled(client, bucket_name, keys=100, size=50_000)
     before = await contents(bucket)
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -382,9 +357,7 @@ async def test_an_interrupted_restore_is_removed(client: kvctl.Client, bucket_na
     assert await contents(client.bucket(bucket_name)) == before
 
 
-async def test_leftovers_of_a_killed_restore_are_recognised_and_replaced(
-    server: Server, client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_leftovers_of_a_killed_restore_are_recognised_and_replaced(server, client, bucket_name, directory):
     bucket = await filled(client, bucket_name, keys=100, size=50_000)
     before = await contents(bucket)
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -401,9 +374,7 @@ async def test_leftovers_of_a_killed_restore_are_recognised_and_replaced(
     assert await contents(client.bucket(bucket_name)) == before
 
 
-async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(
-    client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(client, bucket_name, directory):
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
@@ -419,7 +390,7 @@ async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(
     assert bucket_name not in await client.bucket_names()
 
 
-async def test_a_restore_cut_off_from_its_server_is_known(own_server: Server, directory: Path) -> None:
+async def test_a_restore_cut_off_from_its_server_is_known(own_server, directory):
     async with kvctl.connect(own_server.url) as client:
         bucket = await filled(client, "B", keys=100, size=50_000)
         before = await contents(bucket)
@@ -443,9 +414,7 @@ async def test_a_restore_cut_off_from_its_server_is_known(own_server: Server, di
         assert await contents(client.bucket("B")) == before
 
 
-async def test_two_restores_at_once_make_one_bucket(
-    server: Server, client: kvctl.Client, bucket_name: str, directory: Path
-) -> None:
+async def test_two_restores_at_once_make_one_bucket(server, client, bucket_name, directory):
     bucket = await filled(client, bucket_name, keys=100, size=50_000)
     before = await contents(bucket)
     await bucket_backup.backup(client.api, bucket_name, directory)
@@ -481,7 +450,7 @@ async def _until(count: Callable[[], Any], wanted: int) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_the_configuration_of_a_restore_lets_nobody_in() -> None:
+def test_the_configuration_of_a_restore_lets_nobody_in():
     stream = BucketConfig("B", ttl=MINUTE, max_bytes=10, marker_ttl=MINUTE, max_value_size=1).to_stream()
     held = bucket_backup.held(stream | {"sources": [{"name": "KV_O"}], "sealed": True}, {"bytes": 100}, "token")
     assert held["subjects"] == ["_kvctl.restore.token"]

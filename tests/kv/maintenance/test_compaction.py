@@ -1,7 +1,6 @@
 """Compaction removes what deletions left, and nothing that lives."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -10,7 +9,6 @@ import kvctl
 from kvctl.errors import PartlyDone, RefusedError, ServerError
 from kvctl.kv.entry import Entry
 from kvctl.kv.maintenance import compaction
-from kvctl.server import Server
 from tests.support.raw import RawClient
 from tests.support.waiting import until_async
 
@@ -20,7 +18,7 @@ async def stored(bucket: kvctl.Bucket) -> list[str]:
     return [entry.key async for entry in bucket.history()]
 
 
-async def test_tombstones_go_with_their_history(client: kvctl.Client, bucket_name: str) -> None:
+async def test_tombstones_go_with_their_history(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, history=5)
     for key in ("kept", "deleted", "purged", "again"):
         await bucket.put(key, b"1")
@@ -35,7 +33,7 @@ async def test_tombstones_go_with_their_history(client: kvctl.Client, bucket_nam
     assert await stored(bucket) == ["kept", "kept", "again", "again", "again", "again"]
 
 
-async def test_limit_markers_are_tombstones(client: kvctl.Client, bucket_name: str) -> None:
+async def test_limit_markers_are_tombstones(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(hours=1))
     await bucket.create("short", b"1", ttl=timedelta(seconds=1))
 
@@ -48,7 +46,7 @@ async def test_limit_markers_are_tombstones(client: kvctl.Client, bucket_name: s
     assert await stored(bucket) == []
 
 
-async def test_only_old_tombstones_are_removed(client: kvctl.Client, bucket_name: str) -> None:
+async def test_only_old_tombstones_are_removed(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     for key in ("old", "young"):
         await bucket.put(key, b"1")
@@ -59,7 +57,7 @@ async def test_only_old_tombstones_are_removed(client: kvctl.Client, bucket_name
     assert [entry.key for entry in found.entries] == ["old"]
 
 
-async def test_key_recreated_during_compaction_survives(client: kvctl.Client, bucket_name: str) -> None:
+async def test_key_recreated_during_compaction_survives(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, history=5)
     await bucket.put("k", b"old")
     await bucket.delete("k")
@@ -70,9 +68,7 @@ async def test_key_recreated_during_compaction_survives(client: kvctl.Client, bu
     assert await stored(bucket) == ["k"]
 
 
-async def test_nonconforming_key_is_compacted_without_removing_others(
-    client: kvctl.Client, server: Server, bucket_name: str
-) -> None:
+async def test_nonconforming_key_is_compacted_without_removing_others(client, server, bucket_name):
     """To a purge, the literal key `star.*` is a wildcard."""
     bucket = await client.create_bucket(bucket_name, history=5)
     await bucket.put("star.a", b"kept")
@@ -85,7 +81,7 @@ async def test_nonconforming_key_is_compacted_without_removing_others(
     assert sorted(await stored(bucket)) == ["star.*", "star.a"]
 
 
-async def test_thousands_go_in_bounded_portions(client: kvctl.Client, bucket_name: str) -> None:
+async def test_thousands_go_in_bounded_portions(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     await bucket.put_many((f"k{number}", b"") for number in range(1500))
     for start in range(0, 1500, 100):
@@ -97,14 +93,14 @@ async def test_thousands_go_in_bounded_portions(client: kvctl.Client, bucket_nam
     assert (sum(counts), len(await stored(bucket))) == (1485, 15)
 
 
-async def test_nothing_deleted_is_nothing_to_do(client: kvctl.Client, bucket_name: str) -> None:
+async def test_nothing_deleted_is_nothing_to_do(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     await bucket.put("k", b"1")
     found = await compaction.find(bucket)
     assert (found.entries, await compaction.remove(bucket, found)) == ([], 0)
 
 
-async def test_a_mirror_sends_to_its_origin(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+async def test_a_mirror_sends_to_its_origin(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
@@ -113,7 +109,7 @@ async def test_a_mirror_sends_to_its_origin(client: kvctl.Client, raw: RawClient
     assert f"kvctl bucket compact {origin}" in str(refused.value.hint)
 
 
-async def test_a_bucket_that_denies_purges_says_so(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_a_bucket_that_denies_purges_says_so(client, raw, bucket_name):
     raw.create_bucket(bucket_name, deny_purge=True, allow_rollup_hdrs=False)
     bucket = client.bucket(bucket_name)
     await bucket.put("k", b"1")
@@ -122,7 +118,7 @@ async def test_a_bucket_that_denies_purges_says_so(client: kvctl.Client, raw: Ra
         await compaction.remove(bucket, await compaction.find(bucket))
 
 
-async def test_interrupted_compaction_reports_its_progress(own_server: Server) -> None:
+async def test_interrupted_compaction_reports_its_progress(own_server):
     async with kvctl.connect(own_server.url) as client:
         # With history 1 the killed server would bring the values back: nats-server issue 8505.
         bucket = await client.create_bucket("B", history=2)

@@ -8,7 +8,6 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound
 from kvctl.kv.maintenance.compare_buckets import KeyDifference, compare
-from tests.support.raw import RawClient
 
 
 async def pair(client: kvctl.Client, unique: Callable[..., str]) -> tuple[kvctl.Bucket, kvctl.Bucket]:
@@ -16,9 +15,7 @@ async def pair(client: kvctl.Client, unique: Callable[..., str]) -> tuple[kvctl.
     return await client.create_bucket(unique()), await client.create_bucket(unique())
 
 
-async def test_differing_key_is_missing_extra_or_has_another_value(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_differing_key_is_missing_extra_or_has_another_value(client, unique):
     first, second = await pair(client, unique)
     await first.put_many([("same", b"1"), ("gone", b"1"), ("changed", b"1"), ("empty", b"")])
     await second.put_many([("new", b"1"), ("changed", b"2"), ("same", b"1"), ("empty", b"x")])
@@ -35,7 +32,7 @@ async def test_differing_key_is_missing_extra_or_has_another_value(
     assert back == {"changed": "differs", "empty": "differs", "gone": "extra", "new": "missing"}
 
 
-async def test_equal_buckets_do_not_differ(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_equal_buckets_do_not_differ(client, unique):
     first, second = await pair(client, unique)
     await first.put_many((f"k{number}", b"%d" % number) for number in range(3000))
     await second.put_many((f"k{number}", b"%d" % number) for number in reversed(range(3000)))
@@ -43,7 +40,7 @@ async def test_equal_buckets_do_not_differ(client: kvctl.Client, unique: Callabl
     assert await compare(first, first) == []
 
 
-async def test_deleted_keys_are_absent(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_deleted_keys_are_absent(client, unique):
     first, second = await pair(client, unique)
     for bucket in (first, second):
         await bucket.put("a", b"1")
@@ -53,9 +50,7 @@ async def test_deleted_keys_are_absent(client: kvctl.Client, unique: Callable[..
     assert {item.key: str(item.difference) for item in await compare(first, second)} == {"a": "extra", "b": "missing"}
 
 
-async def test_a_mirror_is_compared_under_its_origin_s_keys(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_a_mirror_is_compared_under_its_origin_s_keys(client, raw, unique):
     origin, mirror = await client.create_bucket(unique("O")), unique("M")
     await origin.put_many([("a", b"1"), ("b", b"2")])
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin.name}"}, "storage": "memory"})
@@ -66,7 +61,7 @@ async def test_a_mirror_is_compared_under_its_origin_s_keys(
     assert await compare(origin, client.bucket(mirror)) == [KeyDifference("a", "extra", None, 1)]  # type: ignore[arg-type]
 
 
-async def test_a_bucket_that_is_not_there_is_an_error(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_a_bucket_that_is_not_there_is_an_error(client, unique):
     first = await client.create_bucket(unique())
     with pytest.raises(BucketNotFound):
         await compare(first, client.bucket(unique()))

@@ -15,8 +15,6 @@ from kvctl.kv.config import BucketConfig, Kind
 from kvctl.kv.maintenance import copy_bucket
 from kvctl.kv.maintenance.copy_bucket import HISTORY, LATEST, copied_config
 from kvctl.kv.stream_kind import UNFINISHED
-from kvctl.labs import Lab
-from kvctl.server import Server
 from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)
@@ -40,7 +38,7 @@ async def eventful(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Bu
     return bucket
 
 
-async def test_history_is_copied_with_operations_in_order(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_history_is_copied_with_operations_in_order(client, unique):
     source = await eventful(client, unique())
     name = unique()
     copied = await copy_bucket.copy(source, client.api, name, data=HISTORY)
@@ -50,7 +48,7 @@ async def test_history_is_copied_with_operations_in_order(client: kvctl.Client, 
     assert {operation for _, _, operation in expected} == {"PUT", "DEL", "PURGE"}
 
 
-async def test_latest_copies_the_living_keys(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_latest_copies_the_living_keys(client, unique):
     source = await eventful(client, unique())
     name = unique()
     await copy_bucket.copy(source, client.api, name, data=LATEST)
@@ -59,7 +57,7 @@ async def test_latest_copies_the_living_keys(client: kvctl.Client, unique: Calla
     assert "once.3" not in [key for key, _, _ in living]
 
 
-async def test_the_configuration_goes_along(client: kvctl.Client, raw: RawClient, unique: Callable[..., str]) -> None:
+async def test_the_configuration_goes_along(client, raw, unique):
     source, name = unique(), unique()
     raw.create_bucket(
         source, max_msgs_per_subject=7, max_age=3600 * 10**9, allow_direct=False, allow_atomic=True, description="d",
@@ -74,9 +72,7 @@ async def test_the_configuration_goes_along(client: kvctl.Client, raw: RawClient
     assert copied.info["state"]["messages"] == 0
 
 
-async def test_an_aggregate_is_copied_to_an_ordinary_bucket(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_an_aggregate_is_copied_to_an_ordinary_bucket(client, raw, unique):
     origin, aggregate, mirror = unique("O"), unique("A"), unique("M")
     await eventful(client, origin)
     transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{aggregate}.x.>"}]
@@ -94,7 +90,7 @@ async def test_an_aggregate_is_copied_to_an_ordinary_bucket(
         assert await target.put("k", b"writable")
 
 
-async def test_keys_take_along_what_is_left_of_their_ttl(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_keys_take_along_what_is_left_of_their_ttl(client, unique):
     source = await client.create_bucket(unique(), marker_ttl=MINUTE)
     await source.create("k", b"v", ttl=timedelta(seconds=1000))
     await asyncio.sleep(1.1)
@@ -105,7 +101,7 @@ async def test_keys_take_along_what_is_left_of_their_ttl(client: kvctl.Client, u
     assert timedelta(seconds=900) < ttl < timedelta(seconds=1000)
 
 
-async def test_markers_of_expired_keys_stay_markers(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_markers_of_expired_keys_stay_markers(client, unique):
     source = await client.create_bucket(unique(), marker_ttl=MINUTE)
     await source.create("gone", b"v", ttl=timedelta(seconds=1))
     await _until(lambda: _operation(source, "gone"), "PURGE")
@@ -116,9 +112,7 @@ async def test_markers_of_expired_keys_stay_markers(client: kvctl.Client, unique
     assert (marker.operation, marker.reason) == ("PURGE", "MaxAge")
 
 
-async def test_writers_headers_go_along_and_the_server_s_do_not(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_writers_headers_go_along_and_the_server_s_do_not(client, raw, unique):
     source = unique()
     raw.create_bucket(source)
     for key in "ab":
@@ -129,9 +123,7 @@ async def test_writers_headers_go_along_and_the_server_s_do_not(
     assert base64.b64decode(stored["hdrs"]) == b"NATS/1.0\r\nTrace: 7\r\n\r\n"
 
 
-async def test_nonconforming_keys_are_copied_without_harm_to_others(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_nonconforming_keys_are_copied_without_harm_to_others(client, raw, unique):
     """A purge marker on the literal key `star.*`, copied with its rollup, would erase `star.a`."""
     source = unique()
     raw.create_bucket(source, max_msgs_per_subject=5)
@@ -147,7 +139,7 @@ async def test_nonconforming_keys_are_copied_without_harm_to_others(
     assert await history_of(client.bucket(name)) == expected
 
 
-async def test_many_entries_keep_their_order(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_many_entries_keep_their_order(client, unique):
     source = await client.create_bucket(unique(), history=3)
     await source.put_many((f"k{number % 5000}", b"%d" % number) for number in range(12_000))
     name = unique()
@@ -157,7 +149,7 @@ async def test_many_entries_keep_their_order(client: kvctl.Client, unique: Calla
     assert sum(counts) == 12_000
 
 
-async def test_copies_cross_contexts(client: kvctl.Client, leaf: Lab, unique: Callable[..., str]) -> None:
+async def test_copies_cross_contexts(client, leaf, unique):
     source = await eventful(client, unique())
     for context in ("hub", "hub-via-leaf"):
         name = unique()
@@ -166,9 +158,7 @@ async def test_copies_cross_contexts(client: kvctl.Client, leaf: Lab, unique: Ca
             assert await history_of(there.bucket(name)) == await history_of(source)
 
 
-async def test_the_same_name_elsewhere_is_another_bucket(
-    client: kvctl.Client, own_server: Server, bucket_name: str
-) -> None:
+async def test_the_same_name_elsewhere_is_another_bucket(client, own_server, bucket_name):
     source = await eventful(client, bucket_name)
     async with kvctl.connect(own_server.url) as there:
         await copy_bucket.copy(source, there.api, bucket_name, data=LATEST)
@@ -177,9 +167,7 @@ async def test_the_same_name_elsewhere_is_another_bucket(
         await copy_bucket.copy(source, client.api, bucket_name)
 
 
-async def test_a_target_that_exists_is_used_when_it_is_like_it_and_empty(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_a_target_that_exists_is_used_when_it_is_like_it_and_empty(client, unique):
     source = await eventful(client, unique(), metadata={"a": "1"})
     name = unique()
     await copy_bucket.copy(source, client.api, name)
@@ -193,9 +181,7 @@ async def test_a_target_that_exists_is_used_when_it_is_like_it_and_empty(
     assert not (await copy_bucket.copy(source, client.api, name)).created
 
 
-async def test_a_target_with_another_configuration_is_a_conflict(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_a_target_with_another_configuration_is_a_conflict(client, unique):
     source = await eventful(client, unique())
     target = await client.create_bucket(unique(), history=2)
     for data in (None, LATEST):
@@ -203,7 +189,7 @@ async def test_a_target_with_another_configuration_is_a_conflict(
             await copy_bucket.copy(source, client.api, target.name, data=data)
 
 
-async def test_a_copy_that_fails_is_removed(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_a_copy_that_fails_is_removed(client, unique):
     source = await client.create_bucket(unique())
     await source.put_many((f"k{number}", b"x" * 100) for number in range(1000))
     name = unique()
@@ -212,9 +198,7 @@ async def test_a_copy_that_fails_is_removed(client: kvctl.Client, unique: Callab
     assert name not in await client.bucket_names()
 
 
-async def test_a_copy_that_fails_leaves_a_target_of_others_empty(
-    client: kvctl.Client, unique: Callable[..., str]
-) -> None:
+async def test_a_copy_that_fails_leaves_a_target_of_others_empty(client, unique):
     source = await client.create_bucket(unique())
     await source.put_many([("small", b"x"), ("large", b"x" * 100)])
     target = await client.create_bucket(unique(), max_value_size=50)
@@ -224,7 +208,7 @@ async def test_a_copy_that_fails_leaves_a_target_of_others_empty(
     assert (status.values, status.kind) == (0, Kind.BUCKET)
 
 
-async def test_an_interrupted_copy_is_removed(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_an_interrupted_copy_is_removed(client, unique):
     source = await client.create_bucket(unique())
     await source.put_many((f"k{number}", b"x" * 1000) for number in range(20_000))
     name = unique()
@@ -236,9 +220,7 @@ async def test_an_interrupted_copy_is_removed(client: kvctl.Client, unique: Call
     assert name not in [status.bucket for status in (await catalog.listing(client.api)).statuses]
 
 
-async def test_leftovers_of_a_killed_copy_are_recognised_and_replaced(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_leftovers_of_a_killed_copy_are_recognised_and_replaced(client, raw, unique):
     source, name = await eventful(client, unique()), unique()
     raw.create_bucket(name, metadata={UNFINISHED: "of a killed copy"})
     raw.put(name, "half", b"x")
@@ -247,9 +229,7 @@ async def test_leftovers_of_a_killed_copy_are_recognised_and_replaced(
     assert await history_of(client.bucket(name)) == await history_of(source)
 
 
-async def test_a_copy_under_way_is_not_taken_over(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_a_copy_under_way_is_not_taken_over(client, raw, unique):
     source, name = await eventful(client, unique()), unique()
     raw.create_bucket(name, metadata={UNFINISHED: "of a copy at work"})
     copy = asyncio.create_task(copy_bucket.copy(source, client.api, name, data=HISTORY))
@@ -261,16 +241,14 @@ async def test_a_copy_under_way_is_not_taken_over(
     assert (await client.bucket(name).status()).values == 1
 
 
-async def test_a_source_that_is_not_there_makes_nothing(client: kvctl.Client, unique: Callable[..., str]) -> None:
+async def test_a_source_that_is_not_there_makes_nothing(client, unique):
     name = unique()
     with pytest.raises(BucketNotFound):
         await copy_bucket.copy(client.bucket(unique()), client.api, name, data=LATEST)
     assert name not in await client.bucket_names()
 
 
-async def test_incomplete_bucket_and_other_streams_are_not_copied(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_incomplete_bucket_and_other_streams_are_not_copied(client, raw, unique):
     half, other, name = unique(), unique(), unique()
     raw.create_bucket(half, metadata={UNFINISHED: "x"})
     raw.create_bucket(other, subjects=[f"{other}.>"])
@@ -280,7 +258,7 @@ async def test_incomplete_bucket_and_other_streams_are_not_copied(
     assert name not in await client.bucket_names()
 
 
-def test_newer_fields_survive() -> None:
+def test_newer_fields_survive():
     stream = BucketConfig("A").to_stream() | {"allow_flying": True, "mirror_direct": False, "sealed": True}
     copied = copied_config(stream, "B")
     assert copied["allow_flying"] is True

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import kvctl
-from kvctl.server import Server
 
 
-async def test_creation_that_fails_for_files_in_the_way_is_tried_again(own_server: Server) -> None:
+async def test_creation_that_fails_for_files_in_the_way_is_tried_again(own_server):
     """The first attempt of the server fails (10049) and clears the place."""
     streams = Path(own_server.store, "jetstream", "$G", "streams")
     streams.mkdir(parents=True)

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-import kvctl
 from kvctl.errors import BucketNotFound, UsageError
 from kvctl.kv.entry import Operation
 from kvctl.kv.maintenance import statistics as module
@@ -16,9 +15,7 @@ HOUR = 3600 * 10**9
 
 
 @pytest.mark.parametrize("history", [1, 3])
-async def test_statistics_agree_with_a_recount_of_all_entries(
-    client: kvctl.Client, bucket_name: str, history: int
-) -> None:
+async def test_statistics_agree_with_a_recount_of_all_entries(client, bucket_name, history):
     bucket = await client.create_bucket(bucket_name, history=history)
     chance = random.Random(history)
     living: set[str] = set()
@@ -52,7 +49,7 @@ def _prefix(key: str) -> str:
     return {"a.b.c": "a.b", "a.b.d": "a.b", "a.x": "a", "solo": "", "b.c": "b"}[key]
 
 
-async def test_statistics_of_an_empty_and_a_missing_bucket(client: kvctl.Client, bucket_name: str) -> None:
+async def test_statistics_of_an_empty_and_a_missing_bucket(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     found = await statistics(bucket, tokens=1)
     assert (found.total, found.prefixes) == (Group(), {})
@@ -62,9 +59,7 @@ async def test_statistics_of_an_empty_and_a_missing_bucket(client: kvctl.Client,
         await statistics(bucket, tokens=0)
 
 
-async def test_too_many_prefixes_are_refused(
-    client: kvctl.Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_prefixes_are_refused(client, bucket_name, monkeypatch):
     monkeypatch.setattr(module, "MAX_PREFIXES", 2)
     bucket = await client.create_bucket(bucket_name)
     for key in ("a.x", "b.x", "c.x"):
@@ -74,7 +69,7 @@ async def test_too_many_prefixes_are_refused(
     assert (await statistics(bucket)).total.keys == 3
 
 
-async def test_memory_does_not_grow_with_the_keys(client: kvctl.Client, bucket_name: str) -> None:
+async def test_memory_does_not_grow_with_the_keys(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     await statistics(bucket)  # what is imported once
     peaks = []
@@ -87,7 +82,7 @@ async def test_memory_does_not_grow_with_the_keys(client: kvctl.Client, bucket_n
     assert peaks[1] - peaks[0] < 30 * 60_000, peaks  # a held key takes more than 60 bytes
 
 
-def test_rate_needs_an_hour_of_history() -> None:
+def test_rate_needs_an_hour_of_history():
     assert Group(entries=10, first=0, newest=HOUR - 1).writes_a_day is None
     rate = Group(entries=25, first=0, newest=24 * HOUR).writes_a_day
     assert rate == timedelta(days=1) / timedelta(hours=1)

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -18,15 +18,7 @@ from nats.js import JetStreamContext
 
 import kvctl
 from kvctl import Bucket, Client
-from kvctl.errors import (
-    HistoryLost,
-    KeyExists,
-    KeyNotFound,
-    OutcomeUnknown,
-    PartlyDone,
-    ServerError,
-    WrongRevision,
-)
+from kvctl.errors import HistoryLost, KeyExists, KeyNotFound, OutcomeUnknown, PartlyDone, ServerError, WrongRevision
 from kvctl.jetstream.request_window import RequestWindow
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig
@@ -344,9 +336,7 @@ class World(MoreOperations):
     "commands-4",
     "commands-5",
 )
-async def test_a_bucket_is_what_every_operation_made_of_it(
-    seed: int, steps: Callable[[int], int], tmp_path: Path
-) -> None:
+async def test_a_bucket_is_what_every_operation_made_of_it(seed, steps, tmp_path):
     worlds, length = 3, steps(240)
     for number in range(worlds):
         print(f"world {number} of seed {seed}")
@@ -540,7 +530,7 @@ def _rows(chance: random.Random, keys: int, limit: int | None, mode: Mode) -> li
 
 
 @pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_steps(monkeypatch):
     """Inputs come some fifty rows at a time, and the position is saved about as often."""
     monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 2000)
     monkeypatch.setattr("kvctl.kv.load.save_points.SAVE_ROWS", 60)
@@ -549,13 +539,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.guarantee("writing-12", "commands-6", "commands-7")
 async def test_an_interrupted_load_stores_each_row_once_and_hides_nothing_newer(
-    client: Client,
-    seed: int,
-    steps: Callable[[int], int],
-    unique: Callable[..., str],
-    tmp_path: Path,
-    small_steps: None,
-) -> None:
+    client, seed, steps, unique, tmp_path, small_steps
+):
     for number in range(steps(240) // 8):
         chance = random.Random(seed * 1000 + number)
         history, keys = chance.choice([1, 2, 64]), chance.choice([60, 200, 2000])

@@ -5,13 +5,12 @@ import io
 import json
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 
-from kvctl import Bucket, Client
+from kvctl import Bucket
 from kvctl.errors import HistoryLost, KeyNotFound, WrongRevision
 from kvctl.kv.dump import dumper
 
@@ -119,9 +118,7 @@ class Expiring:
 
 
 @pytest.mark.guarantee("writing-5", "reading-5", "reading-7", "reading-8")
-async def test_expiring_entries_are_read_until_their_time_is_up_and_not_after(
-    client: Client, unique: Callable[..., str], seed: int, steps: Callable[[int], int]
-) -> None:
+async def test_expiring_entries_are_read_until_their_time_is_up_and_not_after(client, unique, seed, steps):
     async def world(number: int, history: int, ttl: float) -> None:
         settings = {"ttl": timedelta(seconds=ttl)} if ttl else {"marker_ttl": timedelta(seconds=1)}
         bucket = await client.create_bucket(unique(), history=history, **settings)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -21,22 +21,8 @@ import pytest
 
 import kvctl
 from kvctl.server import Server
-from tests.support.linearizability import (
-    Change,
-    Condition,
-    Operation,
-    check,
-)
-from tests.support.proxy import (
-    ANY,
-    Action,
-    Cut,
-    Delay,
-    Late,
-    LoseAnswer,
-    Proxy,
-    Swallow,
-)
+from tests.support.linearizability import Change, Condition, Operation, check
+from tests.support.proxy import ANY, Action, Cut, Delay, Late, LoseAnswer, Proxy, Swallow
 from tests.support.raw import RawClient
 
 ROOT = Path(__file__).parents[3]
@@ -118,19 +104,19 @@ def operation(
 
 
 @pytest.fixture
-def faults(seed: int) -> Faults:
+def faults(seed):
     return Faults(seed)
 
 
 @pytest.fixture
-def proxy(own_server: Server, faults: Faults) -> Iterator[Proxy]:
+def proxy(own_server, faults):
     with Proxy(own_server.url) as running:
         running.on(ANY, faults, times=None)
         yield running
 
 
 @pytest.fixture
-def workers(proxy: Proxy) -> Iterator[Workers]:
+def workers(proxy):
     running = Workers(proxy.url)
     yield running
     running.end()
@@ -138,9 +124,7 @@ def workers(proxy: Proxy) -> Iterator[Workers]:
 
 @pytest.mark.guarantee("writing-1", "writing-2", "writing-5", "writing-6", "transactions-1", "reading-2")
 @pytest.mark.oracle
-def test_operations_of_several_processes_can_be_put_in_one_order(
-    own_server: Server, workers: Workers, faults: Faults, seed: int, steps: Callable[[int], int]
-) -> None:
+def test_operations_of_several_processes_can_be_put_in_one_order(own_server, workers, faults, seed, steps):
     draw, done, episode, counts = random.Random(seed), 0, 0, Counter[str]()
     with RawClient(own_server.url) as raw:
         raw.create_bucket("B", max_msgs_per_subject=64, allow_atomic=True)
@@ -246,9 +230,7 @@ class Stalls:
 
 @pytest.mark.guarantee("leases-1")
 @pytest.mark.oracle
-def test_leases_of_several_processes_never_overlap_and_tokens_rise(
-    own_server: Server, faults: Faults, seed: int, steps: Callable[[int], int]
-) -> None:
+def test_leases_of_several_processes_never_overlap_and_tokens_rise(own_server, faults, seed, steps):
     with RawClient(own_server.url) as raw:
         limits = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 1_000_000_000}
         raw.create_bucket("L", max_msgs_per_subject=1, **limits)
@@ -274,10 +256,11 @@ def _takings(proxies: Sequence[Proxy], takings: int, seed: int) -> list[tuple[in
     processes = [
         subprocess.Popen(
             [*command, f"p{number}", proxy.url, f"{TIMEOUT_S}", f"{LEASE_S}", f"{takings}", f"{seed * 10 + number}"],
-            stdout=subprocess.PIPE, cwd=ROOT,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
         )
         for number, proxy in enumerate(proxies)
-    ]  # fmt: skip
+    ]
     told = []
     for process in processes:
         output, _ = process.communicate(timeout=60 + takings * PROCESSES * LEASE_S * 3)

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,7 +13,6 @@ from kvctl.jetstream import streams
 from kvctl.kv.entry import Entry
 from kvctl.kv.point_in_time.as_of import Past
 from kvctl.kv.point_in_time.moment import Moment, as_moment, parse_moment
-from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.raw import RawClient
 from tests.support.waiting import until_async
@@ -94,9 +92,7 @@ async def ended(bucket: Bucket, key: str) -> Entry:
 @pytest.mark.guarantee("reading-7", by="oracle")
 @pytest.mark.parametrize(("history", "keys", "steps"), [(1, 4, 15), (2, 3, 25), (5, 4, 40), (64, 6, 40)])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
-async def test_every_moment_is_right_or_honestly_lost(
-    client: Client, raw: RawClient, bucket_name: str, history: int, keys: int, steps: int, seed: int
-) -> None:
+async def test_every_moment_is_right_or_honestly_lost(client, raw, bucket_name, history, keys, steps, seed):
     bucket = await client.create_bucket(bucket_name, history=history)
     oracle = Oracle(bucket, raw, history, keys, seed)
     for _ in range(steps):
@@ -114,17 +110,17 @@ async def test_every_moment_is_right_or_honestly_lost(
 
 
 class TestMoment:
-    def test_moment_is_parsed_from_text(self) -> None:
+    def test_moment_is_parsed_from_text(self):
         assert parse_moment("1042") == Moment(revision=1042)
         assert parse_moment("2026-01-31T12:00:00.000000001Z") == Moment(time_ns=1769860800000000001)
         assert parse_moment("-15m").at(10**12) == Moment(time_ns=100 * 10**9)
 
     @pytest.mark.parametrize("text", ["", "0", "-1", "x", "1.5", "yesterday", "2026-01-31", "1" * 20])
-    def test_anything_else_is_an_error(self, text: str) -> None:
+    def test_anything_else_is_an_error(self, text):
         with pytest.raises(UsageError):
             parse_moment(text)
 
-    def test_moment_is_built_from_revision_time_or_text(self) -> None:
+    def test_moment_is_built_from_revision_time_or_text(self):
         time = datetime.fromisoformat("2026-01-31T13:00:00.000001+01:00")
         assert as_moment(time) == Moment(time_ns=1769860800000001000)
         assert as_moment(7) == as_moment("7") == as_moment(Moment(revision=7))
@@ -135,7 +131,7 @@ class TestMoment:
 
 
 class TestEnds:
-    async def test_a_revision_above_the_last_is_not_found(self, client: Client, bucket_name: str) -> None:
+    async def test_a_revision_above_the_last_is_not_found(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         with pytest.raises(RevisionNotFound, match="has no revision 1"):
             await bucket.as_of(1)
@@ -145,12 +141,12 @@ class TestEnds:
             await bucket.as_of(2)
         assert (caught.value.exit_code, caught.value.hint) == (3, "Its last revision is 1")
 
-    async def test_a_missing_bucket_is_not_found(self, client: Client, bucket_name: str) -> None:
+    async def test_a_missing_bucket_is_not_found(self, client, bucket_name):
         for moment in (1, "-15m"):
             with pytest.raises(BucketNotFound):
                 await client.bucket(bucket_name).as_of(moment)
 
-    async def test_before_everything_there_was_nothing_and_later_is_now(self, client: Client, bucket_name: str) -> None:
+    async def test_before_everything_there_was_nothing_and_later_is_now(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, history=2)
         assert await state(await bucket.as_of("2020-01-01T00:00:00Z")) == {}
         await bucket.put("k", b"1")
@@ -163,7 +159,7 @@ class TestEnds:
 
 class TestWhatIsRead:
     @pytest.fixture
-    async def past(self, client: Client, bucket_name: str) -> Past:
+    async def past(self, client, bucket_name):
         """With keys a.1 to a.3 and b, a.2 deleted; all written again since."""
         bucket = await client.create_bucket(bucket_name, history=5)
         for key in ("a.1", "a.2", "a.3", "b"):
@@ -172,30 +168,30 @@ class TestWhatIsRead:
         await bucket.put_many((key, b"later") for key in ("a.1", "a.2", "a.3", "b", "new"))
         return await bucket.as_of(5)
 
-    async def test_filters_choose_and_may_overlap(self, past: Past) -> None:
+    async def test_filters_choose_and_may_overlap(self, past):
         assert await state(past, "a.*") == {"a.1": b"a.1", "a.3": b"a.3"}
         assert await state(past, "a.*", "*.3", "b") == {"a.1": b"a.1", "a.3": b"a.3", "b": b"b"}
         assert await state(past, "none.>") == {}
         with pytest.raises(UsageError):
             await state(past, "a*")
 
-    async def test_entries_are_as_they_were_written(self, past: Past) -> None:
+    async def test_entries_are_as_they_were_written(self, past):
         entries = [entry async for entry in past.entries()]
         assert [(entry.key, entry.revision) for entry in entries] == [("a.1", 1), ("a.3", 3), ("b", 4)]
         assert (await past.get("b"))[:5] == entries[2][:5]
         assert entries[0].created_ns < entries[1].created_ns
         assert [entry.delta for entry in entries] == [None] * 3
 
-    async def test_named_keys_come_in_their_order(self, past: Past) -> None:
+    async def test_named_keys_come_in_their_order(self, past):
         found = await past.get_many(["b", "a.2", "new", "a.1", "b"])
         assert [entry and entry.value for entry in found] == [b"b", None, None, b"a.1", b"b"]
 
-    async def test_deletions_when_asked_for(self, past: Past) -> None:
+    async def test_deletions_when_asked_for(self, past):
         entries = [(entry.key, entry.operation) async for entry in past.entries("a.>", deleted=True)]
         assert entries == [("a.1", "PUT"), ("a.3", "PUT"), ("a.2", "DEL")]
         assert [name async for batch in past.key_batches("a.>") for name in batch] == [b"a.1", b"a.3"]
 
-    async def test_thousands_of_keys(self, client: Client, bucket_name: str) -> None:
+    async def test_thousands_of_keys(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, history=2)
         names = [f"k.{number}" for number in range(3000)]
         await bucket.put_many((name, b"then") for name in names)
@@ -205,7 +201,7 @@ class TestWhatIsRead:
         found = await past.get_many([*reversed(names), "k.new"])
         assert [entry and entry.key for entry in found] == [*reversed(names), None]
 
-    async def test_nonconforming_keys(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+    async def test_nonconforming_keys(self, raw, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, history=5)
         for value in (b"then", b"now"):
             raw.put(bucket_name, "a:b", value)
@@ -215,7 +211,7 @@ class TestWhatIsRead:
 
 
 class TestLost:
-    async def test_the_error_names_the_keys(self, client: Client, bucket_name: str) -> None:
+    async def test_the_error_names_the_keys(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         await bucket.put_many((f"k.{number}", b"1") for number in range(12))
         await bucket.put_many((f"k.{number}", b"2") for number in range(12))
@@ -230,7 +226,7 @@ class TestLost:
             await past.get_many(["k.3"])
 
     @pytest.mark.guarantee("reading-8")
-    async def test_entries_that_expired_are_missed(self, raw: RawClient, client: Client, bucket_name: str) -> None:
+    async def test_entries_that_expired_are_missed(self, raw, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, history=5, ttl=timedelta(seconds=4))
         await bucket.put("old", b"1")
         await bucket.put("k", b"1")
@@ -246,9 +242,7 @@ class TestLost:
             with pytest.raises(HistoryLost, match="entries expire after 4s"):
                 await reading
 
-    async def test_a_keys_own_ttl_leaves_a_marker_and_then_a_caveat(
-        self, raw: RawClient, client: Client, bucket_name: str
-    ) -> None:
+    async def test_a_keys_own_ttl_leaves_a_marker_and_then_a_caveat(self, raw, client, bucket_name):
         """Without a history the server keeps a key no longer than its ttl, however long its marker's is."""
         second, hour = timedelta(seconds=1), timedelta(hours=1)
         marking = await client.create_bucket(f"{bucket_name}M", marker_ttl=hour)
@@ -277,9 +271,7 @@ class TestLost:
         assert "missing or outdated" in past.caveat
 
     @pytest.mark.guarantee("reading-7", by="fault")
-    async def test_a_mirrors_longer_history_does_not_hide_what_the_origin_dropped(
-        self, raw: RawClient, client: Client, bucket_name: str
-    ) -> None:
+    async def test_a_mirrors_longer_history_does_not_hide_what_the_origin_dropped(self, raw, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         await bucket.put("k", b"1")
         await bucket.put("k", b"2")
@@ -304,9 +296,7 @@ class TestLost:
             await client.bucket(mirror.name).as_of(6)
 
 
-async def test_mirror_that_missed_what_its_origin_dropped_has_a_caveat(
-    raw: RawClient, client: Client, bucket_name: str
-) -> None:
+async def test_mirror_that_missed_what_its_origin_dropped_has_a_caveat(raw, client, bucket_name):
     """It would show what the key was before: nothing tells whose entry it missed."""
     bucket = await client.create_bucket(bucket_name)
     await bucket.put("k", b"0")
@@ -344,7 +334,7 @@ async def _mirror(client: Client, bucket: Bucket, history: int) -> Bucket:
     return client.bucket(name)
 
 
-async def test_an_aggregate_has_moments_of_its_own(client: Client, unique: Callable[..., str]) -> None:
+async def test_an_aggregate_has_moments_of_its_own(client, unique):
     origins = [await client.create_bucket(unique()) for _ in range(2)]
     name = unique()
     sources = [
@@ -373,7 +363,7 @@ class TestUnderWriters:
 
     @pytest.mark.guarantee("reading-7", by="race")
     @pytest.mark.parametrize("history", [1, 3])
-    async def test_a_moment_is_right_or_refused(self, client: Client, bucket_name: str, history: int) -> None:
+    async def test_a_moment_is_right_or_refused(self, client, bucket_name, history):
         bucket = await client.create_bucket(bucket_name, history=history)
         names = [f"k.{number}" for number in range(300)]
         expected = {name: name.encode() for name in names}
@@ -388,7 +378,7 @@ class TestUnderWriters:
         assert False in outcomes
 
     @pytest.mark.guarantee("reading-7", by="race")
-    async def test_a_long_history_is_always_right(self, client: Client, bucket_name: str) -> None:
+    async def test_a_long_history_is_always_right(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, history=64)
         names = [f"k.{number}" for number in range(100)]
         await bucket.put_many((name, name.encode()) for name in names)
@@ -401,7 +391,7 @@ class TestUnderWriters:
         await writing
 
 
-async def test_a_restart_in_its_middle_changes_nothing(own_server: Server) -> None:
+async def test_a_restart_in_its_middle_changes_nothing(own_server):
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", history=2)
         names = [f"k.{number}" for number in range(20_000)]

@@ -8,12 +8,7 @@ import pytest
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.kv.point_in_time.as_of import Past, _listed
-from kvctl.kv.point_in_time.key_scan import (
-    Keeping,
-    KeyHistoryScan,
-    KeySelection,
-    Trace,
-)
+from kvctl.kv.point_in_time.key_scan import Keeping, KeyHistoryScan, KeySelection, Trace
 from kvctl.kv.point_in_time.moment import Moment, as_moment, parse_moment
 from kvctl.kv.resolve import Binding
 
@@ -28,22 +23,22 @@ from kvctl.kv.resolve import Binding
         ("-15m", "15m ago"),
     ],
 )
-def test_moment_is_shown_as_it_is_written(text: str, shown: str) -> None:
+def test_moment_is_shown_as_it_is_written(text, shown):
     assert str(parse_moment(text)) == shown
 
 
 @pytest.mark.parametrize("fields", [{}, {"revision": 1, "time_ns": 1}, {"revision": 0}, {"revision": -1}])
-def test_moment_is_one_thing_and_revisions_count_from_1(fields: dict[str, Any]) -> None:
+def test_moment_is_one_thing_and_revisions_count_from_1(fields):
     with pytest.raises(UsageError):
         Moment(**fields)
 
 
-def test_moment_without_ago_stays_the_same() -> None:
+def test_moment_without_ago_stays_the_same():
     assert Moment(revision=7).at(10**12) == Moment(revision=7)
     assert Moment(ago=timedelta(seconds=3)).at(10**10) == Moment(time_ns=7 * 10**9)
 
 
-def test_moment_of_a_datetime_has_its_microseconds() -> None:
+def test_moment_of_a_datetime_has_its_microseconds():
     when = datetime(1970, 1, 1, 0, 0, 1, 7, tzinfo=UTC)
     assert as_moment(when) == Moment(time_ns=1_000_007_000)
     with pytest.raises(UsageError):
@@ -83,9 +78,7 @@ FOUND, NEWER, FULL = Trace(1, 3, found=3, living=True), Trace(1, 9), Trace(2, 9)
         ("it is full", {}, [], None),
     ],
 )
-def test_lost_keys_are_those_whose_entries_may_have_been_dropped(
-    dropped: str | None, traces: dict[str, Trace], named: list[str] | None, lost: list[str] | None
-) -> None:
+def test_lost_keys_are_those_whose_entries_may_have_been_dropped(dropped, traces, named, lost):
     seen = past(dropped=dropped)
     if lost is None:
         seen._check(surveyed(seen, traces), named)
@@ -95,7 +88,7 @@ def test_lost_keys_are_those_whose_entries_may_have_been_dropped(
         assert caught.value.keys == lost
 
 
-def test_message_of_lost_history_names_keys_moment_and_reason() -> None:
+def test_message_of_lost_history_names_keys_moment_and_reason():
     assert past()._lost(["k"]).message == "Bucket `B` no longer holds what key `k` was at revision 7"
     assert past(dropped="it is full")._lost([]).message == (
         "Bucket `B` no longer holds all that it held at revision 7: it is full"
@@ -113,5 +106,5 @@ def test_message_of_lost_history_names_keys_moment_and_reason() -> None:
         (30, "keys `0`, `1`, `2`, `3`, `4`, `5`, `6`, `7`, `8`, `9` and 20 more were"),
     ],
 )
-def test_error_lists_at_most_ten_lost_keys(count: int, shown: str) -> None:
+def test_error_lists_at_most_ten_lost_keys(count, shown):
     assert _listed([str(number) for number in range(count)]) == shown

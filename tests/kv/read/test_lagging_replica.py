@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +10,6 @@ import kvctl
 from kvctl import Bucket
 from kvctl.jetstream import streams
 from kvctl.kv.dump.dumper import dump
-from kvctl.labs import Lab
 from tests.project.test_faults import leader_of
 
 KEYS = 300
@@ -20,7 +18,7 @@ READERS = 4
 
 
 @pytest.fixture(params=[1, 5])
-async def bucket(request: pytest.FixtureRequest, own_cluster: Lab) -> AsyncIterator[Bucket]:
+async def bucket(request, own_cluster):
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         yield await client.create_bucket("B", history=request.param, replicas=3)
 
@@ -41,7 +39,7 @@ async def keys(bucket: Bucket) -> list[str]:
 
 
 @pytest.mark.guarantee("reading-6", by="fault")
-async def test_listings_and_dumps_show_only_the_latest_values(bucket: Bucket, own_cluster: Lab) -> None:
+async def test_listings_and_dumps_show_only_the_latest_values(bucket, own_cluster):
     """A follower is away for 8,000 writes, and back while it applies them."""
     leader = await leader_of(bucket, own_cluster)
     followers = [server for server in own_cluster.servers.values() if server is not leader]
@@ -66,7 +64,7 @@ async def test_listings_and_dumps_show_only_the_latest_values(bucket: Bucket, ow
 
 
 @pytest.mark.parametrize("limit", [-1, 1])
-async def test_listings_leave_no_consumer_wherever_the_first_was_placed(own_cluster: Lab, limit: int) -> None:
+async def test_listings_leave_no_consumer_wherever_the_first_was_placed(own_cluster, limit):
     async with kvctl.connect(own_cluster.contexts["cluster"]) as client:
         bucket = await client.create_bucket("B", replicas=3)
         info = await streams.info(client.api, "KV_B")

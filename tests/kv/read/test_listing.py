@@ -20,16 +20,15 @@ from kvctl.kv.read import bulk_get, distinct
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.proxy import DOWN, Cut, Proxy
-from tests.support.raw import RawClient
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     return await client.create_bucket(bucket_name, history=5)
 
 
 @pytest.fixture
-def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_pulls(monkeypatch):
     """Two pulls of 500 under way, so that a listing of thousands is in its middle for a while."""
     monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 500)
 
@@ -39,20 +38,20 @@ async def keys_of(bucket: Bucket, *filters: str, deleted: bool = False) -> list[
 
 
 class TestWhatIsListed:
-    async def test_living_keys_in_the_order_of_their_last_writes(self, bucket: Bucket) -> None:
+    async def test_living_keys_in_the_order_of_their_last_writes(self, bucket):
         for key in ("a", "b.c", "d", "a"):
             await bucket.put(key, b"x")
         await bucket.delete("d")
         assert await keys_of(bucket) == ["b.c", "a"]
         assert await keys_of(bucket, deleted=True) == ["b.c", "a", "d"]
 
-    async def test_a_key_with_a_marker_in_the_text_of_a_header_lives(self, bucket: Bucket, raw: RawClient) -> None:
+    async def test_a_key_with_a_marker_in_the_text_of_a_header_lives(self, bucket, raw):
         raw.put(bucket.name, "a", b"x", {"X-Told": "KV-Operation: DEL", "X-KV-Operation": "DEL"})
         raw.put(bucket.name, "b", b"x", {"X-Told": "Nats-Marker-Reason: Purge"})
         raw.put(bucket.name, "c", b"", {"KV-Operation": "DEL"})
         assert await keys_of(bucket) == ["a", "b"]
 
-    async def test_entries_are_the_latest(self, bucket: Bucket) -> None:
+    async def test_entries_are_the_latest(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4")])
         await bucket.purge("c")
         entries = [entry async for entry in bucket.entries()]
@@ -60,12 +59,12 @@ class TestWhatIsListed:
         every = [entry async for entry in bucket.entries(deleted=True)]
         assert [(entry.key, entry.operation) for entry in every][-1] == ("c", Operation.PURGE)
 
-    async def test_listing_without_values_has_their_sizes(self, bucket: Bucket) -> None:
+    async def test_listing_without_values_has_their_sizes(self, bucket):
         await bucket.put_many([("a", b"x" * 100), ("b", b"")])
         entries = [entry async for batch in bucket.entry_batches(values=False) for entry in batch]
         assert [(entry.key, entry.value, entry.size) for entry in entries] == [("a", b"", 100), ("b", b"", 0)]
 
-    async def test_history_is_every_entry_held_oldest_first(self, bucket: Bucket) -> None:
+    async def test_history_is_every_entry_held_oldest_first(self, bucket):
         await bucket.put_many((f"k{number % 2}", b"%d" % number) for number in range(14))
         await bucket.delete("k1")
         entries = [entry async for entry in bucket.history()]
@@ -73,9 +72,7 @@ class TestWhatIsListed:
         assert [entry.value async for entry in bucket.history("k1")] == [b"7", b"9", b"11", b"13", b""]
 
     @pytest.mark.parametrize("history", [1, 5])
-    async def test_an_empty_bucket_and_filters_that_match_nothing(
-        self, client: Client, unique: Callable[..., str], history: int
-    ) -> None:
+    async def test_an_empty_bucket_and_filters_that_match_nothing(self, client, unique, history):
         bucket = await client.create_bucket(unique(), history=history)
         for _ in range(2):
             for reading in (
@@ -101,9 +98,7 @@ class TestWhatIsListed:
             (("a.>", ">"), ["a.a", "a.b", "b.a", "b.b", "b.c.d", "c"]),
         ],
     )
-    async def test_several_and_overlapping_filters_list_each_key_once(
-        self, bucket: Bucket, filters: tuple[str, ...], expected: list[str]
-    ) -> None:
+    async def test_several_and_overlapping_filters_list_each_key_once(self, bucket, filters, expected):
         keys = ["a.a", "a.b", "b.a", "b.b", "b.c.d", "c"]
         await bucket.put_many((key, key.encode()) for key in keys)
         assert await keys_of(bucket, *filters) == expected
@@ -111,24 +106,24 @@ class TestWhatIsListed:
         assert [entry.key async for entry in bucket.history(*filters)] == expected
         assert [entry.key async for batch in bucket.get_matching(*filters) for entry in batch] == expected
 
-    async def test_key_overwritten_and_then_deleted_is_not_listed(self, bucket: Bucket) -> None:
+    async def test_key_overwritten_and_then_deleted_is_not_listed(self, bucket):
         await bucket.put_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
         await bucket.delete("a")
         assert await keys_of(bucket) == ["b"]
         assert await keys_of(bucket, "a") == []
 
-    async def test_invalid_filter_is_refused(self, bucket: Bucket) -> None:
+    async def test_invalid_filter_is_refused(self, bucket):
         for reading in (bucket.keys("a*"), bucket.entries(""), bucket.history("a..b")):
             with pytest.raises(UsageError):
                 await anext(reading)
 
-    async def test_a_missing_bucket_is_not_found(self, client: Client, bucket_name: str) -> None:
+    async def test_a_missing_bucket_is_not_found(self, client, bucket_name):
         bucket = client.bucket(bucket_name)
         for reading in (bucket.keys(), bucket.entries(), bucket.history(), bucket.get_matching("*")):
             with pytest.raises(BucketNotFound):
                 await anext(reading)
 
-    async def test_nothing_is_left_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
+    async def test_nothing_is_left_on_the_server(self, raw, bucket):
         await bucket.put_many((f"k.{number}", b"") for number in range(2000))
         await keys_of(bucket)
         async for _ in bucket.keys():  # and one that is left early
@@ -186,9 +181,7 @@ class TestUnderWriters:
 
     @pytest.mark.guarantee("reading-6", by="race")
     @pytest.mark.parametrize("late", [50, distinct.LATE])
-    async def test_no_key_is_missing_or_doubled(
-        self, server: Server, unique: Callable[..., str], history: int, late: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_no_key_is_missing_or_doubled(self, server, unique, history, late, monkeypatch):
         monkeypatch.setattr(distinct, "LATE", late)
         stable = set(self.stable())
         async with self.busy(server, unique(), history) as bucket:
@@ -199,9 +192,7 @@ class TestUnderWriters:
                 assert [key for key in keys if key.startswith("x.")] == []
                 assert differences(set(await keys_of(bucket, "s.>")), stable) == []
 
-    async def test_no_value_is_older_than_the_listing(
-        self, server: Server, unique: Callable[..., str], history: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_no_value_is_older_than_the_listing(self, server, unique, history, monkeypatch):
         monkeypatch.setattr(bulk_get, "LISTED_KEYS", 1)
         async with self.busy(server, unique(), history) as bucket:
             for _ in range(self.ROUNDS):
@@ -214,9 +205,7 @@ class TestUnderWriters:
                 many = dict(zip(self.stable(), await bucket.get_many(self.stable()), strict=True))
                 assert [key for key, entry in many.items() if entry is None or entry.revision < before[key]] == []
 
-    async def test_multi_get_of_few_keys_is_complete(
-        self, server: Server, unique: Callable[..., str], history: int
-    ) -> None:
+    async def test_multi_get_of_few_keys_is_complete(self, server, unique, history):
         async with self.busy(server, unique(), history) as bucket, kvctl.connect(server.url) as client:
             reader = client.bucket(bucket.name)
             for _ in range(self.ROUNDS):
@@ -239,9 +228,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.parametrize("history", [2, 5])
-async def test_a_writer_as_hard_as_can_be_does_not_hold_a_listing_up(
-    client: Client, server: Server, bucket_name: str, history: int
-) -> None:
+async def test_a_writer_as_hard_as_can_be_does_not_hold_a_listing_up(client, server, bucket_name, history):
     keys = 2000
     bucket = await client.create_bucket(bucket_name, history=history)
     await bucket.put_many((f"k.{number}", b"0") for number in range(keys))
@@ -282,7 +269,7 @@ class TestUnderFailures:
 
     @pytest.mark.guarantee("reading-6", by="kill")
     @pytest.mark.parametrize(("end", "down"), [("kill", 0.0), ("kill", 1.5), ("stop", 0.3)])
-    async def test_listing_is_complete_across_a_restart(self, own_server: Server, end: str, down: float) -> None:
+    async def test_listing_is_complete_across_a_restart(self, own_server, end, down):
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client)
 
@@ -295,7 +282,7 @@ class TestUnderFailures:
             assert differences(sorted(keys), sorted(f"k.{number}" for number in range(self.KEYS))) == []
 
     @pytest.mark.guarantee("reading-9", by="kill")
-    async def test_history_is_complete_across_a_restart(self, own_server: Server) -> None:
+    async def test_history_is_complete_across_a_restart(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client, history=2)
             revisions: list[int] = []
@@ -306,16 +293,14 @@ class TestUnderFailures:
                 revisions += [entry.revision for entry in batch]
             assert differences(revisions, range(1, self.KEYS + 1)) == []
 
-    async def test_a_restart_that_loses_memory_is_an_error(self, own_server: Server) -> None:
+    async def test_a_restart_that_loses_memory_is_an_error(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client, storage="memory")
             with pytest.raises(StreamReplaced) as caught:
                 await asyncio.wait_for(self.in_the_middle(bucket, own_server.restart), 120)
             assert caught.value.exit_code == 1
 
-    async def test_a_server_that_stays_away_is_an_error(
-        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_server_that_stays_away_is_an_error(self, own_server, monkeypatch):
         async with kvctl.connect(own_server.url) as client:
             bucket = await self.filled(client)
             monkeypatch.setattr(client.connection, "timeout", 0.5)
@@ -331,9 +316,7 @@ class TestUnderFailures:
             assert caught.value.exit_code == 5
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_a_bucket_deleted_under_it_is_an_error_at_once(
-        self, server: Server, unique: Callable[..., str]
-    ) -> None:
+    async def test_a_bucket_deleted_under_it_is_an_error_at_once(self, server, unique):
         async with kvctl.connect(server.url) as client:
             bucket = await client.create_bucket(unique())
             await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
@@ -343,9 +326,7 @@ class TestUnderFailures:
             assert time.monotonic() - begun < 10  # its patience is 15
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_recreating_the_bucket_during_a_listing_is_an_error(
-        self, server: Server, unique: Callable[..., str]
-    ) -> None:
+    async def test_recreating_the_bucket_during_a_listing_is_an_error(self, server, unique):
         async with kvctl.connect(server.url) as client:
             bucket = await client.create_bucket(unique())
             await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
@@ -357,9 +338,7 @@ class TestUnderFailures:
             with pytest.raises(StreamReplaced, match="was deleted"):
                 await self.in_the_middle(bucket, again)
 
-    async def test_consumer_deleted_during_a_listing_is_recreated(
-        self, raw: RawClient, client: Client, bucket_name: str
-    ) -> None:
+    async def test_consumer_deleted_during_a_listing_is_recreated(self, raw, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         await bucket.put_many((f"k.{number}", b"") for number in range(self.KEYS))
 
@@ -373,7 +352,7 @@ class TestUnderFailures:
 
 @pytest.mark.guarantee("reading-17")
 @pytest.mark.slow
-async def test_memory_does_not_grow_with_the_keys(own_server: Server) -> None:
+async def test_memory_does_not_grow_with_the_keys(own_server):
     peaks = []
     async with kvctl.connect(own_server.url) as client:
         for name, keys in (("SMALL", 10_000), ("LARGE", 1_000_000)):
@@ -403,9 +382,7 @@ def _peak_of_listing(url: str, name: str, keys: int) -> int:
 
 
 @pytest.mark.parametrize("at", [0, 20])
-async def test_selected_keys_are_read_again_after_a_lost_connection(
-    server: Server, client: Client, bucket_name: str, at: int
-) -> None:
+async def test_selected_keys_are_read_again_after_a_lost_connection(server, client, bucket_name, at):
     bucket = await client.create_bucket(bucket_name)
     for key in ("a", "b", "c"):
         await bucket.put(key, b"v")
@@ -417,9 +394,7 @@ async def test_selected_keys_are_read_again_after_a_lost_connection(
 
 
 @pytest.mark.usefixtures("small_pulls")
-async def test_nothing_is_doubled_in_a_bucket_recreated_since_the_handle_read_it(
-    raw: RawClient, client: Client, bucket_name: str
-) -> None:
+async def test_nothing_is_doubled_in_a_bucket_recreated_since_the_handle_read_it(raw, client, bucket_name):
     """The revisions that the handle knows are those of the bucket before."""
     bucket = await client.create_bucket(bucket_name)
     await bucket.put_many((f"k.{number}", b"") for number in range(9000))

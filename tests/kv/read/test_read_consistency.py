@@ -1,24 +1,21 @@
 """What a session has written it reads, though replicas that lag answer too; as of a moment they are passed by."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client
 from kvctl.errors import KeyNotFound, RevisionNotFound
 from kvctl.jetstream.direct import multi_get
 from kvctl.jetstream.direct.direct_get import DirectRequest
 from kvctl.kv.point_in_time.moment import Moment
-from kvctl.labs import Lab
 from tests.support.raw import RawClient
 
 ROUNDS = 20
 
 
 @pytest.fixture(params=["file", "memory"])
-async def lagging(request: pytest.FixtureRequest, raw: RawClient, client: Client, bucket_name: str) -> Bucket:
+async def lagging(request, raw, client, bucket_name):
     """A bucket whose mirror answers half of the reads, and has stopped at revision 4: it is full."""
     bucket = await client.create_bucket(bucket_name, history=5)
     answer = raw.api(
@@ -46,7 +43,7 @@ def _answers(raw: RawClient, bucket: str) -> bool:
 
 class TestOwnWrites:
     @pytest.mark.guarantee("reading-1", by="fault")
-    async def test_are_read_one_by_one(self, lagging: Bucket) -> None:
+    async def test_are_read_one_by_one(self, lagging):
         for number in range(ROUNDS):
             revision = await lagging.put("k.1", b"own %d" % number)
             assert (await lagging.get("k.1")).revision == revision
@@ -56,19 +53,19 @@ class TestOwnWrites:
                 await lagging.get("k.1")
 
     @pytest.mark.guarantee("reading-1", by="fault")
-    async def test_are_read_many_at_once(self, lagging: Bucket) -> None:
+    async def test_are_read_many_at_once(self, lagging):
         await lagging.put_many((f"own.{number}", b"x") for number in range(50))
         keys = ["k.0", *(f"own.{number}" for number in range(50))]
         for _ in range(ROUNDS):
             assert all(await lagging.get_many(keys))
 
     @pytest.mark.guarantee("reading-1", by="fault")
-    async def test_are_read_by_filters(self, lagging: Bucket) -> None:
+    async def test_are_read_by_filters(self, lagging):
         await lagging.put("own.1", b"x")
         for _ in range(ROUNDS):
             assert [entry.key async for batch in lagging.get_matching("own.*") for entry in batch] == ["own.1"]
 
-    async def test_are_read_through_the_mirrors_name(self, client: Client, lagging: Bucket) -> None:
+    async def test_are_read_through_the_mirrors_name(self, client, lagging):
         mirror = client.bucket(f"M{lagging.name}")
         revision = await mirror.put("k.1", b"own")
         assert (await mirror.get("k.1")).revision == revision
@@ -82,7 +79,7 @@ class TestOwnWrites:
 
 
 @pytest.mark.guarantee("reading-2", by="fault")
-async def test_others_writes_are_read_only_by_the_leader(raw: RawClient, client: Client, lagging: Bucket) -> None:
+async def test_others_writes_are_read_only_by_the_leader(raw, client, lagging):
     fresh = client.bucket(lagging.name)
     assert {(await fresh.get("k.1")).revision for _ in range(5 * ROUNDS)} == {4, 8}
     raw.put(lagging.name, "new", b"1")
@@ -99,7 +96,7 @@ class TestMoments:
     """Every moment is asked often: half of the answers would be the mirror's."""
 
     @pytest.mark.guarantee("reading-7", by="fault")
-    async def test_one_that_the_mirror_has_not_reached_is_right(self, client: Client, lagging: Bucket) -> None:
+    async def test_one_that_the_mirror_has_not_reached_is_right(self, client, lagging):
         for handle in (lagging, client.bucket(f"M{lagging.name}")):
             for _ in range(ROUNDS // 2):
                 past = await handle.as_of(7)
@@ -108,16 +105,14 @@ class TestMoments:
         with pytest.raises(RevisionNotFound):
             await client.bucket(f"M{lagging.name}").as_of(9)
 
-    async def test_a_time_that_the_mirror_has_not_reached_is_right(self, client: Client, lagging: Bucket) -> None:
+    async def test_a_time_that_the_mirror_has_not_reached_is_right(self, client, lagging):
         created = (await lagging.get("k.1", leader=True)).created_ns
         for handle in (lagging, client.bucket(f"M{lagging.name}")):
             past = await handle.as_of(Moment(time_ns=created))
             assert past.revision == 8
             assert (await past.get("k.1")).value == b"7"
 
-    async def test_no_results_of_a_mirror_that_lags_are_not_taken_for_none(
-        self, raw: RawClient, client: Client, lagging: Bucket
-    ) -> None:
+    async def test_no_results_of_a_mirror_that_lags_are_not_taken_for_none(self, raw, client, lagging):
         request = DirectRequest(last_of=(f"$KV.{lagging.name}.k.*",), up_to_sequence=7)
         memory = raw.api(f"STREAM.INFO.M{lagging.name}")["config"]["storage"] == "memory"
         found = set()
@@ -130,13 +125,13 @@ class TestMoments:
 
 class TestThreeReplicas:
     @pytest.fixture
-    async def bucket(self, cluster: Lab, unique: Callable[..., str]) -> AsyncIterator[Bucket]:
+    async def bucket(self, cluster, unique):
         """On a cluster whose servers all answer."""
         async with kvctl.connect(cluster.contexts["cluster"]) as client:
             yield await client.create_bucket(unique(), replicas=3, history=5)
 
     @pytest.mark.guarantee("reading-1")
-    async def test_own_writes_are_read_at_once_in_every_way(self, bucket: Bucket) -> None:
+    async def test_own_writes_are_read_at_once_in_every_way(self, bucket):
         for number in range(ROUNDS * 2):
             revision = await bucket.put(f"k.{number % 3}", b"%d" % number)
             assert (await bucket.get(f"k.{number % 3}")).revision == revision
@@ -145,7 +140,7 @@ class TestThreeReplicas:
             past = await bucket.as_of(revision)
             assert (await past.get(f"k.{number % 3}")).revision == revision
 
-    async def test_a_time_just_acknowledged_can_be_given_back(self, bucket: Bucket) -> None:
+    async def test_a_time_just_acknowledged_can_be_given_back(self, bucket):
         for number in range(ROUNDS):
             revision = await bucket.put("k", b"%d" % number)
             created = (await bucket.get("k", revision=revision)).created_ns

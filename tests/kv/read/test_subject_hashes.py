@@ -10,7 +10,7 @@ from kvctl.kv.read.subject_hashes import SubjectHashes
 
 
 @pytest.mark.parametrize("held", [1, 3, 7, 1000])
-def test_hashes_are_counted_wherever_they_are(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_are_counted_wherever_they_are(held, monkeypatch):
     monkeypatch.setattr(subject_hashes, "HELD", held)
     batches = [[b"$KV.B.%d" % (number * step % 11) for number in range(5)] for step in range(1, 8)]
     hashes, added = SubjectHashes(), list[bytes]()
@@ -24,9 +24,7 @@ def test_hashes_are_counted_wherever_they_are(held: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("bytes_allowed", [0, 20, 64])
-def test_hashes_stay_in_memory_where_no_file_can_be_written(
-    bytes_allowed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hashes_stay_in_memory_where_no_file_can_be_written(bytes_allowed, monkeypatch):
     monkeypatch.setattr(subject_hashes, "HELD", 4)
     hashes, added = SubjectHashes(), list[bytes]()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -41,7 +39,7 @@ def test_hashes_stay_in_memory_where_no_file_can_be_written(
     assert len(hashes) == 20
 
 
-def test_hashes_stay_in_memory_where_there_is_no_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_stay_in_memory_where_there_is_no_temporary_folder(monkeypatch):
     monkeypatch.setattr(subject_hashes, "HELD", 1)
     monkeypatch.setattr("tempfile.tempdir", "/dev/null/missing")
     hashes = SubjectHashes()

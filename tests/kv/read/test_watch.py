@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import CURRENT, Bucket, Client, Entry, Operation
+from kvctl import CURRENT, Bucket, Entry, Operation
 from kvctl.errors import KvctlError, NoServer, RevisionNotFound, StreamReplaced, UsageError
 from kvctl.jetstream.consumers.ordered import pull_size, server_consumer
 from kvctl.jetstream.server_snapshot import Restoring, taking
@@ -28,7 +28,7 @@ LIMIT = 120.0
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     return await client.create_bucket(bucket_name, history=5)
 
 
@@ -53,7 +53,7 @@ async def initial(bucket: Bucket, *filters: str, **options: Any) -> list[Any]:
 
 class TestInitialData:
     @pytest.fixture
-    async def filled(self, bucket: Bucket) -> Bucket:
+    async def filled(self, bucket):
         """a=1 b=2 a=3 c! as revisions 1 2 3 5."""
         await bucket.put_many([("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4")])
         await bucket.delete("c")
@@ -81,9 +81,7 @@ class TestInitialData:
             (("a", "*"), {}, ["b=2", "a=3", "c!", CURRENT]),
         ],
     )
-    async def test_initial_data_follows_the_options_and_ends_with_the_marker(
-        self, filled: Bucket, filters: tuple[str, ...], options: dict[str, Any], expected: list[Any]
-    ) -> None:
+    async def test_initial_data_follows_the_options_and_ends_with_the_marker(self, filled, filters, options, expected):
         begun = time.monotonic()
         assert await initial(filled, *filters, **options) == expected
         assert await initial(filled, *filters, **options, follow=False) == expected
@@ -91,33 +89,31 @@ class TestInitialData:
 
     @pytest.mark.guarantee("reading-18")
     @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
-    async def test_initial_data_of_an_empty_bucket_is_the_marker(self, bucket: Bucket, options: dict[str, Any]) -> None:
+    async def test_initial_data_of_an_empty_bucket_is_the_marker(self, bucket, options):
         assert await initial(bucket, **options) == [CURRENT]
         assert await initial(bucket, "a.*", **options) == [CURRENT]
 
-    async def test_watch_without_values_has_their_sizes(self, filled: Bucket) -> None:
+    async def test_watch_without_values_has_their_sizes(self, filled):
         async with await filled.watch("b", meta_only=True, follow=False) as watcher:
             assert [item.size async for item in watcher if item is not CURRENT] == [1]
 
-    async def test_delta_counts_what_is_still_to_come(self, filled: Bucket) -> None:
+    async def test_delta_counts_what_is_still_to_come(self, filled):
         async with await filled.watch(history=True, follow=False) as watcher:
             assert [item.delta async for item in watcher if item is not CURRENT] == [4, 3, 2, 1, 0]
 
     @pytest.mark.parametrize("other", [{"history": True}, {"from_revision": 1}])
-    async def test_updates_only_cannot_be_combined_with_initial_data(
-        self, bucket: Bucket, other: dict[str, Any]
-    ) -> None:
+    async def test_updates_only_cannot_be_combined_with_initial_data(self, bucket, other):
         with pytest.raises(UsageError, match="cannot be combined"):
             await bucket.watch(updates_only=True, **other)
 
-    async def test_large_initial_data_is_complete(self, bucket: Bucket) -> None:
+    async def test_large_initial_data_is_complete(self, bucket):
         await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(25_000))
         seen = await initial(bucket)
         assert (len(seen), len(set(seen)), seen[-1]) == (25_001, 25_001, CURRENT)
 
 
 class TestUpdates:
-    async def test_follow_the_marker_in_order(self, bucket: Bucket) -> None:
+    async def test_follow_the_marker_in_order(self, bucket):
         await bucket.put("a", b"0")
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch("a", "b.>") as watcher:
@@ -132,7 +128,7 @@ class TestUpdates:
                     break
         assert seen == ["a=0", CURRENT, "a=1", "b.c=2", "a=3", "a!", "b.c!"]
 
-    async def test_an_expired_key_is_a_deletion_with_its_reason(self, client: Client, bucket_name: str) -> None:
+    async def test_an_expired_key_is_a_deletion_with_its_reason(self, client, bucket_name):
         second = kvctl.BucketConfig("X").ttl.resolution * 1_000_000
         bucket = await client.create_bucket(bucket_name, marker_ttl=60 * second)
         async with asyncio.timeout(LIMIT), await bucket.watch(updates_only=True) as watcher:
@@ -143,7 +139,7 @@ class TestUpdates:
                     assert (item.key, item.operation, item.reason) == ("k", Operation.PURGE, "MaxAge")
                     break
 
-    async def test_those_of_overlapping_filters_come_once(self, bucket: Bucket) -> None:
+    async def test_those_of_overlapping_filters_come_once(self, bucket):
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch("a.*", "*.b", updates_only=True) as watcher:
             async for item in watcher:
@@ -156,7 +152,7 @@ class TestUpdates:
                     break
         assert seen == ["a.b", "c.b", "a.a"]
 
-    async def test_a_watch_that_is_left_leaves_nothing_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
+    async def test_a_watch_that_is_left_leaves_nothing_on_the_server(self, raw, bucket):
         await initial(bucket)
         await until_async(lambda: raw.api(f"STREAM.INFO.KV_{bucket.name}")["state"]["consumer_count"] == 0)
 
@@ -211,7 +207,7 @@ class Watched:
 
 
 @pytest.fixture
-def no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_sign_of_life(monkeypatch):
     """Silence is not noticed for minutes."""
     monkeypatch.setattr(pull_size, "EXPIRES_S", 600.0)
     monkeypatch.setattr(pull_size, "HEARTBEAT_S", 200.0)
@@ -222,7 +218,7 @@ class TestOverRestarts:
     @pytest.mark.usefixtures("no_sign_of_life")
     @pytest.mark.parametrize("end", ["kill", "stop"])
     @pytest.mark.parametrize("down", [0.3, 3.0])
-    async def test_nothing_is_lost_doubled_or_out_of_order(self, own_server: Server, end: str, down: float) -> None:
+    async def test_nothing_is_lost_doubled_or_out_of_order(self, own_server, end, down):
         async with kvctl.connect(own_server.url) as client, writing(own_server, "B") as writer:
             bucket = await client.create_bucket("B", history=64)
             seen = Watched()
@@ -249,9 +245,7 @@ class TestOverRestarts:
             assert differences(seen.revisions, revisions) == []
             assert set(writer.acked[: writer.acked.index(last) + 1]) - set(revisions) == set()
 
-    async def test_the_marker_comes_though_the_server_restarts_before_it(
-        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_marker_comes_though_the_server_restarts_before_it(self, own_server, monkeypatch):
         monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 200)
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
@@ -267,7 +261,7 @@ class TestOverRestarts:
                     seen.append(item.revision)
             assert differences(seen, range(1, 5001)) == []
 
-    async def test_updates_only_loses_nothing_that_came_while_it_was_away(self, own_server: Server) -> None:
+    async def test_updates_only_loses_nothing_that_came_while_it_was_away(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B", history=64)
             await bucket.put("k", b"before")
@@ -282,7 +276,7 @@ class TestOverRestarts:
             watch.cancel()
             assert seen.revisions == revisions
 
-    async def test_closing_the_connection_ends_it(self, own_server: Server) -> None:
+    async def test_closing_the_connection_ends_it(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             seen = Watched()
@@ -304,12 +298,12 @@ class TestEnds:
 
     @pytest.mark.guarantee("reading-16", by="fault")
     @pytest.mark.usefixtures("no_sign_of_life")
-    async def test_deleting_the_bucket_ends_the_watch(self, bucket: Bucket) -> None:
+    async def test_deleting_the_bucket_ends_the_watch(self, bucket):
         await bucket.put("k", b"x")
         with pytest.raises(StreamReplaced, match=f"bucket `{bucket.name}` was deleted while it was being watched"):
             await self.watch_while(bucket, bucket.destroy)
 
-    async def test_recreating_the_bucket_ends_the_watch(self, client: Client, bucket: Bucket) -> None:
+    async def test_recreating_the_bucket_ends_the_watch(self, client, bucket):
         async def again() -> None:
             await bucket.destroy()
             await client.create_bucket(bucket.name)
@@ -318,7 +312,7 @@ class TestEnds:
             await self.watch_while(bucket, again)
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_recreating_the_bucket_during_an_outage_ends_the_watch(self, own_server: Server) -> None:
+    async def test_recreating_the_bucket_during_an_outage_ends_the_watch(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put("k", b"x")
@@ -332,7 +326,7 @@ class TestEnds:
             with pytest.raises(StreamReplaced, match=r"was deleted"):
                 await self.watch_while(bucket, replaced)
 
-    async def test_restart_that_loses_memory_storage_ends_the_watch(self, own_server: Server) -> None:
+    async def test_restart_that_loses_memory_storage_ends_the_watch(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B", storage="memory")
             await bucket.put("k", b"x")
@@ -344,9 +338,7 @@ class TestEnds:
                 await self.watch_while(bucket, restart)
 
     @pytest.mark.guarantee("reading-16", by="fault")
-    async def test_restore_from_a_snapshot_during_an_outage_ends_the_watch(
-        self, server: Server, client: Client, bucket: Bucket
-    ) -> None:
+    async def test_restore_from_a_snapshot_during_an_outage_ends_the_watch(self, server, client, bucket):
         stream = f"KV_{bucket.name}"
         for number in range(5):
             await bucket.put(f"k{number}", b"x")
@@ -380,7 +372,7 @@ class TestEnds:
 
 class TestFromRevision:
     @pytest.mark.guarantee("reading-12")
-    async def test_beyond_the_next_revision_is_not_found(self, bucket: Bucket) -> None:
+    async def test_beyond_the_next_revision_is_not_found(self, bucket):
         for _ in range(10):
             await bucket.put("k", b"x")
         for revision in (12, 1000):
@@ -389,9 +381,7 @@ class TestFromRevision:
                     pass
 
     @pytest.mark.guarantee("reading-12", by="fault")
-    async def test_next_revision_shows_all_that_comes_over_lost_connections(
-        self, server: Server, bucket: Bucket
-    ) -> None:
+    async def test_next_revision_shows_all_that_comes_over_lost_connections(self, server, bucket):
         for _ in range(10):
             await bucket.put("k", b"x")
         seen: list[int] = []
@@ -414,7 +404,7 @@ class TestFromRevision:
 
 
 @pytest.mark.guarantee("reading-15")
-async def test_marker_comes_once_though_a_watcher_is_iterated_again(bucket: Bucket) -> None:
+async def test_marker_comes_once_though_a_watcher_is_iterated_again(bucket):
     await bucket.put("k", b"x")
     seen: list[Any] = []
     async with await bucket.watch() as watcher:
@@ -434,7 +424,7 @@ async def test_marker_comes_once_though_a_watcher_is_iterated_again(bucket: Buck
 
 
 class TestRecovers:
-    async def test_from_a_consumer_deleted_on_the_server(self, raw: RawClient, bucket: Bucket) -> None:
+    async def test_from_a_consumer_deleted_on_the_server(self, raw, bucket):
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
             async for item in watcher:
@@ -448,9 +438,7 @@ class TestRecovers:
                     break
         assert seen == [CURRENT, "k=1", "k=2", "k=3", "k=4", "k=5", "k=6"]
 
-    async def test_from_a_reader_away_longer_than_its_pulls_and_its_consumer_live(
-        self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
-    ) -> None:
+    async def test_from_a_reader_away_longer_than_its_pulls_and_its_consumer_live(self, monkeypatch, bucket):
         monkeypatch.setattr(server_consumer, "INACTIVE_S", 0.5)
         for name, value in (("EXPIRES_S", 1.0), ("HEARTBEAT_S", 0.3)):
             monkeypatch.setattr(pull_size, name, value)
@@ -467,7 +455,7 @@ class TestRecovers:
                     break
         assert seen == [CURRENT, "k=0", "k=1"]
 
-    async def test_from_silence(self, monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
+    async def test_from_silence(self, monkeypatch, bucket):
         for name, value in (("EXPIRES_S", 1.0), ("HEARTBEAT_S", 0.3)):
             monkeypatch.setattr(pull_size, name, value)
         seen = Watched()
@@ -501,7 +489,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.guarantee("reading-14", by="fault")
 @pytest.mark.parametrize(("history", "how"), [(1, "blocked"), (5, "asleep")])
-async def test_a_slow_reader_gets_everything_in_bounded_memory(own_server: Server, how: str, history: int) -> None:
+async def test_a_slow_reader_gets_everything_in_bounded_memory(own_server, how, history):
     count, size = 300, 1_000_000
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", history=history)

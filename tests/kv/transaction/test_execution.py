@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Context, Operation, Transaction
+from kvctl import Bucket, Context, Operation, Transaction
 from kvctl.errors import (
     BucketNotFound,
     ConditionsFailed,
@@ -24,14 +24,12 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.kv.transaction import execution
-from kvctl.labs import Lab
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from tests.support.differences import differences
-from tests.support.raw import RawClient
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     return await client.create_bucket(bucket_name, atomic=True, history=5, marker_ttl=timedelta(seconds=1))
 
 
@@ -41,7 +39,7 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 
 class TestAllOrNothing:
     @pytest.mark.guarantee("transactions-1")
-    async def test_every_change_in_one_step(self, bucket: Bucket) -> None:
+    async def test_every_change_in_one_step(self, bucket):
         await bucket.put("old", b"1")
         await bucket.put("older", b"1")
         await bucket.put("host", b"a")
@@ -55,7 +53,7 @@ class TestAllOrNothing:
         assert deleted == {"old": "DEL", "older": "PURGE", "never": "DEL"}
         assert [entry.operation async for entry in bucket.history("older")] == [Operation.PURGE]
 
-    async def test_a_thousand_changes_with_a_thousand_conditions(self, bucket: Bucket) -> None:
+    async def test_a_thousand_changes_with_a_thousand_conditions(self, bucket):
         await bucket.put_many((f"k.{number}", b"0") for number in range(1000))
         transaction = Transaction()
         for number in range(1000):
@@ -68,7 +66,7 @@ class TestAllOrNothing:
         assert (await bucket.status()).last_revision == 2001
 
     @pytest.mark.guarantee("transactions-1", "reading-3", by="race")
-    async def test_nobody_sees_half_of_it(self, bucket: Bucket) -> None:
+    async def test_nobody_sees_half_of_it(self, bucket):
         keys = [f"k.{number}" for number in range(20)]
 
         async def write() -> None:
@@ -89,14 +87,14 @@ class TestAllOrNothing:
         await writing
         assert reads > 5
 
-    async def test_the_session_reads_what_it_wrote(self, bucket: Bucket) -> None:
+    async def test_the_session_reads_what_it_wrote(self, bucket):
         (revision,) = await bucket.commit(Transaction().put("k", b"1"))
         assert bucket.own.last("k") == revision
 
 
 class TestConditions:
     @pytest.mark.guarantee("transactions-1")
-    async def test_all_that_fail_are_named_and_nothing_is_written(self, bucket: Bucket) -> None:
+    async def test_all_that_fail_are_named_and_nothing_is_written(self, bucket):
         await bucket.put("port", b"1")
         await bucket.put("lock", b"me")
         await bucket.put("mode", b"off")
@@ -122,26 +120,26 @@ class TestConditions:
             assert [failure.found.revision for failure in caught.value.failures if failure.found] == [1, 2, 4]
         assert (await bucket.status()).last_revision == 4
 
-    async def test_those_that_the_server_compares_are_named_too(self, bucket: Bucket) -> None:
+    async def test_those_that_the_server_compares_are_named_too(self, bucket):
         await bucket.put("a", b"1")
         transaction = Transaction().update("a", b"2", 7).update("b", b"2", 1).expect("c", revision=5).put("d", b"")
         with pytest.raises(ConditionsFailed) as caught:
             await bucket.commit(transaction)
         assert [(failure.key, failure.expected) for failure in caught.value.failures] == [("c", 5), ("a", 7), ("b", 1)]
 
-    async def test_contradicting_revisions_never_hold(self, bucket: Bucket) -> None:
+    async def test_contradicting_revisions_never_hold(self, bucket):
         await bucket.put("a", b"1")
         with pytest.raises(ConditionsFailed):
             await bucket.commit(Transaction().expect("a", revision=7).expect("a", revision=1).put("a", b"2"))
 
-    async def test_a_revision_is_the_last_markers_included(self, bucket: Bucket) -> None:
+    async def test_a_revision_is_the_last_markers_included(self, bucket):
         await bucket.put("a", b"1")
         marker = await bucket.delete("a")
         with pytest.raises(ConditionsFailed):
             await bucket.commit(Transaction().expect("a", revision=1).put("b", b""))
         assert await bucket.commit(Transaction().expect("a", revision=marker).expect("x", revision=0).put("b", b""))
 
-    async def test_create_succeeds_over_markers_and_expired_keys(self, bucket: Bucket) -> None:
+    async def test_create_succeeds_over_markers_and_expired_keys(self, bucket):
         await bucket.create("gone", b"", ttl=timedelta(seconds=1))
         await bucket.put("deleted", b"1")
         await bucket.delete("deleted")
@@ -154,7 +152,7 @@ class TestConditions:
 
     @pytest.mark.guarantee("transactions-1")
     @pytest.mark.parametrize("broken", range(4))
-    async def test_guards_on_other_keys_hold_or_stop_everything(self, bucket: Bucket, broken: int) -> None:
+    async def test_guards_on_other_keys_hold_or_stop_everything(self, bucket, broken):
         """Four guards, one of which has room in the free change; the others ride on repetitions."""
         revisions = [await bucket.put(f"g.{number}", b"") for number in range(4)]
         transaction = Transaction().put("a", b"long value").create("b", b"")
@@ -171,9 +169,7 @@ class TestConditions:
         assert [failure.key for failure in caught.value.failures] == [f"g.{broken}"]
 
     @pytest.mark.guarantee("transactions-1")
-    async def test_a_value_read_is_guarded_by_its_revision(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_value_read_is_guarded_by_its_revision(self, bucket, monkeypatch):
         """Written again between the reading and the batch: the same value counts, another one does not."""
         await bucket.put("mode", b"on")
         publish = execution.publish_batch
@@ -194,13 +190,13 @@ class TestConditions:
         with pytest.raises(ConditionsFailed, match='`mode` is "off"'):
             await bucket.commit(Transaction().expect("mode", value=b"on").put("k", b""))
 
-    async def test_a_check_looks_and_writes_nothing(self, bucket: Bucket) -> None:
+    async def test_a_check_looks_and_writes_nothing(self, bucket):
         await bucket.check(Transaction().expect("a", absent=True).put("b", b""))
         with pytest.raises(ConditionsFailed):
             await bucket.check(Transaction().update("a", b"", 3))
         assert (await bucket.status()).last_revision == 0
 
-    async def test_concurrent_creations_succeed_once(self, server: Server, bucket: Bucket) -> None:
+    async def test_concurrent_creations_succeed_once(self, server, bucket):
         async def create(name: int) -> bool:
             async with kvctl.connect(server.url) as client:
                 transaction = Transaction().create("a", b"%d" % name).create("b", b"%d" % name)
@@ -216,7 +212,7 @@ class TestConditions:
 
 class TestRefused:
     @pytest.mark.guarantee("transactions-3")
-    async def test_transaction_without_atomic_batches_is_not_sent(self, client: Client, bucket_name: str) -> None:
+    async def test_transaction_without_atomic_batches_is_not_sent(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name)
         for attempt in (bucket.commit, bucket.check):
             with pytest.raises(KvctlError, match="does not allow atomic batches; nothing was sent") as caught:
@@ -224,7 +220,7 @@ class TestRefused:
             assert caught.value.hint == f"Allow them with `kvctl bucket edit {bucket_name} --atomic`"
         assert (await bucket.status()).last_revision == 0
 
-    async def test_bad_names_sizes_and_handles_before_anything_is_sent(self, client: Client, bucket: Bucket) -> None:
+    async def test_bad_names_sizes_and_handles_before_anything_is_sent(self, client, bucket):
         with pytest.raises(UsageError):
             await bucket.commit(Transaction())
         with pytest.raises(UsageError, match=r"`b` takes .* the limit of the server"):
@@ -236,9 +232,7 @@ class TestRefused:
         assert (await bucket.status()).last_revision == 0
 
     @pytest.mark.parametrize("place", [0, 1, 2])
-    async def test_a_value_over_the_buckets_limit_is_named_at_once_wherever_it_stands(
-        self, client: Client, bucket_name: str, place: int
-    ) -> None:
+    async def test_a_value_over_the_buckets_limit_is_named_at_once_wherever_it_stands(self, client, bucket_name, place):
         bucket = await client.create_bucket(bucket_name, atomic=True, max_value_size=300)
         transaction = Transaction()
         for number in range(3):
@@ -249,9 +243,7 @@ class TestRefused:
         assert time.monotonic() - begun < 5
         assert await content(bucket) == {}
 
-    async def test_a_limit_that_was_changed_in_the_meantime_is_read_again(
-        self, client: Client, raw: RawClient, bucket_name: str
-    ) -> None:
+    async def test_a_limit_that_was_changed_in_the_meantime_is_read_again(self, client, raw, bucket_name):
         config = (await client.create_bucket(bucket_name, atomic=True, max_value_size=5000)).binding
         bucket = client.bucket(bucket_name, stream=config.stream)  # bound to it, so the info is kept
         await bucket.locate()
@@ -265,16 +257,14 @@ class TestRefused:
             else:
                 assert await bucket.commit(large) == [1, 2]
 
-    async def test_one_over_the_limit_of_bytes_is_refused_before_it_is_sent(self, bucket: Bucket) -> None:
+    async def test_one_over_the_limit_of_bytes_is_refused_before_it_is_sent(self, bucket):
         transaction = Transaction()
         for number in range(70):
             transaction.put(f"k.{number}", b"x" * (1 << 20))
         with pytest.raises(UsageError, match="the maximum is"):
             await bucket.commit(transaction)
 
-    async def test_too_many_concurrent_transactions_are_not_a_conflict(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_too_many_concurrent_transactions_are_not_a_conflict(self, bucket, monkeypatch):
         async def overloaded(*_: Any, **__: Any) -> int:
             raise ServerError("batch publish too many inflight", code=429, err_code=10210)
 
@@ -283,16 +273,14 @@ class TestRefused:
         with pytest.raises(UnreachableError, match="does not accept batches at the moment"):
             await bucket.commit(Transaction().put("a", b"1"))
 
-    async def test_a_full_bucket_takes_nothing_and_the_way_out_is_said(self, client: Client, bucket_name: str) -> None:
+    async def test_a_full_bucket_takes_nothing_and_the_way_out_is_said(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, atomic=True, max_bytes=1000)
         with pytest.raises(ServerError) as caught:
             await bucket.commit(Transaction().put("a", b"").put("b", b"x" * 2000))
         assert "--max-bytes" in str(caught.value.hint)
         assert (await bucket.status()).values == 0
 
-    async def test_a_read_only_aggregate_names_its_origins_and_a_mirror_passes_it_on(
-        self, client: Client, bucket: Bucket, unique: Callable[[str], str]
-    ) -> None:
+    async def test_a_read_only_aggregate_names_its_origins_and_a_mirror_passes_it_on(self, client, bucket, unique):
         aggregate, mirror = unique("AGG"), unique("MIR")
         await kvctl.create_aggregate(client, kvctl.Aggregate(aggregate, (kvctl.Origin(bucket.name),)))
         with pytest.raises(ReadOnly, match=f"read-only aggregate of `{bucket.name}`"):
@@ -301,7 +289,7 @@ class TestRefused:
         (revision,) = await client.bucket(mirror).commit(Transaction().expect("a", absent=True).put("b", b"1"))
         assert (await bucket.get("b")).revision == revision
 
-    async def test_a_denied_key_is_named(self) -> None:
+    async def test_a_denied_key_is_named(self):
         config = """
 listen: "127.0.0.1:@client@"
 jetstream { store_dir: "@store@" }
@@ -324,7 +312,7 @@ accounts { APP { jetstream: enabled, users: [
                     assert caught.value.subject == "$KV.B.b"
                 assert (await bucket.status()).values == 0
 
-    async def test_revisions_are_compared_without_permission_to_read(self) -> None:
+    async def test_revisions_are_compared_without_permission_to_read(self):
         config = """
 listen: "127.0.0.1:@client@"
 jetstream { store_dir: "@store@" }
@@ -347,16 +335,14 @@ accounts { APP { jetstream: enabled, users: [
                 with pytest.raises(PermissionDenied):
                     await other.bucket("B").commit(Transaction().create("d", b""))
 
-    async def test_a_ttl_that_the_bucket_does_not_take_stores_nothing_and_says_what_helps(
-        self, client: Client, bucket_name: str
-    ) -> None:
+    async def test_a_ttl_that_the_bucket_does_not_take_stores_nothing_and_says_what_helps(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, atomic=True)
         with pytest.raises(ServerError) as caught:
             await bucket.commit(Transaction().put("a", b"").put("b", b"", ttl=timedelta(seconds=30)))
         assert "--marker-ttl" in str(caught.value.hint)
         assert (await bucket.status()).last_revision == 0
 
-    async def test_across_a_domain_with_conditions(self, leaf: Lab, bucket_name: str) -> None:
+    async def test_across_a_domain_with_conditions(self, leaf, bucket_name):
         async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["hub-via-leaf"]) as away:
             bucket = await hub.create_bucket(bucket_name, atomic=True)
             guard = await bucket.put("g", b"1")
@@ -394,7 +380,7 @@ class Lossy:
 
 
 @pytest.fixture
-def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lossy]:
+def lose(monkeypatch):
     def install(error: KvctlError, **options: Any) -> Lossy:
         lossy = Lossy(error, **options)
         monkeypatch.setattr(execution, "publish_batch", lossy)
@@ -404,7 +390,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lossy]:
 
 
 @pytest.fixture(params=[1, 3], ids=["R1", "R3"])
-async def lossy_bucket(request: pytest.FixtureRequest, cluster: Lab, bucket_name: str) -> AsyncIterator[Bucket]:
+async def lossy_bucket(request, cluster, bucket_name):
     """A bucket over a connection that waits half a minute."""
     async with kvctl.connect(Context(url=cluster.servers["n1"].url, timeout=timedelta(seconds=30))) as client:
         yield await client.create_bucket(bucket_name, atomic=True, replicas=request.param)
@@ -414,9 +400,7 @@ async def lossy_bucket(request: pytest.FixtureRequest, cluster: Lab, bucket_name
 class TestLostAnswers:
     @pytest.mark.guarantee("transactions-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_conditional_transaction_is_applied_once_after_a_lost_answer(
-        self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
-    ) -> None:
+    async def test_conditional_transaction_is_applied_once_after_a_lost_answer(self, lossy_bucket, lose, error, stored):
         bucket = lossy_bucket
         lossy = lose(error, stored=stored)
         transaction = Transaction().expect("g", absent=True).create("a", b"1").put("b", b"2").delete("c")
@@ -424,8 +408,8 @@ class TestLostAnswers:
         assert (lossy.sent, (await bucket.status()).last_revision) == (1 if stored else 2, 3)
 
     async def test_a_put_is_found_when_it_was_stored_and_else_unknown_since_it_may_still_come(
-        self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+        self, lossy_bucket, lose, error
+    ):
         bucket = lossy_bucket
         lose(error, stored=True)
         transaction = Transaction().put("a", b"1").put("b", b"2")
@@ -438,17 +422,13 @@ class TestLostAnswers:
         assert f"kvctl history {bucket.name} a b" in str(caught.value.hint)
 
     @pytest.mark.guarantee("transactions-2", by="fault")
-    async def test_overwritten_in_part_it_is_found_by_the_rest(
-        self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+    async def test_overwritten_in_part_it_is_found_by_the_rest(self, lossy_bucket, lose, error):
         bucket = lossy_bucket
         lossy = lose(error, stored=True)
         lossy.meanwhile = lambda: bucket.put("a", b"theirs")
         assert await bucket.commit(Transaction().create("a", b"1").put("b", b"2")) == [1, 2]
 
-    async def test_completely_overwritten_transaction_is_unknown_without_history(
-        self, lossy_bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+    async def test_completely_overwritten_transaction_is_unknown_without_history(self, lossy_bucket, lose, error):
         bucket = lossy_bucket
         first = await bucket.put("a", b"0")
         lossy = lose(error, stored=True)
@@ -460,9 +440,7 @@ class TestLostAnswers:
 @pytest.mark.parametrize("error", LOST[:1], ids=lambda error: type(error).__name__)
 class TestLostAnswersWithHistory:
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_the_history_tells_what_was_overwritten(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
-    ) -> None:
+    async def test_the_history_tells_what_was_overwritten(self, bucket, lose, error, stored):
         first = await bucket.put("a", b"0")
         lossy = lose(error, stored=stored)
         lossy.meanwhile = lambda: bucket.put("a", b"theirs")
@@ -473,9 +451,7 @@ class TestLostAnswersWithHistory:
             with pytest.raises(ConditionsFailed):
                 await bucket.commit(transaction)
 
-    async def test_transaction_that_cannot_be_applied_any_more_is_a_conflict(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+    async def test_transaction_that_cannot_be_applied_any_more_is_a_conflict(self, bucket, lose, error):
         """The guard moved on and the key that would have changed has not."""
         guard = await bucket.put("g", b"")
         lossy = lose(error, stored=False)
@@ -484,9 +460,7 @@ class TestLostAnswersWithHistory:
             await bucket.commit(Transaction().expect("g", revision=guard).create("a", b"1"))
 
     @pytest.mark.guarantee("transactions-2", by="fault")
-    async def test_a_late_try_is_not_applied_twice(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_late_try_is_not_applied_twice(self, bucket, lose, error, monkeypatch):
         """The first try arrives between the look and the second try; its value meets the condition again."""
         await bucket.put("a", b"same")
         lossy = lose(error, stored=False)
@@ -501,7 +475,7 @@ class TestLostAnswersWithHistory:
         assert (await bucket.status()).last_revision == 3
 
 
-async def test_transaction_without_a_server_reports_that_nothing_was_sent(own_server: Server) -> None:
+async def test_transaction_without_a_server_reports_that_nothing_was_sent(own_server):
     async with kvctl.connect(own_server.url) as client:
         bucket = await client.create_bucket("B", atomic=True)
         own_server.kill()

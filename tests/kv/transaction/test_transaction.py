@@ -24,17 +24,17 @@ def entry(key: str, revision: int, value: bytes = b"", operation: Operation = Op
 
 class TestSaying:
     @pytest.mark.parametrize("key", ["", "a b", "a.*", "a.>", ".a", "_kv.x"])
-    def test_invalid_key_is_refused(self, key: str) -> None:
+    def test_invalid_key_is_refused(self, key):
         with pytest.raises(UsageError):
             Transaction().put(key, b"")
         with pytest.raises(UsageError):
             Transaction().expect(key, exists=True)
 
-    def test_a_key_is_changed_once(self) -> None:
+    def test_a_key_is_changed_once(self):
         with pytest.raises(UsageError, match="`a` is changed twice"):
             Transaction().put("a", b"").delete("a")
 
-    def test_a_condition_says_something_and_does_not_contradict_itself(self) -> None:
+    def test_a_condition_says_something_and_does_not_contradict_itself(self):
         with pytest.raises(UsageError, match="is empty"):
             Transaction().expect("a")
         with pytest.raises(UsageError, match="contradicts itself"):
@@ -42,30 +42,30 @@ class TestSaying:
         with pytest.raises(UsageError):
             Transaction().expect("a", revision=-1)
 
-    def test_a_ttl_is_a_second_at_least(self) -> None:
+    def test_a_ttl_is_a_second_at_least(self):
         with pytest.raises(UsageError, match="at least 1 second"):
             Transaction().put("a", b"", ttl=timedelta(seconds=0.5))
 
-    def test_nothing_to_change_is_an_error(self) -> None:
+    def test_nothing_to_change_is_an_error(self):
         with pytest.raises(UsageError, match="has no changes"):
             Transaction().expect("a", exists=True).check()
 
 
 class TestMessages:
-    def test_guards_have_room_in_changes_without_a_condition(self) -> None:
+    def test_guards_have_room_in_changes_without_a_condition(self):
         transaction = Transaction().expect("g", exists=True).expect("h", exists=True).put("a", b"").put("b", b"")
         assert transaction.messages == 2
 
-    def test_a_change_with_a_condition_has_no_room(self) -> None:
+    def test_a_change_with_a_condition_has_no_room(self):
         transaction = Transaction().expect("g", exists=True).create("a", b"")
         assert transaction.messages == 2
         assert Transaction().expect("g", exists=True).expect("a", revision=1).put("a", b"").messages == 2
 
-    def test_conditions_on_one_key_take_one_message(self) -> None:
+    def test_conditions_on_one_key_take_one_message(self):
         transaction = Transaction().expect("g", exists=True).expect("g", value=b"1").expect("g", revision=2)
         assert transaction.put("a", b"").messages == 1
 
-    def test_a_thousand_are_the_most_guards_included(self) -> None:
+    def test_a_thousand_are_the_most_guards_included(self):
         transaction = Transaction()
         for number in range(LIMIT - 1):
             transaction.create(f"k.{number}", b"")
@@ -109,9 +109,7 @@ class TestFailures:
             ),
         ],
     )
-    def test_failed_condition_is_reported_with_the_entry_found(
-        self, transaction: Transaction, found: Entry | None, said: str
-    ) -> None:
+    def test_failed_condition_is_reported_with_the_entry_found(self, transaction, found, said):
         assert [str(failure) for failure in transaction.failures({"k": found})] == [said]
 
     @pytest.mark.parametrize(
@@ -127,10 +125,10 @@ class TestFailures:
             (Transaction().delete("k"), None),
         ],
     )
-    def test_condition_that_holds_is_not_a_failure(self, transaction: Transaction, found: Entry | None) -> None:
+    def test_condition_that_holds_is_not_a_failure(self, transaction, found):
         assert transaction.failures({"k": found}) == []
 
-    def test_all_are_named_each_once(self) -> None:
+    def test_all_are_named_each_once(self):
         transaction = (
             Transaction().expect("a", revision=1).expect("b", absent=True).create("b", b"").update("c", b"", 9)
         )
@@ -143,7 +141,7 @@ def lines(headers: dict[str, str]) -> bytes:
 
 
 class TestBatch:
-    def test_changes_in_order_with_their_headers(self) -> None:
+    def test_changes_in_order_with_their_headers(self):
         transaction = (
             Transaction()
             .put("a", b"1", ttl=timedelta(seconds=30))
@@ -162,7 +160,7 @@ class TestBatch:
         ]
         assert places == {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}
 
-    def test_guards_ride_on_free_changes_then_on_repetitions_of_the_smallest(self) -> None:
+    def test_guards_ride_on_free_changes_then_on_repetitions_of_the_smallest(self):
         transaction = Transaction().create("a", b"12").put("b", b"1")
         for key in ("g", "h", "i"):
             transaction.expect(key, exists=True)
@@ -179,14 +177,14 @@ class TestBatch:
         ]
         assert places == {"a": 1, "b": 4}
 
-    def test_a_repeated_purge_rolls_up_once(self) -> None:
+    def test_a_repeated_purge_rolls_up_once(self):
         transaction = Transaction().expect("a", revision=3).expect("g", revision=1).purge("a")
         (_, _, first), (_, _, second) = batch_of(transaction, TARGET, {"a": 3, "g": 1})[0]
         assert first == lines({"KV-Operation": "PURGE", "Nats-Rollup": "sub", EXPECTED: "3"})
         assert second == lines({"KV-Operation": "PURGE", EXPECTED: "1", EXPECTED_OF: "$KV.B.g"})
 
 
-def test_the_conflict_is_a_kvctl_error_with_code_4() -> None:
+def test_the_conflict_is_a_kvctl_error_with_code_4():
     from kvctl.kv.transaction.transaction import refusal
 
     error = refusal("B", Transaction().create("k", b"").failures({"k": entry("k", 5)}))

@@ -31,7 +31,7 @@ def read(text: str, name: str = "t.yaml") -> Transaction:
     return read_transaction(parse(text.encode(), name))
 
 
-def test_all_that_can_be_said() -> None:
+def test_all_that_can_be_said():
     transaction = read(EVERYTHING)
     assert transaction.conditions == [
         Condition("app.port", revision=3),
@@ -50,7 +50,7 @@ def test_all_that_can_be_said() -> None:
     ]
 
 
-def test_json_says_the_same() -> None:
+def test_json_says_the_same():
     data = {"if": [{"key": "a", "revision": 1}], "then": [{"put": "a", "value": "ä"}, {"delete": "b"}]}
     transaction = read(json.dumps(data), "t.json")
     assert transaction.conditions == [Condition("a", revision=1)]
@@ -102,7 +102,7 @@ def test_json_says_the_same() -> None:
         ("if: x\nthen:\n- {delete: a}", "`if` must be a list", ""),
     ],
 )
-def test_errors_name_the_position_and_the_fix(text: str, said: str, hint: str) -> None:
+def test_errors_name_the_position_and_the_fix(text, said, hint):
     with pytest.raises(UsageError) as caught:
         read(text)
     assert said in caught.value.message
@@ -111,7 +111,7 @@ def test_errors_name_the_position_and_the_fix(text: str, said: str, hint: str) -
     assert caught.value.exit_code == 2
 
 
-def test_all_errors_are_reported() -> None:
+def test_all_errors_are_reported():
     with pytest.raises(UsageError) as caught:
         read("if:\n- {key: a, exists: false}\nthen:\n- {put: a}\n- {delete: b, ttl: 1s}\n- {put: c, value: x, ttl: 5}")
     assert caught.value.message.splitlines() == [
@@ -123,7 +123,7 @@ def test_all_errors_are_reported() -> None:
     ]
 
 
-def test_a_thousand_messages_are_the_most() -> None:
+def test_a_thousand_messages_are_the_most():
     changes = [{"put": f"k.{number}", "value": ""} for number in range(1000)]
     assert len(read(json.dumps({"then": changes})).changes) == 1000
     with pytest.raises(UsageError, match=r"1,001 messages; the maximum is 1,000"):

@@ -1,7 +1,7 @@
 """Bulk writes over cut connections: each row is stored once, and nobody's newer value is replaced."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,15 +27,13 @@ WriteAll = Callable[[Bucket, Path, list[tuple[str, str]]], object]
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server):
     with Proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture(params=[1, 5], ids=["no history", "history"])
-async def ours(
-    request: pytest.FixtureRequest, proxy: Proxy, client: kvctl.Client, bucket_name: str
-) -> AsyncIterator[Bucket]:
+async def ours(request, proxy, client, bucket_name):
     await client.create_bucket(bucket_name, history=request.param)
     async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=5))) as connected:
         bucket = connected.bucket(bucket_name)
@@ -81,9 +79,7 @@ async def contents(bucket: Bucket) -> dict[str, str]:
 
 
 @WAYS
-async def test_rows_whose_requests_are_lost_are_stored_once(
-    ours: Bucket, proxy: Proxy, tmp_path: Path, write: WriteAll
-) -> None:
+async def test_rows_whose_requests_are_lost_are_stored_once(ours, proxy, tmp_path, write):
     rule = proxy.on(CUT_AT, Cut())
     assert not await write(ours, tmp_path, rows())
     assert rule.seen.is_set()
@@ -92,9 +88,7 @@ async def test_rows_whose_requests_are_lost_are_stored_once(
 
 
 @WAYS
-async def test_rows_whose_answers_are_lost_are_stored_once(
-    ours: Bucket, proxy: Proxy, tmp_path: Path, write: WriteAll
-) -> None:
+async def test_rows_whose_answers_are_lost_are_stored_once(ours, proxy, tmp_path, write):
     rule = proxy.on(b'"seq":300', Cut(), way=DOWN)
     assert not await write(ours, tmp_path, rows())
     assert rule.seen.is_set()
@@ -103,18 +97,14 @@ async def test_rows_whose_answers_are_lost_are_stored_once(
 
 
 @WAYS
-async def test_newer_value_of_another_client_is_not_replaced_after_a_cut(
-    ours: Bucket, proxy: Proxy, server: Server, tmp_path: Path, write: WriteAll
-) -> None:
+async def test_newer_value_of_another_client_is_not_replaced_after_a_cut(ours, proxy, server, tmp_path, write):
     proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
     unknown = await write(ours, tmp_path, rows())
     assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
     assert unknown in (1, {TAKEN})
 
 
-async def test_row_that_another_client_wrote_over_is_not_counted_as_written(
-    ours: Bucket, proxy: Proxy, server: Server, tmp_path: Path
-) -> None:
+async def test_row_that_another_client_wrote_over_is_not_counted_as_written(ours, proxy, server, tmp_path):
     proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
     path = tmp_path / "rows.ndjson"
     path.write_text("".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in rows()))
@@ -126,9 +116,7 @@ async def test_row_that_another_client_wrote_over_is_not_counted_as_written(
     assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
 
 
-async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
-    ours: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_equal_value_of_another_client_is_not_taken_for_ones_own(ours, proxy, server):
     proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, dict(rows())[TAKEN].encode()))
     summary = await ours.put_many((key, value.encode()) for key, value in rows())
     assert [key for key, _ in summary.failed] == [TAKEN]
@@ -136,9 +124,7 @@ async def test_equal_value_of_another_client_is_not_taken_for_ones_own(
 
 
 @WAYS
-async def test_rows_of_one_key_keep_their_order_over_a_cut(
-    ours: Bucket, proxy: Proxy, tmp_path: Path, write: WriteAll
-) -> None:
+async def test_rows_of_one_key_keep_their_order_over_a_cut(ours, proxy, tmp_path, write):
     items = [(f"k.{number % 7}", str(number)) for number in range(COUNT)]
     proxy.on(b'"seq":200', Cut(), way=DOWN)
     proxy.on(b".k.6 ", lambda frame: Cut() if frame.endswith(b"\r\n552\r\n") else None)

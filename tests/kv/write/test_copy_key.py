@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Operation
+from kvctl import Bucket, Operation
 from kvctl.errors import (
     ConnectionLost,
     KeyExists,
@@ -22,21 +22,19 @@ from kvctl.errors import (
 from kvctl.kv.transaction import execution
 from kvctl.kv.write import conditional_write
 from kvctl.kv.write.copy_key import copy, rename
-from kvctl.labs import Lab
-from kvctl.server import Server
 from kvctl.wire import header_value
 
 SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture(params=[False, True], ids=["one-by-one", "at-once"])
-async def bucket(request: pytest.FixtureRequest, client: Client, bucket_name: str) -> Bucket:
+async def bucket(request, client, bucket_name):
     """A bucket that takes no batches, and one that does."""
     return await client.create_bucket(bucket_name, history=5, atomic=request.param)
 
 
 @pytest.fixture
-async def other(client: Client, bucket_name: str) -> Bucket:
+async def other(client, bucket_name):
     return await client.create_bucket(f"{bucket_name}x", marker_ttl=SECOND)
 
 
@@ -45,29 +43,29 @@ async def values(bucket: Bucket) -> dict[str, bytes]:
 
 
 class TestCopy:
-    async def test_keeps_both(self, bucket: Bucket) -> None:
+    async def test_keeps_both(self, bucket):
         await bucket.put("a", b"1")
         assert await copy(bucket, "a", bucket, "b") == 2
         assert await values(bucket) == {"a": b"1", "b": b"1"}
 
-    async def test_to_another_bucket(self, bucket: Bucket, other: Bucket) -> None:
+    async def test_to_another_bucket(self, bucket, other):
         await bucket.put("a", b"1")
         await copy(bucket, "a", other, "a")
         assert await values(other) == {"a": b"1"}
 
-    async def test_overwrites_only_when_told(self, bucket: Bucket) -> None:
+    async def test_overwrites_only_when_told(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         with pytest.raises(KeyExists):
             await copy(bucket, "a", bucket, "b")
         await copy(bucket, "a", bucket, "b", overwrite=True)
         assert await values(bucket) == {"a": b"1", "b": b"1"}
 
-    async def test_of_a_missing_key(self, bucket: Bucket) -> None:
+    async def test_of_a_missing_key(self, bucket):
         with pytest.raises(KeyNotFound):
             await copy(bucket, "a", bucket, "b")
 
     @pytest.mark.parametrize("overwrite", [False, True])
-    async def test_takes_along_what_is_left_of_the_ttl(self, client: Client, other: Bucket, overwrite: bool) -> None:
+    async def test_takes_along_what_is_left_of_the_ttl(self, client, other, overwrite):
         await other.create("a", b"1", ttl=100 * SECOND)
         await other.put("c", b"2")
         await copy(other, "a", other, "c" if overwrite else "b", overwrite=overwrite)
@@ -79,19 +77,19 @@ class TestCopy:
 
 
 class TestRename:
-    async def test_leaves_the_new_name_only(self, bucket: Bucket) -> None:
+    async def test_leaves_the_new_name_only(self, bucket):
         await bucket.put("a", b"1")
         revision = await rename(bucket, "a", bucket, "b")
         assert revision == (await bucket.get("b")).revision == 2
         assert await values(bucket) == {"b": b"1"}
         assert [entry.operation async for entry in bucket.history("a")] == [Operation.PUT, Operation.DEL]
 
-    async def test_to_another_bucket(self, bucket: Bucket, other: Bucket) -> None:
+    async def test_to_another_bucket(self, bucket, other):
         await bucket.put("a", b"1")
         await rename(bucket, "a", other, "a")
         assert (await values(bucket), await values(other)) == ({}, {"a": b"1"})
 
-    async def test_overwrites_only_when_told(self, bucket: Bucket) -> None:
+    async def test_overwrites_only_when_told(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         with pytest.raises(KeyExists):
             await rename(bucket, "a", bucket, "b")
@@ -99,40 +97,38 @@ class TestRename:
         await rename(bucket, "a", bucket, "b", overwrite=True)
         assert await values(bucket) == {"b": b"1"}
 
-    async def test_over_a_deleted_key(self, bucket: Bucket) -> None:
+    async def test_over_a_deleted_key(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         await bucket.delete("b")
         await rename(bucket, "a", bucket, "b")
         assert await values(bucket) == {"b": b"1"}
 
-    async def test_rename_onto_itself_is_refused(self, client: Client, bucket: Bucket) -> None:
+    async def test_rename_onto_itself_is_refused(self, client, bucket):
         await bucket.put("a", b"1")
         for handle in (bucket, client.bucket(bucket.name)):
             with pytest.raises(UsageError, match="equals the old one"):
                 await rename(bucket, "a", handle, "a", overwrite=True)
         assert await values(bucket) == {"a": b"1"}
 
-    async def test_of_a_missing_key(self, bucket: Bucket) -> None:
+    async def test_of_a_missing_key(self, bucket):
         with pytest.raises(KeyNotFound):
             await rename(bucket, "a", bucket, "b")
 
-    async def test_a_ttl_goes_along(self, client: Client, unique: Callable[..., str]) -> None:
+    async def test_a_ttl_goes_along(self, client, unique):
         bucket = await client.create_bucket(unique(), marker_ttl=SECOND, atomic=True)
         await bucket.create("a", b"1", ttl=100 * SECOND)
         await rename(bucket, "a", bucket, "b")
         assert 60 * SECOND < ((await bucket.get("b")).ttl or SECOND) <= 100 * SECOND
         assert list(await values(bucket)) == ["b"]
 
-    async def test_rename_is_refused_on_a_read_only_handle(self, client: Client, bucket: Bucket) -> None:
+    async def test_rename_is_refused_on_a_read_only_handle(self, client, bucket):
         await bucket.put("a", b"1")
         reader = client.bucket(bucket.name, read_only=True)
         with pytest.raises(ReadOnly):
             await rename(reader, "a", reader, "b")
         assert await values(bucket) == {"a": b"1"}
 
-    async def test_rename_of_a_key_with_a_ttl_is_one_batch_and_keeps_the_remaining_ttl(
-        self, client: Client, bucket_name: str
-    ) -> None:
+    async def test_rename_of_a_key_with_a_ttl_is_one_batch_and_keeps_the_remaining_ttl(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, atomic=True, marker_ttl=timedelta(seconds=1))
         await bucket.create("a", b"1", ttl=timedelta(hours=1))
         assert await rename(bucket, "a", bucket, "b") == 2
@@ -144,7 +140,7 @@ class TestRename:
         assert await values(bucket) == {"b": b"1"}
 
     @pytest.mark.guarantee("writing-10")
-    async def test_atomic_rename_is_one_batch(self, client: Client, bucket_name: str) -> None:
+    async def test_atomic_rename_is_one_batch(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
         await rename(bucket, "a", bucket, "b")
@@ -154,7 +150,7 @@ class TestRename:
 
 
 class TestAKeyThatChangesMeanwhile:
-    async def test_keeps_its_new_value(self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_keeps_its_new_value(self, client, bucket, monkeypatch):
         await bucket.put("a", b"1")
         theirs = client.bucket(bucket.name)
         get = Bucket.get
@@ -169,9 +165,7 @@ class TestAKeyThatChangesMeanwhile:
             await rename(bucket, "a", bucket, "b")
         assert (await values(bucket))["a"] == b"theirs"
 
-    async def test_concurrent_write_to_the_new_name_is_not_overwritten(
-        self, client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_concurrent_write_to_the_new_name_is_not_overwritten(self, client, bucket_name, monkeypatch):
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
         publish = execution.publish_batch
@@ -193,9 +187,7 @@ class Interrupted(Exception):
 class TestInterrupted:
     @pytest.mark.guarantee("writing-10", by="kill")
     @pytest.mark.parametrize("after", [0, 1, 2])
-    async def test_one_of_the_names_has_the_value(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, after: int
-    ) -> None:
+    async def test_one_of_the_names_has_the_value(self, bucket, monkeypatch, after):
         """Killed after so many of its writes."""
         await bucket.put("a", b"1")
         writes = 0
@@ -223,9 +215,7 @@ class TestInterrupted:
         assert set((await values(bucket)).values()) == {b"1"}
 
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_a_lost_answer_to_a_batch_is_resolved(
-        self, client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch, stored: bool
-    ) -> None:
+    async def test_a_lost_answer_to_a_batch_is_resolved(self, client, bucket_name, monkeypatch, stored):
         bucket = await client.create_bucket(bucket_name, atomic=True)
         await bucket.put("a", b"1")
         publish = execution.publish_batch
@@ -245,9 +235,7 @@ class TestInterrupted:
         assert await values(bucket) == {"b": b"1"}
         assert (await bucket.status()).last_revision == 3
 
-    async def test_rename_without_any_answer_has_an_unknown_outcome(
-        self, own_server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_rename_without_any_answer_has_an_unknown_outcome(self, own_server, monkeypatch):
         publish = execution.publish_batch
 
         async def unheard(*arguments: object) -> int:
@@ -267,7 +255,7 @@ class TestInterrupted:
             own_server.resume()
 
     @pytest.mark.guarantee("writing-10", by="kill")
-    async def test_rename_on_a_cluster_whose_leader_dies(self, own_cluster: Lab) -> None:
+    async def test_rename_on_a_cluster_whose_leader_dies(self, own_cluster):
         urls = ",".join(server.url for server in own_cluster.servers.values())
         async with kvctl.connect(urls) as client:
             bucket = await client.create_bucket("B", replicas=3, atomic=True, history=5)

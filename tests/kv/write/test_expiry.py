@@ -11,7 +11,7 @@ from tests.support.waiting import until_async
 SECOND = timedelta(seconds=1)
 
 
-async def test_the_value_before_comes_back_when_a_key_expires_and_is_foretold(client: Client, bucket_name: str) -> None:
+async def test_the_value_before_comes_back_when_a_key_expires_and_is_foretold(client, bucket_name):
     hour = await overwritten(client, f"{bucket_name}H", 3600 * SECOND)
     found = await returning(hour, ["put", "deleted", "brief", "fresh"])
     assert [(entry.key, entry.revision) for entry in found] == [("put", 1)]
@@ -40,7 +40,7 @@ async def overwritten(client: Client, name: str, ttl: timedelta) -> Bucket:
     return bucket
 
 
-async def test_no_value_comes_back_without_ttl_or_history(client: Client, bucket_name: str) -> None:
+async def test_no_value_comes_back_without_ttl_or_history(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, marker_ttl=SECOND)
     revision = await bucket.put("k", b"1")
     await bucket.update("k", b"2", revision, ttl=60 * SECOND)

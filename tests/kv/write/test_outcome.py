@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +29,7 @@ LIMIT = 60.0
 
 
 @pytest.fixture
-async def bucket(own_server: Server) -> AsyncIterator[Bucket]:
+async def bucket(own_server):
     """A bucket of a server of the test's own, over a connection that waits for half a minute."""
     context = Context(url=own_server.url, timeout=timedelta(seconds=30))
     async with kvctl.connect(context) as client:
@@ -43,7 +43,7 @@ def waiting(bucket: Bucket, seconds: float) -> Bucket:
 
 
 @pytest.fixture
-async def theirs(own_server: Server) -> AsyncIterator[Bucket]:
+async def theirs(own_server):
     """The same bucket over another connection."""
     async with kvctl.connect(own_server.url) as client:
         yield client.bucket("B")
@@ -72,7 +72,7 @@ LOST = [RequestTimeout("no answer"), ConnectionLost("cut")]
 
 
 @pytest.fixture
-def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lossy]:
+def lose(monkeypatch):
     def install(error: KvctlError, **options: Any) -> Lossy:
         lossy = Lossy(error, **options)
         monkeypatch.setattr(conditional_write, "publish", lossy)
@@ -84,22 +84,18 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lossy]:
 @pytest.mark.parametrize("error", LOST, ids=lambda error: type(error).__name__)
 class TestLostAnswers:
     @pytest.mark.guarantee("writing-2", by="fault")
-    async def test_a_stored_put_is_found(self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError) -> None:
+    async def test_a_stored_put_is_found(self, bucket, lose, error):
         lose(error, stored=True)
         assert await bucket.put("k", b"1") == 1
 
-    async def test_a_put_not_stored_is_unknown_since_it_may_still_come(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+    async def test_a_put_not_stored_is_unknown_since_it_may_still_come(self, bucket, lose, error):
         lose(error, stored=False)
         with pytest.raises(OutcomeUnknown, match="find out if the write to `k` was stored") as caught:
             await waiting(bucket, 1).put("k", b"1")
         assert caught.value.exit_code == 6
         assert "kvctl get B k --leader" in str(caught.value.hint)
 
-    async def test_an_older_equal_value_of_ours_is_not_taken_for_it(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+    async def test_an_older_equal_value_of_ours_is_not_taken_for_it(self, bucket, lose, error):
         await bucket.put("k", b"1")
         lose(error, stored=False)
         with pytest.raises(OutcomeUnknown):
@@ -107,18 +103,14 @@ class TestLostAnswers:
 
     @pytest.mark.guarantee("writing-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_a_conditional_write_succeeds_either_way_and_once(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
-    ) -> None:
+    async def test_a_conditional_write_succeeds_either_way_and_once(self, bucket, lose, error, stored):
         first = await bucket.put("k", b"1")
         lose(error, stored=stored)
         assert await bucket.update("k", b"2", first) == first + 1
         assert (await bucket.status()).last_revision == first + 1
 
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_lost_creation_and_deletion_are_found(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
-    ) -> None:
+    async def test_lost_creation_and_deletion_are_found(self, bucket, lose, error, stored):
         lose(error, stored=stored, times=1)
         revision = await bucket.create("k", b"1")
         lose(error, stored=stored, times=1)
@@ -126,9 +118,7 @@ class TestLostAnswers:
         assert [entry.operation async for entry in bucket.history()] == [Operation.PUT, Operation.DEL]
 
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_touch_after_lost_acknowledgement_writes_once(
-        self, bucket: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
-    ) -> None:
+    async def test_touch_after_lost_acknowledgement_writes_once(self, bucket, lose, error, stored):
         await bucket.create("k", b"1", ttl=timedelta(minutes=1))
         lose(error, stored=stored)
         assert await bucket.touch("k", timedelta(hours=1)) == 2
@@ -136,8 +126,8 @@ class TestLostAnswers:
         assert (await bucket.get("k")).ttl == timedelta(hours=1)
 
     async def test_a_condition_that_no_longer_holds_is_a_conflict_when_nothing_was_stored_first(
-        self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+        self, bucket, theirs, lose, error
+    ):
         first = await bucket.put("k", b"1")
         await theirs.put("k", b"theirs")
         lossy = lose(error, stored=False)
@@ -145,9 +135,7 @@ class TestLostAnswers:
         with pytest.raises(WrongRevision):
             await bucket.update("k", b"2", first)
 
-    async def test_one_overtaken_by_another_is_found_in_the_history_or_a_conflict(
-        self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError
-    ) -> None:
+    async def test_one_overtaken_by_another_is_found_in_the_history_or_a_conflict(self, bucket, theirs, lose, error):
         first = await bucket.put("k", b"1")
         lose(error, stored=True).meanwhile = lambda: theirs.put("k", b"2")
         assert await bucket.update("k", b"2", first) == first + 1
@@ -157,9 +145,7 @@ class TestLostAnswers:
 
     @pytest.mark.guarantee("writing-2", by="fault")
     @pytest.mark.parametrize("stored", [True, False])
-    async def test_one_overtaken_by_another_without_a_history_is_unknown(
-        self, bucket: Bucket, theirs: Bucket, lose: Callable[..., Lossy], error: KvctlError, stored: bool
-    ) -> None:
+    async def test_one_overtaken_by_another_without_a_history_is_unknown(self, bucket, theirs, lose, error, stored):
         first = await bucket.put("k", b"1")
 
         async def overtake() -> None:
@@ -170,9 +156,7 @@ class TestLostAnswers:
         with pytest.raises(OutcomeUnknown):
             await bucket.update("k", b"2", first)
 
-    async def test_a_late_first_try_is_not_taken_for_a_conflict(
-        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, error: KvctlError
-    ) -> None:
+    async def test_a_late_first_try_is_not_taken_for_a_conflict(self, bucket, monkeypatch, error):
         """The first try is stored between the look and the second try, which then finds the condition broken."""
         first = await bucket.put("k", b"1")
         tries: list[tuple[Any, ...]] = []
@@ -193,9 +177,7 @@ class TestStoppedServer:
     """SIGSTOP: what was sent lies in its socket, and is stored when it goes on."""
 
     @pytest.mark.parametrize("away", [0.3, 1.6])
-    async def test_a_put_is_resolved_when_it_comes_back_in_time(
-        self, own_server: Server, bucket: Bucket, away: float
-    ) -> None:
+    async def test_a_put_is_resolved_when_it_comes_back_in_time(self, own_server, bucket, away):
         own_server.pause()
         put = asyncio.create_task(waiting(bucket, 1).put("k", b"1"))
         await asyncio.sleep(0.3)
@@ -207,9 +189,7 @@ class TestStoppedServer:
         assert (entry.value, entry.revision) == (b"1", revision)
 
     @pytest.mark.guarantee("writing-2", by="fault")
-    async def test_put_without_answer_is_unknown_although_it_is_stored(
-        self, own_server: Server, bucket: Bucket, theirs: Bucket
-    ) -> None:
+    async def test_put_without_answer_is_unknown_although_it_is_stored(self, own_server, bucket, theirs):
         own_server.pause()
         begun = time.monotonic()
         with pytest.raises(OutcomeUnknown):
@@ -218,7 +198,7 @@ class TestStoppedServer:
         own_server.resume()
         await until_async(lambda: theirs.last_entry("k"), what="storing of `k` after all")
 
-    async def test_a_creation_is_unknown_and_then_exists(self, own_server: Server, bucket: Bucket) -> None:
+    async def test_a_creation_is_unknown_and_then_exists(self, own_server, bucket):
         own_server.pause()
         with pytest.raises(OutcomeUnknown):
             await waiting(bucket, 1).create("k", b"1")
@@ -230,9 +210,7 @@ class TestStoppedServer:
 
 class TestDeadServer:
     @pytest.mark.guarantee("writing-4", by="kill")
-    async def test_write_that_was_never_sent_is_not_an_unknown_outcome(
-        self, own_server: Server, bucket: Bucket
-    ) -> None:
+    async def test_write_that_was_never_sent_is_not_an_unknown_outcome(self, own_server, bucket):
         own_server.kill()
         connection = bucket._api.connection
         await until_async(lambda: not connection.online, what="loss of the connection")
@@ -243,7 +221,7 @@ class TestDeadServer:
                 await attempt
             assert time.monotonic() - begun < 30
 
-    async def test_conditional_writes_go_on_over_a_restart(self, own_server: Server) -> None:
+    async def test_conditional_writes_go_on_over_a_restart(self, own_server):
         async with kvctl.connect(Context(url=own_server.url, timeout=timedelta(seconds=15))) as client:
             bucket = await client.create_bucket("B", history=64)
             revision = await bucket.put("n", b"0")
@@ -256,9 +234,7 @@ class TestDeadServer:
             await restart
             assert [int(entry.value) async for entry in bucket.history("n")] == list(range(60))
 
-    async def test_a_put_over_a_restart_is_stored_or_said_not_to_be_known(
-        self, own_server: Server, bucket: Bucket
-    ) -> None:
+    async def test_a_put_over_a_restart_is_stored_or_said_not_to_be_known(self, own_server, bucket):
         waiting(bucket, 1)
         known: dict[str, bool] = {}
         restart = None

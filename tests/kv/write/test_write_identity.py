@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,14 +14,7 @@ from kvctl import Bucket, Context
 from kvctl.errors import ConflictError, KeyExists, OutcomeUnknown, WrongRevision
 from kvctl.kv.write import identity
 from kvctl.server import Server
-from tests.support.proxy import (
-    Cut,
-    Forward,
-    Late,
-    LoseAnswer,
-    Proxy,
-    Swallow,
-)
+from tests.support.proxy import Cut, Forward, Late, LoseAnswer, Proxy, Swallow
 from tests.support.raw import RawClient
 
 KVCTL = [sys.executable, "-m", "kvctl"]
@@ -29,13 +22,13 @@ Write = Callable[[Bucket, int], Awaitable[int]]
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server):
     with Proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture
-async def ours(proxy: Proxy, server: Server, client: kvctl.Client, bucket_name: str) -> AsyncIterator[Bucket]:
+async def ours(proxy, server, client, bucket_name):
     """A bucket with a history of 5, through the proxy, over a connection that does not wait long."""
     await client.create_bucket(bucket_name, history=5)
     async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=2))) as connected:
@@ -45,7 +38,7 @@ async def ours(proxy: Proxy, server: Server, client: kvctl.Client, bucket_name: 
 
 
 @pytest.fixture
-def rival(server: Server, bucket_name: str) -> Callable[..., Callable[[], object]]:
+def rival(server, bucket_name):
     """Makes hooks that run `kvctl` on the server itself, while the proxy holds the writer back."""
 
     def make(*arguments: str) -> Callable[[], object]:
@@ -69,9 +62,7 @@ CONDITIONAL = {
 
 @pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
-async def test_one_of_two_equal_conditional_writes_succeeds_when_the_other_is_lost(
-    ours: Bucket, proxy: Proxy, rival: Callable[..., Callable[[], object]], name: str
-) -> None:
+async def test_one_of_two_equal_conditional_writes_succeeds_when_the_other_is_lost(ours, proxy, rival, name):
     write, arguments = CONDITIONAL[name]
     assert await ours.put("old", b"first") == 1
     rule = proxy.on(message_of("new" if name == "create" else "old"), Cut(), hook=rival(*arguments))
@@ -85,9 +76,7 @@ async def test_one_of_two_equal_conditional_writes_succeeds_when_the_other_is_lo
 @pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
 @pytest.mark.parametrize("cut", [True, False])
-async def test_conditional_write_whose_answer_is_lost_succeeds_once(
-    ours: Bucket, proxy: Proxy, name: str, cut: bool
-) -> None:
+async def test_conditional_write_whose_answer_is_lost_succeeds_once(ours, proxy, name, cut):
     assert await ours.put("old", b"first") == 1
     proxy.on(message_of("new" if name == "create" else "old"), LoseAnswer(cut=cut))
     assert await CONDITIONAL[name][0](ours, 1) == 2
@@ -97,9 +86,7 @@ async def test_conditional_write_whose_answer_is_lost_succeeds_once(
 @pytest.mark.guarantee("writing-2", by="fault")
 @pytest.mark.parametrize("name", CONDITIONAL)
 @pytest.mark.parametrize("at", [0, 30])
-async def test_conditional_write_whose_request_is_lost_is_sent_again(
-    ours: Bucket, proxy: Proxy, name: str, at: int
-) -> None:
+async def test_conditional_write_whose_request_is_lost_is_sent_again(ours, proxy, name, at):
     assert await ours.put("old", b"first") == 1
     proxy.on(message_of("new" if name == "create" else "old"), Cut(at))
     assert await CONDITIONAL[name][0](ours, 1) == 2
@@ -107,7 +94,7 @@ async def test_conditional_write_whose_request_is_lost_is_sent_again(
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_conditional_write_that_arrives_late_is_stored_once(ours: Bucket, proxy: Proxy) -> None:
+async def test_conditional_write_that_arrives_late_is_stored_once(ours, proxy):
     proxy.on(message_of("k"), Late(1))
     assert await ours.create("k", b"x") == 1
     with RawClient(proxy.target) as raw:
@@ -116,9 +103,7 @@ async def test_conditional_write_that_arrives_late_is_stored_once(ours: Bucket, 
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_conditional_write_that_was_overwritten_is_found_in_the_history(
-    ours: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_conditional_write_that_was_overwritten_is_found_in_the_history(ours, proxy, server):
     first = await ours.put("k", b"1")
     proxy.on(message_of("k"), LoseAnswer(cut=True))
     proxy.on(b"STREAM.MSG.GET", Forward(), hook=_put(server, ours.name, "k", b"x"))
@@ -127,9 +112,7 @@ async def test_conditional_write_that_was_overwritten_is_found_in_the_history(
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_conditional_write_is_a_conflict_after_an_unconditional_one_of_the_same_value(
-    ours: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_conditional_write_is_a_conflict_after_an_unconditional_one_of_the_same_value(ours, proxy, server):
     """The history still holds the revision expected, so the first message after it is known."""
     first = await ours.put("k", b"1")
     proxy.on(message_of("k"), Cut(), hook=_put(server, ours.name, "k", b"x"))
@@ -138,18 +121,14 @@ async def test_conditional_write_is_a_conflict_after_an_unconditional_one_of_the
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_creation_is_unknown_after_an_unconditional_write_of_the_same_value(
-    ours: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_creation_is_unknown_after_an_unconditional_write_of_the_same_value(ours, proxy, server):
     proxy.on(message_of("k"), Cut(), hook=_put(server, ours.name, "k", b"x"))
     with pytest.raises(OutcomeUnknown):
         await ours.create("k", b"x")
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_lost(
-    ours: Bucket, proxy: Proxy, server: Server
-) -> None:
+async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_lost(ours, proxy, server):
     _put(server, ours.name, "k", b"ok")()
     proxy.on(message_of("k"), Cut())
     with pytest.raises(OutcomeUnknown):
@@ -157,7 +136,7 @@ async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_los
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_put_is_found_under_later_writes_of_the_same_value(ours: Bucket, proxy: Proxy, server: Server) -> None:
+async def test_put_is_found_under_later_writes_of_the_same_value(ours, proxy, server):
     again = _put(server, ours.name, "k", b"ok")
     again()
     proxy.on(message_of("k"), LoseAnswer(cut=True))
@@ -167,7 +146,7 @@ async def test_put_is_found_under_later_writes_of_the_same_value(ours: Bucket, p
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
-async def test_lost_write_that_is_then_refused_is_unknown(ours: Bucket, proxy: Proxy, client: kvctl.Client) -> None:
+async def test_lost_write_that_is_then_refused_is_unknown(ours, proxy, client):
     """What refuses the second try says nothing about the first, which may have been stored or arrive yet."""
     proxy.on(message_of("k"), Cut())
     proxy.on(message_of("k"), Cut(), times=None)
@@ -177,9 +156,7 @@ async def test_lost_write_that_is_then_refused_is_unknown(ours: Bucket, proxy: P
 
 @pytest.mark.guarantee("writing-14")
 @pytest.mark.parametrize("size", [0, 8, 30, 42])
-async def test_value_that_leaves_no_room_for_an_identity_is_written_without(
-    client: kvctl.Client, raw: RawClient, bucket_name: str, size: int
-) -> None:
+async def test_value_that_leaves_no_room_for_an_identity_is_written_without(client, raw, bucket_name, size):
     bucket = await client.create_bucket(bucket_name, max_value_size=100)
     assert await bucket.put("k", b"x" * (100 - size)) == 1
     stored = raw.api(f"STREAM.MSG.GET.KV_{bucket_name}", {"seq": 1})["message"]
@@ -190,9 +167,7 @@ async def test_value_that_leaves_no_room_for_an_identity_is_written_without(
 
 
 @pytest.mark.guarantee("writing-3")
-async def test_identities_are_shown_nowhere_and_copied_nowhere(
-    client: kvctl.Client, raw: RawClient, server: Server, bucket_name: str, tmp_path: Path
-) -> None:
+async def test_identities_are_shown_nowhere_and_copied_nowhere(client, raw, server, bucket_name, tmp_path):
     bucket = await client.create_bucket(bucket_name, history=5)
     await bucket.put("k", b"1")
     await bucket.put("k", b"2")
@@ -214,7 +189,7 @@ async def test_identities_are_shown_nowhere_and_copied_nowhere(
         assert not set(own) & (set(_identities(raw, f"{bucket_name}-{other}")) - {None})
 
 
-def test_forked_process_has_identities_of_its_own() -> None:
+def test_forked_process_has_identities_of_its_own():
     before = identity.new()
     read, write = os.pipe()
     if not os.fork():
@@ -227,9 +202,7 @@ def test_forked_process_has_identities_of_its_own() -> None:
 
 
 @pytest.mark.guarantee("writing-2", by="race")
-def test_two_commands_that_create_the_same_key_do_not_both_succeed(
-    proxy: Proxy, server: Server, raw: RawClient, bucket_name: str
-) -> None:
+def test_two_commands_that_create_the_same_key_do_not_both_succeed(proxy, server, raw, bucket_name):
     raw.create_bucket(bucket_name)
     command = ["create", bucket_name, "deploy", "running"]
     codes: list[int] = []

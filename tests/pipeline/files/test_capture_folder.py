@@ -14,12 +14,7 @@ import pytest
 
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
 from kvctl.pipeline.files import capture_folder
-from kvctl.pipeline.files.capture_folder import (
-    STATE,
-    CaptureFolder,
-    Piece,
-    State,
-)
+from kvctl.pipeline.files.capture_folder import STATE, CaptureFolder, Piece, State
 from kvctl.pipeline.files.capture_pieces import write_pieces
 from kvctl.pipeline.files.export_manifest import Part
 from kvctl.pipeline.files.folder_swap import take_place
@@ -31,7 +26,7 @@ NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> CaptureFolder:
+def folder(tmp_path):
     """A capture that has started."""
     made = CaptureFolder(tmp_path / "capture")
     made.path.mkdir()
@@ -84,9 +79,7 @@ class Disk:
         self.unsafe.add(other.parent)
 
 
-def test_every_folder_that_files_are_renamed_into_is_flushed(
-    folder: CaptureFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_folder_that_files_are_renamed_into_is_flushed(folder, tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     state = folder.publish(folder.existing(), written(folder, rows([1, 2, 3], NEW_YEAR - timedelta(hours=2))), "Q")
     assert not disk.unsafe
@@ -105,7 +98,7 @@ def test_every_folder_that_files_are_renamed_into_is_flushed(
     assert not disk.unsafe
 
 
-def test_batch_is_split_by_day_and_files_are_named_by_revision(folder: CaptureFolder) -> None:
+def test_batch_is_split_by_day_and_files_are_named_by_revision(folder):
     pieces = written(folder, rows([1, 2, 3], NEW_YEAR - timedelta(hours=2)), rows([7], NEW_YEAR))
     assert [(piece.name, piece.rows) for piece in pieces] == [
         ("day=2025-12-31/00000000000000000001-00000000000000000002.parquet", 2),
@@ -118,20 +111,20 @@ def test_batch_is_split_by_day_and_files_are_named_by_revision(folder: CaptureFo
     assert sorted(set(table["day"].to_pylist())) == ["2025-12-31", "2026-01-01"]
 
 
-def test_repeated_day_gets_another_file(folder: CaptureFolder) -> None:
+def test_repeated_day_gets_another_file(folder):
     pieces = written(folder, rows([1, 2], NEW_YEAR), rows([3], NEW_YEAR + timedelta(days=1)), rows([4], NEW_YEAR))
     assert [piece.day for piece in pieces] == ["2026-01-01", "2026-01-02", "2026-01-01"]
     folder.publish(folder.existing(), pieces, None)
     assert sorted(seen(folder)) == [1, 2, 3, 4]
 
 
-def test_file_size_is_bounded(folder: CaptureFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_is_bounded(folder, monkeypatch):
     batches = [rows([2 * number + 1, 2 * number + 2]) for number in range(5)]
     monkeypatch.setattr("kvctl.pipeline.files.capture_pieces.LARGEST", 2 * batches[0].nbytes)
     assert [piece.rows for piece in written(folder, *batches)] == [4, 4, 2]
 
 
-def test_batch_is_invisible_before_the_state_names_it(folder: CaptureFolder) -> None:
+def test_batch_is_invisible_before_the_state_names_it(folder):
     written(folder, rows([1, 2]))
     assert seen(folder) == []
     assert ds.dataset(folder.path, partitioning="hive").to_table().num_rows == 0
@@ -141,9 +134,7 @@ def test_batch_is_invisible_before_the_state_names_it(folder: CaptureFolder) -> 
 
 @pytest.mark.guarantee("pipeline-29")
 @pytest.mark.parametrize("moved", [0, 1])
-def test_recorded_batch_is_completed_by_the_next_run(
-    folder: CaptureFolder, monkeypatch: pytest.MonkeyPatch, moved: int
-) -> None:
+def test_recorded_batch_is_completed_by_the_next_run(folder, monkeypatch, moved):
     pieces = written(folder, rows([1, 2], NEW_YEAR), rows([3], NEW_YEAR + timedelta(days=1)))
     _killed_after(monkeypatch, moved)
     with pytest.raises(KeyboardInterrupt):
@@ -158,7 +149,7 @@ def test_recorded_batch_is_completed_by_the_next_run(
     assert sorted(seen(folder)) == [1, 2, 3, 4]
 
 
-def test_files_of_others_are_not_part_of_the_capture(folder: CaptureFolder) -> None:
+def test_files_of_others_are_not_part_of_the_capture(folder):
     state = folder.publish(folder.existing(), written(folder, rows([1])), None)
     later = folder.publish(state, written(folder, rows([2])), None)
     (folder.path / "day=2026-01-01" / "mine.parquet").write_bytes(b"")
@@ -166,20 +157,20 @@ def test_files_of_others_are_not_part_of_the_capture(folder: CaptureFolder) -> N
     assert [path.stem[-1] for path in folder.files(later)] == ["1", "2"]
 
 
-def test_two_captures_do_not_share_a_folder(folder: CaptureFolder) -> None:
+def test_two_captures_do_not_share_a_folder(folder):
     other = CaptureFolder(folder.path)
     with folder.claimed(), pytest.raises(ConflictError, match="Another capture is writing into"), other.claimed():
         pass
 
 
-def test_folder_belongs_to_one_stream_instance_of_one_bucket(folder: CaptureFolder) -> None:
+def test_folder_belongs_to_one_stream_instance_of_one_bucket(folder):
     with pytest.raises(ConflictError, match="has a capture of bucket `orders`"):
         folder.begun("stock", LIFE, {})
     with pytest.raises(StreamReplaced, match="it was recreated at 2026-02-01"):
         folder.begun("orders", "2026-02-01T00:00:00Z", {})
 
 
-def test_folders_with_other_content_are_refused(tmp_path: Path) -> None:
+def test_folders_with_other_content_are_refused(tmp_path):
     (tmp_path / "data.csv").write_text("a,b\n")
     with pytest.raises(ConflictError, match="has files that are not a capture"):
         CaptureFolder(tmp_path).state()
@@ -196,25 +187,25 @@ def test_folders_with_other_content_are_refused(tmp_path: Path) -> None:
         (b'{"kvctl": "capture", "version": 1}', "it has no `bucket`"),
     ],
 )  # fmt: skip
-def test_a_damaged_state_is_named(folder: CaptureFolder, damage: bytes, how: str) -> None:
+def test_a_damaged_state_is_named(folder, damage, how):
     (folder.path / STATE).write_bytes(damage)
     with pytest.raises(ConflictError, match=rf"_capture.json` is not the state of a capture: {how}"):
         folder.existing()
 
 
-def test_a_state_of_a_newer_version_is_refused_by_its_number(folder: CaptureFolder) -> None:
+def test_a_state_of_a_newer_version_is_refused_by_its_number(folder):
     document = json.loads((folder.path / STATE).read_bytes())
     (folder.path / STATE).write_text(json.dumps({**document, "version": 2}))
     with pytest.raises(ConflictError, match="version 2, but this kvctl supports 1"):
         folder.existing()
 
 
-def test_a_state_survives_the_disk(folder: CaptureFolder) -> None:
+def test_a_state_survives_the_disk(folder):
     state = State(bucket="b", incarnation=LIFE, config={"max_age": 0}, rows=3, last=(Piece("s", "d", 1, 2, 3, 4),))
     assert capture_folder.decode(capture_folder.encode(state), folder.path) == state
 
 
-def test_unwritable_capture_folder_is_named(tmp_path: Path) -> None:
+def test_unwritable_capture_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(KvctlError, match="Could not write"), CaptureFolder(tmp_path / "file" / "below").claimed():
         pass

@@ -9,13 +9,7 @@ import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.pipeline.files import export_files, target_folder
-from kvctl.pipeline.files.export_manifest import (
-    MANIFEST,
-    Manifest,
-    Part,
-    decode,
-    encode,
-)
+from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest, Part, decode, encode
 from tests.pipeline.written_files import written_files
 
 ROWS = [b'{"key": "a"}\n', b'{"key": "b"}\n{"key": "c"}\n', b'{"key": "d"}\n{"key": "e"}\n{"key": "f"}\n']
@@ -38,7 +32,7 @@ def manifest_of(parts: list[Part]) -> Manifest:
 
 
 @pytest.fixture
-def export(tmp_path: Path) -> Path:
+def export(tmp_path):
     """An export of three files, the last in a folder of its prefix."""
     folder = tmp_path / "export"
     with target_folder.taken(folder) as staging:
@@ -52,7 +46,7 @@ def export(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_export_is_its_parts_and_its_manifest(export: Path) -> None:
+def test_an_export_is_its_parts_and_its_manifest(export):
     manifest = export_files.read_manifest(export)
     assert [(part.name, part.rows, part.bytes) for part in manifest.files] == [
         ("part-00000.json", 1, 13),
@@ -64,7 +58,7 @@ def test_an_export_is_its_parts_and_its_manifest(export: Path) -> None:
     assert export_files.damages(export, manifest) == []
 
 
-def test_files_in_linked_folders_are_data_as_they_are_to_spark(export: Path, tmp_path: Path) -> None:
+def test_files_in_linked_folders_are_data_as_they_are_to_spark(export, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "below").mkdir(parents=True)
     (elsewhere / "below" / "part-00000.json").write_bytes(ROWS[0])
@@ -77,7 +71,7 @@ def test_files_in_linked_folders_are_data_as_they_are_to_spark(export: Path, tmp
     ]
 
 
-def test_manifest_round_trips() -> None:
+def test_manifest_round_trips():
     manifest = replace(manifest_of([Part("part-00000.json", 13, 1, "00" * 32)]), newer=3, partitioned_by="prefix")
     assert decode(encode(manifest), "x") == manifest
     assert not manifest.exact
@@ -129,7 +123,7 @@ DAMAGES = {
 
 @pytest.mark.guarantee("pipeline-23")
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_found_and_named(damage: str, export: Path) -> None:
+def test_damage_is_found_and_named(damage, export):
     do, expected = DAMAGES[damage]
     do(export)
     manifest = export_files.read_manifest(export)
@@ -140,7 +134,7 @@ def test_damage_is_found_and_named(damage: str, export: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 1500, 997))
-def test_changed_manifest_is_refused(bit: int, export: Path) -> None:
+def test_changed_manifest_is_refused(bit, export):
     path = export / MANIFEST
     data = bytearray(path.read_bytes())
     data[bit // 8 % len(data)] ^= 1 << bit % 8
@@ -149,7 +143,7 @@ def test_changed_manifest_is_refused(bit: int, export: Path) -> None:
         export_files.read_manifest(export)
 
 
-def test_edited_manifest_is_refused_despite_valid_fields(export: Path) -> None:
+def test_edited_manifest_is_refused_despite_valid_fields(export):
     path = export / MANIFEST
     document = json.loads(path.read_bytes())
     document["files"].pop()
@@ -158,7 +152,7 @@ def test_edited_manifest_is_refused_despite_valid_fields(export: Path) -> None:
         export_files.read_manifest(export)
 
 
-def test_a_newer_manifest_is_refused_by_its_version(export: Path) -> None:
+def test_a_newer_manifest_is_refused_by_its_version(export):
     path = export / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "version": 2}))
     with pytest.raises(ConflictError, match="has version 2, but this kvctl supports 1"):
@@ -166,12 +160,12 @@ def test_a_newer_manifest_is_refused_by_its_version(export: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../part.json", "a//b", "./a"])
-def test_a_manifest_names_no_files_elsewhere(name: str) -> None:
+def test_a_manifest_names_no_files_elsewhere(name):
     with pytest.raises(ConflictError, match="names the file"):
         decode(encode(manifest_of([Part(name, 1, 1, "00")])), "x")
 
 
-def test_folder_without_a_manifest_is_not_an_export(export: Path) -> None:
+def test_folder_without_a_manifest_is_not_an_export(export):
     (export / MANIFEST).unlink()
     with pytest.raises(ConflictError, match="is not a complete export"):
         export_files.read_manifest(export)
@@ -179,7 +173,7 @@ def test_folder_without_a_manifest_is_not_an_export(export: Path) -> None:
         export_files.read_manifest(export / "nowhere")
 
 
-def test_interrupted_export_leaves_the_previous_one(export: Path) -> None:
+def test_interrupted_export_leaves_the_previous_one(export):
     def break_off() -> None:
         with target_folder.taken(export) as staging:
             staging.mkdir(parents=True)
@@ -191,13 +185,13 @@ def test_interrupted_export_leaves_the_previous_one(export: Path) -> None:
     assert export_files.damages(export, export_files.read_manifest(export)) == []
 
 
-def test_failed_export_leaves_no_folder(tmp_path: Path) -> None:
+def test_failed_export_leaves_no_folder(tmp_path):
     with pytest.raises(ZeroDivisionError), target_folder.taken(tmp_path / "new"):
         raise ZeroDivisionError
     assert not (tmp_path / "new").exists()
 
 
-def test_concurrent_export_into_the_same_folder_is_refused(export: Path) -> None:
+def test_concurrent_export_into_the_same_folder_is_refused(export):
     with (
         target_folder.taken(export),
         pytest.raises(ConflictError, match="Another export is being written"),
@@ -206,7 +200,7 @@ def test_concurrent_export_into_the_same_folder_is_refused(export: Path) -> None
         pass
 
 
-def test_non_empty_folder_requires_overwrite(export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_empty_folder_requires_overwrite(export, tmp_path, monkeypatch):
     with pytest.raises(ConflictError, match="contains an export"):
         target_folder.check_vacant(export, overwrite=False)
     target_folder.check_vacant(export, overwrite=True)
@@ -222,13 +216,13 @@ def test_non_empty_folder_requires_overwrite(export: Path, tmp_path: Path, monke
         target_folder.check_vacant(tmp_path, overwrite=True)
 
 
-def test_removed_files_are_counted(export: Path) -> None:
+def test_removed_files_are_counted(export):
     removed = target_folder.occupants(export)
     assert (removed.files, removed.whole) == (4, True)
     (export / MANIFEST).unlink()
     assert target_folder.occupants(export) == target_folder.Removed(3, 78, False)
 
 
-def test_url_is_refused_as_a_folder() -> None:
+def test_url_is_refused_as_a_folder():
     with pytest.raises(UsageError, match="is not a path"):
         export_files.folder_of("s3://bucket/export")

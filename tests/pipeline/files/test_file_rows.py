@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from kvctl.errors import UsageError
 from kvctl.pipeline.files import export_writer, file_rows
@@ -44,7 +44,7 @@ def values() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def rows(spark: SparkSession) -> DataFrame:
+def rows(spark):
     """Entries with those values, in two partitions; every tenth with a ttl and headers."""
     found = [
         (f"a.{n}" if n % 3 else f"k{n}", value, n + 1, "PUT", *((60.5, {"X": '"1,2'}) if n % 10 == 0 else (None, None)))
@@ -57,7 +57,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.guarantee("pipeline-21")
 @pytest.mark.parametrize("format", FORMATS)
-def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+def test_values_come_back_byte_for_byte(format, rows, spark, tmp_path):
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
     write(rows, folder, format, by_prefix=True)
     names = [str(path.relative_to(folder)) for path in data_files(folder)]
@@ -75,7 +75,7 @@ def test_values_come_back_byte_for_byte(format: str, rows: DataFrame, spark: Spa
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_marker_has_no_value_or_an_empty_one_in_text(format: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_marker_has_no_value_or_an_empty_one_in_text(format, spark, tmp_path):
     schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
     found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
@@ -94,7 +94,7 @@ def test_marker_has_no_value_or_an_empty_one_in_text(format: str, spark: SparkSe
 
 @pytest.mark.guarantee("pipeline-21")
 @pytest.mark.parametrize("format", FORMATS)
-def test_files_can_be_read_by_other_tools(format: str, rows: DataFrame, tmp_path: Path) -> None:
+def test_files_can_be_read_by_other_tools(format, rows, tmp_path):
     write(rows, tmp_path / "out", format)
     found = {int(row["revision"]): row for row in _read_without_spark(tmp_path / "out", format)}
     assert [found[n + 1]["value"] for n in range(len(found))] == values()
@@ -150,9 +150,7 @@ TABLES = {
         ("tsv", "o", [b"a,b", b""]),
     ],
 )
-def test_foreign_table_is_read_as_text(
-    format: str, column: str, expected: list[bytes | None], spark: SparkSession, tmp_path: Path
-) -> None:
+def test_foreign_table_is_read_as_text(format, column, expected, spark, tmp_path):
     path = tmp_path / f"table.{format}"
     path.write_text(TABLES[format])
     assert file_rows.format_of(path) == format
@@ -161,7 +159,7 @@ def test_foreign_table_is_read_as_text(
     assert [None if row.value is None else bytes(row.value) for row in found] == expected
 
 
-def test_table_columns_set_encoding_and_ttl(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_columns_set_encoding_and_ttl(spark, tmp_path):
     (tmp_path / "t.csv").write_text("key,value,encoding,ttl\na,/w==,base64,30\nb,x,utf-8,\n")
     found = file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "value").orderBy("key").collect()
     assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
@@ -172,15 +170,12 @@ PROBLEMS = {
         "key,value,encoding,ttl\na,1,,\nb,hello, world,utf-8,\nc\nd,%%,base64,\ne,x,gzip,\nf,x,,30s\n",
         {"b": "of fields", "c": "of fields", "d": "not base64", "e": "`gzip` is not an", "f": "`30s` is not a t"},
     ),
-    "json": (
-        '{"key": "a", "value": "1"}\n{"key": "b", "value"\n',
-        {None: "not a JSON object"},
-    ),
-}  # fmt: skip
+    "json": ('{"key": "a", "value": "1"}\n{"key": "b", "value"\n', {None: "not a JSON object"}),
+}
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
-def test_rows_that_would_lose_data_are_reported(format: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_would_lose_data_are_reported(format, spark, tmp_path):
     text, expected = PROBLEMS[format]
     (tmp_path / "t").write_text(text)
     found = file_rows.read_table(spark, tmp_path / "t", format, "key", "value").collect()
@@ -190,21 +185,21 @@ def test_rows_that_would_lose_data_are_reported(format: str, spark: SparkSession
     assert all(expected[key] in problems[key] for key in expected)
 
 
-def test_files_of_a_table_with_columns_in_another_order_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_a_table_with_columns_in_another_order_are_refused(spark, tmp_path):
     for name, heading in (("a.csv", "key,value"), ("b.csv", "value,key")):
         (tmp_path / name).write_text(f"{heading}\nx,y\n")
     with pytest.raises(Exception, match="header"):
         file_rows.read_table(spark, tmp_path, "csv", "key", "value").collect()
 
 
-def test_binary_keys_that_are_not_utf_8_are_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_binary_keys_that_are_not_utf_8_are_reported(spark, tmp_path):
     frame = spark.createDataFrame([(b"a", "x"), (b"\xff", "y")], "key binary, value string")
     frame.coalesce(1).write.parquet(str(tmp_path / "t"))
     found = file_rows.read_table(spark, tmp_path / "t", "parquet", "key", "value").collect()
     assert [(row.key, row[file_rows.PROBLEM]) for row in found] == [("a", None), (None, "The key is not UTF-8")]
 
 
-def test_bytes_and_numbers_of_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_bytes_and_numbers_of_a_parquet_table(spark, tmp_path):
     frame = spark.createDataFrame([(7, b"\xff", 1.5)], "n int, `odd``name` binary, d double")
     frame.write.parquet(str(tmp_path / "t"))
     read = lambda value: file_rows.read_table(spark, tmp_path / "t", "parquet", "n", value).first()  # noqa: E731
@@ -212,7 +207,7 @@ def test_bytes_and_numbers_of_a_parquet_table(spark: SparkSession, tmp_path: Pat
     assert bytes(read("d").value) == b"1.5"
 
 
-def test_missing_column_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_column_is_named(spark, tmp_path):
     (tmp_path / "t.csv").write_text("id,v\n1,x\n")
     with pytest.raises(UsageError, match="no column `key`") as raised:
         file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "v")

@@ -16,7 +16,7 @@ def made(place: Path, text: str) -> Path:
     return place
 
 
-def test_folder_is_created_and_replaced_without_leftovers(tmp_path: Path) -> None:
+def test_folder_is_created_and_replaced_without_leftovers(tmp_path):
     folder = tmp_path / "state"
     for text in ("first", "second"):
         with folder_swap.beside(folder) as new:
@@ -25,7 +25,7 @@ def test_folder_is_created_and_replaced_without_leftovers(tmp_path: Path) -> Non
         assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_failure_leaves_the_folder_unchanged(tmp_path: Path) -> None:
+def test_failure_leaves_the_folder_unchanged(tmp_path):
     folder = made(tmp_path / "state", "before")
     with folder_swap.beside(folder) as new:
         made(new, "half")
@@ -34,7 +34,7 @@ def test_failure_leaves_the_folder_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "state [1]*"])
-def test_folder_moved_away_by_a_killed_process_is_restored(name: str, tmp_path: Path) -> None:
+def test_folder_moved_away_by_a_killed_process_is_restored(name, tmp_path):
     folder = tmp_path / name
     made(tmp_path / f".{name}.kvctl-dead" / "old", "before")
     made(tmp_path / f".{name}.kvctl-dead" / "new", "after")
@@ -43,7 +43,7 @@ def test_folder_moved_away_by_a_killed_process_is_restored(name: str, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_folder_of_a_running_process_is_left_alone(tmp_path: Path) -> None:
+def test_folder_of_a_running_process_is_left_alone(tmp_path):
     folder = tmp_path / "state"
     with folder_swap.beside(folder) as first:
         made(first, "first")
@@ -54,7 +54,7 @@ def test_folder_of_a_running_process_is_left_alone(tmp_path: Path) -> None:
     assert (folder / "data").read_text() == "first"
 
 
-def test_unwritable_folder_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(KvctlError, match="Could not write"), folder_swap.beside(tmp_path / "file" / "state"):
         shutil.rmtree(tmp_path)

@@ -6,15 +6,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvctl.server import Server
 from tests.cli.conftest import Result, run_process
-from tests.pipeline.cluster import READY, SMALL, SPARK_HOME, Cluster, environment, run_cluster, run_connect
-from tests.pipeline.conftest import Fill
+from tests.pipeline.cluster import READY, SMALL, SPARK_HOME, environment, run_cluster, run_connect
 from tests.support.readme import ROOT
 
 pytestmark = pytest.mark.slow
@@ -61,19 +59,19 @@ HERE = {"PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory):
     with run_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def remote(tmp_path_factory):
     with run_connect(tmp_path_factory.mktemp("connect")) as url:
         yield url
 
 
 @pytest.fixture(params=["cluster", "remote", "remote-local"])
-def place(request: pytest.FixtureRequest) -> list[str]:
+def place(request):
     """Options that name the place."""
     if request.param == "cluster":
         return ["--master", request.getfixturevalue("cluster").url, *SMALL]
@@ -82,7 +80,7 @@ def place(request: pytest.FixtureRequest) -> list[str]:
     return ["--remote", "local[2]"]
 
 
-def test_check_lists_the_workers(place: list[str]) -> None:
+def test_check_lists_the_workers(place):
     done = pipeline("check", *place, "-o", "json")
     found = json.loads(done.out)
     assert [worker["python"] for worker in found["workers"]] == [".".join(map(str, sys.version_info[:3]))]
@@ -90,7 +88,7 @@ def test_check_lists_the_workers(place: list[str]) -> None:
 
 
 @pytest.mark.guarantee("pipeline-1")
-def test_bucket_is_exported_and_loaded(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
+def test_bucket_is_exported_and_loaded(place, server, fill, tmp_path):
     bucket = fill(ENTRIES)
     folder = str(tmp_path / "export")
     exported = pipeline("export", bucket, "--to", folder, *place, "-s", server.url)
@@ -101,7 +99,7 @@ def test_bucket_is_exported_and_loaded(place: list[str], server: Server, fill: F
     assert contents(f"{bucket}B", server) == contents(bucket, server)
 
 
-def test_changes_are_captured_and_compacted(place: list[str], server: Server, fill: Fill, tmp_path: Path) -> None:
+def test_changes_are_captured_and_compacted(place, server, fill, tmp_path):
     bucket = fill(ENTRIES)
     folder, latest = str(tmp_path / "capture"), str(tmp_path / "latest")
     where = ("--to", folder, "--checkpoint", str(tmp_path / "checkpoint"))
@@ -111,16 +109,14 @@ def test_changes_are_captured_and_compacted(place: list[str], server: Server, fi
     assert pipeline("verify", latest, "--against", bucket, "-s", server.url).exit_code == 0
 
 
-def test_an_error_of_a_worker_is_the_same_error_everywhere(place: list[str], server: Server) -> None:
+def test_an_error_of_a_worker_is_the_same_error_everywhere(place, server):
     options = {"bucket": "missing", "url": server.url}
     command = [sys.executable, "-c", MISSING, json.dumps(place), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY, env={**os.environ, **HERE})
     assert done.stdout.splitlines() == ["BucketNotFound", "3", "Bucket `missing` does not exist"], done.stderr[-3000:]
 
 
-def test_spark_submit_with_kvctl_shipped_copies_a_bucket(
-    cluster: Cluster, server: Server, fill: Fill, tmp_path: Path
-) -> None:
+def test_spark_submit_with_kvctl_shipped_copies_a_bucket(cluster, server, fill, tmp_path):
     source, target = fill(ENTRIES), fill()
     (tmp_path / "submitted.py").write_text(SUBMITTED)
     shipped = shipped_package(tmp_path)

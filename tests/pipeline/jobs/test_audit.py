@@ -3,23 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound
-from kvctl.labs import Lab
 from kvctl.pipeline.jobs import audit as job
 from kvctl.pipeline.jobs.audit import audit
 from kvctl.pipeline.options import parse
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import confirmation
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.support.raw import RawClient
 from tests.topology.audited import audited, said
 
 Names = Callable[..., str]
@@ -27,7 +22,7 @@ SHORTLY = timedelta(seconds=2)
 
 
 @pytest.fixture
-def on_spark(engine: Engine, server: Server) -> Callable[..., Any]:
+def on_spark(engine, server):
     """Audit an origin and its replicas; in a thread, as commands do."""
     import asyncio
 
@@ -44,9 +39,7 @@ async def same(client: kvctl.Client, found: Sequence[Outcome], replica: str) -> 
     assert [asdict(item) for item in found] == [asdict(item) for item in expected]
 
 
-async def test_audit_of_an_equal_mirror_and_one_that_lost_keys(
-    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
-) -> None:
+async def test_audit_of_an_equal_mirror_and_one_that_lost_keys(client, raw, unique, on_spark):
     bucket, whole, short = unique("ORIGIN"), unique("M"), unique("M")
     raw.create_bucket(bucket)
     for number in range(20):
@@ -64,9 +57,7 @@ async def test_audit_of_an_equal_mirror_and_one_that_lost_keys(
         await same(client, [item], item.replica)
 
 
-async def test_audit_of_an_aggregate_with_transforms_and_own_keys(
-    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
-) -> None:
+async def test_audit_of_an_aggregate_with_transforms_and_own_keys(client, raw, unique, on_spark):
     one, two, both = unique("ONE"), unique("TWO"), unique("BOTH")
     for bucket in (one, two):
         raw.create_bucket(bucket)
@@ -84,9 +75,7 @@ async def test_audit_of_an_aggregate_with_transforms_and_own_keys(
     await same(client, found, both)
 
 
-async def test_audit_of_unrelated_buckets_compares_key_by_key(
-    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any
-) -> None:
+async def test_audit_of_unrelated_buckets_compares_key_by_key(client, raw, unique, on_spark):
     one, two = unique("ONE"), unique("TWO")
     for bucket, entries in (
         (one, {"same": b"1", "changed": b"1", "gone": b"1"}),
@@ -102,9 +91,7 @@ async def test_audit_of_unrelated_buckets_compares_key_by_key(
     assert (await on_spark(one, one))[0].consistent is True
 
 
-async def test_keys_that_differ_are_decided_about_in_blocks(
-    client: kvctl.Client, raw: RawClient, unique: Names, on_spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keys_that_differ_are_decided_about_in_blocks(client, raw, unique, on_spark, monkeypatch):
     """Only one block is held; all differences are found, in a replica and in an unrelated bucket."""
     monkeypatch.setattr(confirmation, "BLOCK_KEYS", 3)
     monkeypatch.setattr(job, "BLOCK_KEYS", 3)
@@ -127,7 +114,7 @@ async def test_keys_that_differ_are_decided_about_in_blocks(
     await same(client, found[:1], mirror)
 
 
-async def test_a_key_that_looks_like_an_escaped_byte_is_compared(raw: RawClient, unique: Names, on_spark: Any) -> None:
+async def test_a_key_that_looks_like_an_escaped_byte_is_compared(raw, unique, on_spark):
     """The data source shows a byte that is not UTF-8 as text, which other clients may write into a key as well."""
     one, two = unique("ONE"), unique("TWO")
     keys = [r"k.\x41", r"k.\xff", "k.\udcff", r"k.\xfe", "k.\udcfe", r"k.\xc3\xa9", "k.\u00e9", "k.\\"]
@@ -144,7 +131,7 @@ async def test_a_key_that_looks_like_an_escaped_byte_is_compared(raw: RawClient,
     assert ("missing", r"k.\xc3\xa9", None) in said(await on_spark(one, two))
 
 
-async def test_audit_reports_missing_buckets(unique: Names, raw: RawClient, on_spark: Any) -> None:
+async def test_audit_reports_missing_buckets(unique, raw, on_spark):
     bucket = unique("ORIGIN")
     raw.create_bucket(bucket)
     with pytest.raises(BucketNotFound):
@@ -153,7 +140,7 @@ async def test_audit_reports_missing_buckets(unique: Names, raw: RawClient, on_s
         await on_spark(unique("NONE"), bucket)
 
 
-async def test_audit_of_an_origin_in_another_domain(engine: Engine, leaf: Lab, unique: Names) -> None:
+async def test_audit_of_an_origin_in_another_domain(engine, leaf, unique):
     import asyncio
 
     bucket, mirror = unique("ORIGIN"), unique("M")

@@ -4,24 +4,16 @@ import asyncio
 from collections.abc import Callable
 from zlib import crc32
 
-import pytest
-
-import kvctl
 from kvctl.pipeline.jobs import audit as job
 from kvctl.pipeline.jobs.audit_digests import SLOTS, slot_of
 from kvctl.pipeline.options import parse
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
 from kvctl.topology.audit.findings import Outcome
-from tests.support.raw import RawClient
 from tests.topology.audited import audited
 
 Names = Callable[..., str]
 
 
-async def test_only_keys_of_differing_slots_are_joined(
-    client: kvctl.Client, raw: RawClient, engine: Engine, server: Server, unique: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_keys_of_differing_slots_are_joined(client, raw, engine, server, unique, monkeypatch):
     origin, mirror, slots = unique("ORIGIN"), unique("M"), list[int]()
     raw.create_bucket(origin)
     for number in range(100):
@@ -48,7 +40,7 @@ async def test_only_keys_of_differing_slots_are_joined(
     assert slots == [slot_of(f"$KV.{origin}.k.7".encode())]
 
 
-def test_slots_of_subjects_are_those_that_spark_computes() -> None:
+def test_slots_of_subjects_are_those_that_spark_computes():
     assert slot_of(b"$KV.B.k") == crc32(b"$KV.B.k") % SLOTS
     assert slot_of("$KV.B.é".encode()) == crc32("$KV.B.é".encode()) % SLOTS
     assert slot_of(b"$KV.B.\xff") == crc32(rb"$KV.B.\xff") % SLOTS

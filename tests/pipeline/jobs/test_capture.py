@@ -11,16 +11,12 @@ from kvctl.errors import BucketNotFound, ConflictError, HistoryLost, StreamRepla
 from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.pipeline.jobs.capture import Captured, capture, check_places
 from kvctl.pipeline.options import parse
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
-from tests.support.raw import RawClient
 
 Capture = Callable[..., Captured]
 
 
 @pytest.fixture
-def take(engine: Engine, server: Server, tmp_path: Path) -> Capture:
+def take(engine, server, tmp_path):
     """Capture the existing changes of a bucket into `tmp_path / "capture"`."""
 
     def take(bucket: str, checkpoint: str = "checkpoint", **options: str) -> Captured:
@@ -38,9 +34,7 @@ def captured(folder: Path) -> list[tuple[int, str, str, bytes | None]]:
 
 
 @pytest.mark.guarantee("pipeline-29")
-def test_every_change_is_captured_once_however_often_it_runs(
-    fill: Fill, raw: RawClient, take: Capture, tmp_path: Path
-) -> None:
+def test_every_change_is_captured_once_however_often_it_runs(fill, raw, take, tmp_path):
     bucket = fill({"a": b"1", "b": b"2"}, max_msgs_per_subject=5)
     left = tmp_path / "checkpoint" / "offsets" / ".0.8f2c-killed-in-the-first-write.tmp"
     left.parent.mkdir(parents=True)
@@ -63,9 +57,7 @@ def test_every_change_is_captured_once_however_often_it_runs(
     assert [row[0] for row in captured(tmp_path / "capture")] == [1, 2, 3, 4, 5]
 
 
-def test_foreign_checkpoint_and_recreated_bucket_are_refused(
-    fill: Fill, raw: RawClient, take: Capture, tmp_path: Path
-) -> None:
+def test_foreign_checkpoint_and_recreated_bucket_are_refused(fill, raw, take, tmp_path):
     bucket = fill({"a": b"1"})
     take(bucket)
     shutil.move(tmp_path / "capture", tmp_path / "kept")
@@ -83,7 +75,7 @@ def test_foreign_checkpoint_and_recreated_bucket_are_refused(
     assert captured(tmp_path / "capture") == [(1, "a", "PUT", b"1")]
 
 
-def test_lost_changes_end_the_capture_unless_allowed(fill: Fill, raw: RawClient, take: Capture, tmp_path: Path) -> None:
+def test_lost_changes_end_the_capture_unless_allowed(fill, raw, take, tmp_path):
     bucket = fill({"a": b"1"})
     take(bucket)
     raw.put(bucket, "b", b"2")
@@ -96,9 +88,7 @@ def test_lost_changes_end_the_capture_unless_allowed(fill: Fill, raw: RawClient,
     assert [row[0] for row in captured(tmp_path / "capture")] == [1, 3]
 
 
-def test_error_in_a_batch_keeps_its_type(
-    fill: Fill, take: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_error_in_a_batch_keeps_its_type(fill, take, monkeypatch, tmp_path):
     def refuse(*_: object) -> None:
         raise ConflictError("The disk is somebody else's", hint="Ask them")
 
@@ -110,7 +100,7 @@ def test_error_in_a_batch_keeps_its_type(
 
 
 @pytest.mark.parametrize("checkpoint", ["capture/checkpoint", "capture", "."])
-def test_a_checkpoint_is_kept_apart_from_the_data(tmp_path: Path, checkpoint: str) -> None:
+def test_a_checkpoint_is_kept_apart_from_the_data(tmp_path, checkpoint):
     with pytest.raises(UsageError, match=r"is inside|is among"):
         check_places(tmp_path / "capture", (tmp_path / checkpoint).resolve())
     check_places(tmp_path / "capture", tmp_path / "capture" / "_checkpoint")

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import kvctl
 from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.files.export_files import read_manifest
 from kvctl.pipeline.jobs import commit_rows
@@ -19,9 +18,7 @@ from kvctl.pipeline.jobs.commit import commit as record
 from kvctl.pipeline.jobs.commit_rows import of_commit
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
-from kvctl.pipeline.options import SourceOptions, parse
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
+from kvctl.pipeline.options import parse
 from kvctl.versions.commits import NothingToCommit, Staged
 from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.repositories import create
@@ -33,18 +30,18 @@ Go = Callable[..., "asyncio.Future[Committed]"]
 
 
 @pytest.fixture
-def name(unique: Callable[..., str]) -> str:
+def name(unique):
     return unique("CONF")
 
 
 @pytest.fixture
-async def repository(client: kvctl.Client, name: str) -> Repository:
+async def repository(client, name):
     made, _ = await create(client.api, RepositoryConfig(name), author="tests")
     return made
 
 
 @pytest.fixture
-def options(name: str, repository: Repository, server: Server) -> SourceOptions:
+def options(name, repository, server):
     return parse({"bucket": name, "url": server.url})
 
 
@@ -67,7 +64,7 @@ def table(folder: Path, rows: dict[str, bytes]) -> Path:
 
 
 @pytest.fixture
-def go(engine: Engine, options: SourceOptions, tmp_path: Path) -> Go:
+def go(engine, options, tmp_path):
     """Commits rows to `main`, from a table of Parquet."""
 
     async def go(rows: dict[str, bytes], message: str = "by Spark") -> Committed:
@@ -81,9 +78,7 @@ async def held(repository: Repository, ref: str = "main") -> dict[str, bytes]:
     return {entry.key: entry.value for entry in await repository.entries(ref)}
 
 
-async def test_committed_root_equals_that_of_the_same_rows_put_and_committed(
-    client: kvctl.Client, unique: Callable[..., str], repository: Repository, go: Go
-) -> None:
+async def test_committed_root_equals_that_of_the_same_rows_put_and_committed(client, unique, repository, go):
     rows = content(3000)
     made = await go(rows)
     other, _ = await create(client.api, RepositoryConfig(unique("CONF")), author="tests")
@@ -94,7 +89,7 @@ async def test_committed_root_equals_that_of_the_same_rows_put_and_committed(
     assert await held(repository) == rows
 
 
-async def test_repeated_run_creates_no_second_commit(repository: Repository, go: Go) -> None:
+async def test_repeated_run_creates_no_second_commit(repository, go):
     rows = content(50)
     first, again = await go(rows), await go(rows)
     assert (again.commit, again.recorded) == (first.commit, False)
@@ -103,7 +98,7 @@ async def test_repeated_run_creates_no_second_commit(repository: Repository, go:
     assert len([commit async for commit in repository.log("main")]) == 2
 
 
-async def test_commit_replaces_the_content_of_the_branch(repository: Repository, go: Go) -> None:
+async def test_commit_replaces_the_content_of_the_branch(repository, go):
     await go(content(50, seed=1))
     rows = content(60, seed=2)
     await go(rows)
@@ -112,7 +107,7 @@ async def test_commit_replaces_the_content_of_the_branch(repository: Repository,
     assert await held(repository) == {}
 
 
-async def test_commit_refuses_staged_changes(repository: Repository, go: Go) -> None:
+async def test_commit_refuses_staged_changes(repository, go):
     await repository.put("main", "k", b"staged")
     with pytest.raises(Staged):
         await go(content(5))
@@ -120,17 +115,13 @@ async def test_commit_refuses_staged_changes(repository: Repository, go: Go) -> 
 
 
 @pytest.mark.parametrize("rows", [{"no key": b""}, {"_kv.a": b""}])
-async def test_commit_with_invalid_rows_is_refused_completely(
-    repository: Repository, go: Go, rows: dict[str, bytes]
-) -> None:
+async def test_commit_with_invalid_rows_is_refused_completely(repository, go, rows):
     with pytest.raises(UsageError):
         await go({"fine": b"1", **rows})
     assert await held(repository) == {}
 
 
-async def test_duplicate_key_is_refused(
-    repository: Repository, engine: Engine, options: SourceOptions, tmp_path: Path
-) -> None:
+async def test_duplicate_key_is_refused(repository, engine, options, tmp_path):
     path = tmp_path / "twice.csv"
     path.write_text("key,value\na,1\nb,2\na,3\n")
     source = open_table(path, key=None, value=None, format="csv")
@@ -138,9 +129,7 @@ async def test_duplicate_key_is_refused(
         await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
 
 
-async def test_a_rehearsal_counts_checks_and_stores_nothing(
-    client: kvctl.Client, repository: Repository, engine: Engine, options: SourceOptions, tmp_path: Path
-) -> None:
+async def test_a_rehearsal_counts_checks_and_stores_nothing(client, repository, engine, options, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(300)))
     source = open_table(path, key=None, value=None, format="csv")
@@ -153,9 +142,7 @@ async def test_a_rehearsal_counts_checks_and_stores_nothing(
         await asyncio.to_thread(rehearse, engine, source, options, "main")
 
 
-async def test_export_of_a_commit_has_the_keys_its_filters_select(
-    repository: Repository, go: Go, engine: Engine, options: SourceOptions, tmp_path: Path
-) -> None:
+async def test_export_of_a_commit_has_the_keys_its_filters_select(repository, go, engine, options, tmp_path):
     rows = content(400) | {f"eu.{number}": b"x" * 500 for number in range(500)}
     await go(rows)
     chosen = replace(options, filter=("eu.2", "k.>"))
@@ -171,7 +158,7 @@ async def test_export_of_a_commit_has_the_keys_its_filters_select(
     assert differences({row["key"]: row["value"] for row in found}, wanted) == []
 
 
-async def test_leaves_are_read_a_few_at_a_time(repository: Repository, go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaves_are_read_a_few_at_a_time(repository, go, monkeypatch):
     rows = {f"eu.{number}": b"x" * 500 for number in range(6_000)}
     made = await go(rows)
     leaves = await repository.objects.run(tree.leaves(bytes.fromhex(made.commit.root)))
@@ -191,9 +178,9 @@ async def test_leaves_are_read_a_few_at_a_time(repository: Repository, go: Go, m
 
 
 async def test_a_commit_is_exported_and_recorded_elsewhere(
-    client: kvctl.Client, unique: Callable[..., str], repository: Repository, go: Go, engine: Engine,
-    options: SourceOptions, server: Server, tmp_path: Path,
-) -> None:  # fmt: skip
+    client, unique, repository, go, engine,
+    options, server, tmp_path,
+):  # fmt: skip
     rows = content(2000)
     made = await go(rows)
     await repository.put("main", "staged", b"1")

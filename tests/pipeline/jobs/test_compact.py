@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
 
 import kvctl
 from kvctl.errors import ConflictError, NotFoundError, UsageError
@@ -18,18 +17,13 @@ from kvctl.pipeline.jobs.compact import check_places, compact
 from kvctl.pipeline.jobs.latest_state import newest
 from kvctl.pipeline.jobs.verify import verify
 from kvctl.pipeline.options import parse
-from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
-from tests.pipeline.conftest import Fill
-from tests.support.raw import RawClient
 
 DELETE, PURGE = {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 
 
 @pytest.mark.guarantee("pipeline-30")
-def test_compaction_equals_the_bucket_and_is_replaced_by_the_next(
-    fill: Fill, raw: RawClient, engine: Engine, server: Server, tmp_path: Path
-) -> None:
+def test_compaction_equals_the_bucket_and_is_replaced_by_the_next(fill, raw, engine, server, tmp_path):
     bucket = fill({f"k{number}": b"old" for number in range(20)}, max_msgs_per_subject=3)
     folder, changes = tmp_path / "latest", tmp_path / "capture"
     options = parse({"bucket": bucket, "url": server.url})
@@ -59,7 +53,7 @@ def test_compaction_equals_the_bucket_and_is_replaced_by_the_next(
 
 
 @pytest.mark.parametrize("extra", ["notes.txt", "_hidden", "sub/data.parquet"])
-def test_folder_with_other_content_is_refused(tmp_path: Path, extra: str) -> None:
+def test_folder_with_other_content_is_refused(tmp_path, extra):
     folder = tmp_path / "latest"
     captured(tmp_path / "capture")
     (folder / extra).parent.mkdir(parents=True)
@@ -74,7 +68,7 @@ def test_folder_with_other_content_is_refused(tmp_path: Path, extra: str) -> Non
     assert (folder / extra).read_text() == "mine"
 
 
-def test_overlapping_folders_are_refused(tmp_path: Path) -> None:
+def test_overlapping_folders_are_refused(tmp_path):
     captured(tmp_path / "capture")
     for folder in (tmp_path / "capture", tmp_path / "capture" / "latest", tmp_path):
         with pytest.raises(UsageError, match="overlap"):
@@ -86,7 +80,7 @@ def test_overlapping_folders_are_refused(tmp_path: Path) -> None:
         check_places(tmp_path / "capture", tmp_path / "file")
 
 
-def test_empty_capture_is_compacted_but_not_one_with_a_missing_file(engine: Engine, tmp_path: Path) -> None:
+def test_empty_capture_is_compacted_but_not_one_with_a_missing_file(engine, tmp_path):
     folder = captured(tmp_path / "capture")
     state = folder.existing()
     assert compact(engine, folder.path, tmp_path / "empty").exported.manifest.rows == 0
@@ -100,7 +94,7 @@ def test_empty_capture_is_compacted_but_not_one_with_a_missing_file(engine: Engi
 
 
 @pytest.mark.guarantee("pipeline-30")
-def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark: SparkSession) -> None:
+def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark):
     now = datetime.now(UTC)
     rows = []
 
@@ -132,9 +126,7 @@ def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark: Spark
 
     assert left(max_msgs_per_subject=1, allow_msg_ttl=True) == {"plain": 1, "fresh": 7}
     assert left(max_msgs_per_subject=2, allow_msg_ttl=True) == {"plain": 1, "uncovered": 2, "fresh": 7}
-    assert left(max_msgs_per_subject=3, allow_msg_ttl=True) == {
-        "plain": 1, "uncovered": 2, "pushed out": 3, "fresh": 7,
-    }  # fmt: skip
+    assert left(max_msgs_per_subject=3, allow_msg_ttl=True) == {"plain": 1, "uncovered": 2, "pushed out": 3, "fresh": 7}
     assert left(max_msgs_per_subject=1, max_age=395 * 10**9) == {"fresh": 7}
 
 

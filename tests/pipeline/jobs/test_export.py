@@ -23,9 +23,6 @@ from kvctl.pipeline.jobs.stats import stats
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 from tests.support.proxy import DOWN, Proxy, Replace
 from tests.support.raw import RawClient
 
@@ -33,7 +30,7 @@ Exporting = Callable[..., Exported]
 
 
 @pytest.fixture
-def exported(engine: Engine, server: Server, tmp_path: Path) -> Exporting:
+def exported(engine, server, tmp_path):
     """Exports a bucket into `out`: `exported(bucket, mode="history", format="csv")`."""
 
     def run(bucket: str, to: Path = tmp_path / "out", *, mode: str = "latest", filters: tuple[str, ...] = (),
@@ -50,9 +47,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return sorted(found, key=lambda row: row["revision"])
 
 
-def test_export_has_existing_keys_and_names_its_revision(
-    exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path
-) -> None:
+def test_export_has_existing_keys_and_names_its_revision(exported, fill, raw, tmp_path):
     bucket = fill({"a.1": b"x", "a.2": b"gone", "b.1": b"\xff"})
     raw.put(bucket, "a.2", b"", {"KV-Operation": "DEL"})
     made = exported(bucket, format="json")
@@ -61,15 +56,16 @@ def test_export_has_existing_keys_and_names_its_revision(
     assert (manifest.bucket, manifest.cut, manifest.rows, manifest.newer, manifest.mode) == (bucket, 4, 2, 0, "latest")
     assert manifest.config["name"] == f"KV_{bucket}"
     assert [(row["key"], row["value"], row["encoding"]) for row in lines(tmp_path / "out")] == [
-        ("a.1", "x", "utf-8"), ("b.1", "/w==", "base64"),
-    ]  # fmt: skip
+        ("a.1", "x", "utf-8"),
+        ("b.1", "/w==", "base64"),
+    ]
     assert lines(tmp_path / "out")[0].keys() == {
         "bucket", "key", "revision", "created", "operation", "value", "encoding",
     }  # fmt: skip
     assert export_files.damages(tmp_path / "out", manifest) == []
 
 
-def test_export_of_history_has_every_entry(exported: Exporting, fill: Fill, raw: RawClient, tmp_path: Path) -> None:
+def test_export_of_history_has_every_entry(exported, fill, raw, tmp_path):
     bucket = fill({"a": b"1"}, max_msgs_per_subject=5)
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "a", b"", {"KV-Operation": "DEL"})
@@ -79,25 +75,26 @@ def test_export_of_history_has_every_entry(exported: Exporting, fill: Fill, raw:
     ]  # fmt: skip
 
 
-def test_export_with_filters_and_prefixes(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_export_with_filters_and_prefixes(exported, fill, tmp_path):
     bucket = fill({"a.1": b"x", "a=b/c.2": b"y", "b.1": b"z", "lone": b"w"})
     made = exported(bucket, filters=("a.>", "a=b/c.*", "lone"), by_prefix=True)
     names = [part.name for part in made.manifest.files]
     assert names == [
-        "prefix=__HIVE_DEFAULT_PARTITION__/part-00000.parquet", "prefix=a%3Db%2Fc/part-00000.parquet",
+        "prefix=__HIVE_DEFAULT_PARTITION__/part-00000.parquet",
+        "prefix=a%3Db%2Fc/part-00000.parquet",
         "prefix=a/part-00000.parquet",
-    ]  # fmt: skip
+    ]
     assert (made.manifest.filters, made.manifest.partitioned_by) == (("a.>", "a=b/c.*", "lone"), "prefix")
 
 
-def test_prefix_of_a_key_beyond_ascii_is_its_first_token(exported: Exporting, fill: Fill) -> None:
+def test_prefix_of_a_key_beyond_ascii_is_its_first_token(exported, fill):
     made = exported(fill({"é.b": b"x", "日本.long.key": b"y", "é": b"z"}), format="json", by_prefix=True)
     assert [part.name.partition("/")[0] for part in made.manifest.files] == [
         "prefix=__HIVE_DEFAULT_PARTITION__", "prefix=é", "prefix=日本",
     ]  # fmt: skip
 
 
-def test_task_that_outlives_its_export_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_outlives_its_export_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(export_writer, "GROUP_BYTES", 0)
     staging = tmp_path / "out" / "_incomplete" / "1"
     schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
@@ -114,15 +111,13 @@ def test_task_that_outlives_its_export_leaves_no_files(tmp_path: Path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
-def test_export_of_an_empty_bucket_is_empty(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_export_of_an_empty_bucket_is_empty(exported, fill, tmp_path):
     made = exported(fill({}), format="csv")
     assert (made.manifest.rows, made.manifest.cut) == (0, 0)
     assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
 
 
-def test_export_excludes_writes_after_the_cut(
-    engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
-) -> None:
+def test_export_excludes_writes_after_the_cut(engine, fill, raw, server, tmp_path):
     bucket = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=3)
     found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
@@ -134,9 +129,7 @@ def test_export_excludes_writes_after_the_cut(
 
 
 @pytest.mark.guarantee("pipeline-22")
-def test_export_takes_and_counts_newer_values_of_evicted_entries(
-    engine: Engine, fill: Fill, raw: RawClient, server: Server, tmp_path: Path
-) -> None:
+def test_export_takes_and_counts_newer_values_of_evicted_entries(engine, fill, raw, server, tmp_path):
     bucket = fill({"a": b"1", "b": b"1", "c": b"1"})
     found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
@@ -147,9 +140,7 @@ def test_export_takes_and_counts_newer_values_of_evicted_entries(
 
 
 @pytest.mark.guarantee("pipeline-22")
-def test_concurrent_writers_do_not_affect_the_cut(
-    exported: Exporting, fill: Fill, server: Server, tmp_path: Path
-) -> None:
+def test_concurrent_writers_do_not_affect_the_cut(exported, fill, server, tmp_path):
     """Keys are overwritten in turn, never more often than history holds: each row is the last one up to the cut."""
     count = 200
     bucket = fill(max_msgs_per_subject=64)
@@ -174,7 +165,7 @@ def test_concurrent_writers_do_not_affect_the_cut(
     assert all(row["value"] == str(row["revision"]) for row in lines(tmp_path / "out"))
 
 
-def test_overwriting_export_reports_removed_files(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_overwriting_export_reports_removed_files(exported, fill, tmp_path):
     bucket = fill({"a": b"1"})
     exported(bucket)
     with pytest.raises(ConflictError, match="contains an export"):
@@ -187,7 +178,7 @@ def test_overwriting_export_reports_removed_files(exported: Exporting, fill: Fil
     assert {path.name for path in (tmp_path / "out").iterdir()} == {MANIFEST, "part-00000.csv"}
 
 
-def test_failed_export_leaves_the_previous_one(exported: Exporting, fill: Fill, tmp_path: Path) -> None:
+def test_failed_export_leaves_the_previous_one(exported, fill, tmp_path):
     exported(fill({"a": b"1"}))
     with pytest.raises(BucketNotFound):
         exported("NOWHERE", overwrite=True)
@@ -197,9 +188,7 @@ def test_failed_export_leaves_the_previous_one(exported: Exporting, fill: Fill, 
     assert not (tmp_path / "new").exists()
 
 
-def test_export_with_missing_rows_fails(
-    exported: Exporting, fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_with_missing_rows_fails(exported, fill, tmp_path, monkeypatch):
     """Executors that write to a disk of their own leave nothing here."""
     run = tasks.over_items
 
@@ -227,9 +216,7 @@ def _with_clock(proxy: Proxy, ahead: timedelta) -> None:
 
 @pytest.mark.guarantee("writing-13", by="fault")
 @pytest.mark.parametrize(("ahead", "left"), [(timedelta(minutes=30), 1800), (timedelta(minutes=-30), 5400)])
-def test_export_computes_remaining_ttl_by_the_servers_clock(
-    fill: Fill, raw: RawClient, server: Server, ahead: timedelta, left: int
-) -> None:
+def test_export_computes_remaining_ttl_by_the_servers_clock(fill, raw, server, ahead, left):
     bucket = fill({"plain": b"v"}, allow_msg_ttl=True)
     raw.put(bucket, "k", b"v", {"Nats-TTL": "1h"})
     with Proxy(server.url) as proxy:
@@ -242,7 +229,7 @@ def test_export_computes_remaining_ttl_by_the_servers_clock(
     assert left - 120 < found["k"] <= left
 
 
-def test_stats_use_the_servers_clock(engine: Engine, fill: Fill, server: Server) -> None:
+def test_stats_use_the_servers_clock(engine, fill, server):
     bucket = fill({"k": b"v"})
     with Proxy(server.url) as proxy:
         _with_clock(proxy, timedelta(days=2))

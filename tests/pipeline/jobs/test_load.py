@@ -1,31 +1,20 @@
 """Loads of exports and tables on real Spark: the content is restored, also after an interrupted load."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import kvctl
-from kvctl.errors import (
-    BucketExists,
-    BucketNotFound,
-    ConflictError,
-    HazardRefused,
-    NoServer,
-    NotFoundError,
-    UsageError,
-)
+from kvctl.errors import BucketExists, BucketNotFound, ConflictError, HazardRefused, NoServer, NotFoundError, UsageError
 from kvctl.pipeline.files import contents
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Input, Loaded, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 from tests.pipeline.files.test_file_rows import ODD
 from tests.support.differences import differences
-from tests.support.raw import RawClient
 
 ROLLUP = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 KEYS = ["a", "a.b", "a/b=c_d-e", "A.9", "-", "=", "/", "_k.x", "k" * 200, "x.y.z.1.2.3"]
@@ -48,7 +37,7 @@ class Files:
 
 
 @pytest.fixture
-def pipeline(engine: Engine, server: Server, tmp_path: Path) -> Files:
+def pipeline(engine, server, tmp_path):
     """Exports and loads in a folder of the test's own."""
     return Files(engine, server, tmp_path / "export")
 
@@ -65,9 +54,7 @@ async def entries(client: kvctl.Client, bucket: str) -> list[tuple[str, str, byt
 
 @pytest.mark.guarantee("pipeline-24")
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
-async def test_bucket_is_loaded_under_another_name(
-    format: str, pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client, unique: Callable[[], str]
-) -> None:
+async def test_bucket_is_loaded_under_another_name(format, pipeline, fill, raw, client, unique):
     values = {f"v.{n}": value for n, value in enumerate(ODD) if len(value) < 1_000_000} | dict.fromkeys(KEYS, b"\xff")
     values["large"] = bytes(range(256)) * 4000  # with its headers not above a megabyte
     bucket = fill(values, max_msgs_per_subject=3, description="orders", allow_msg_ttl=True)
@@ -85,9 +72,7 @@ async def test_bucket_is_loaded_under_another_name(
 
 
 @pytest.mark.guarantee("pipeline-24")
-async def test_history_is_loaded_in_the_order_of_each_key(
-    pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client, unique: Callable[[], str]
-) -> None:
+async def test_history_is_loaded_in_the_order_of_each_key(pipeline, fill, raw, client, unique):
     bucket = fill(max_msgs_per_subject=4)
     for number in range(40):
         raw.put(bucket, f"k.{number % 10}", b"%d" % (number % 20))
@@ -131,9 +116,7 @@ async def test_history_is_loaded_in_the_order_of_each_key(
 
 
 @pytest.mark.guarantee("pipeline-24")
-async def test_only_differing_rows_are_written(
-    pipeline: Files, fill: Fill, raw: RawClient, client: kvctl.Client
-) -> None:
+async def test_only_differing_rows_are_written(pipeline, fill, raw, client):
     bucket = fill({"a": b"1", "b": b"2", "c": b"3"})
     pipeline.export(bucket)
     raw.put(bucket, "b", b"changed")
@@ -150,9 +133,7 @@ async def test_only_differing_rows_are_written(
     assert (await client.bucket(bucket).status()).last_revision == before
 
 
-async def test_load_of_a_table_with_bad_rows(
-    pipeline: Files, client: kvctl.Client, unique: Callable[[], str], tmp_path: Path
-) -> None:
+async def test_load_of_a_table_with_bad_rows(pipeline, client, unique, tmp_path):
     rows = [{"sku": "a.1", "n": 7}, {"sku": "b 2", "n": 1}, {"n": 3}, {"sku": "c", "n": "é"}]
     (tmp_path / "stock.ndjson").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"sku": "d", "n\n')
     source = open_table(tmp_path / "stock.ndjson", key="sku", value="n")
@@ -168,20 +149,19 @@ async def test_load_of_a_table_with_bad_rows(
     causes = [("b 2", "`b 2` is not a key"), ("", "The key is null"), ("", "The line is not a JSON object")]
     assert list(loaded.samples) == list(planned.samples) == causes
     assert [(key, value) for key, _, value, _ in sorted(await entries(client, name))] == [
-        ("a.1", b"7"), ("c", "é".encode()),
-    ]  # fmt: skip
+        ("a.1", b"7"),
+        ("c", "é".encode()),
+    ]
 
 
-def test_load_with_a_lost_server_hints_how_to_complete_it(engine: Engine) -> None:
+def test_load_with_a_lost_server_hints_how_to_complete_it(engine):
     rows = engine.spark.createDataFrame([("a", b"1")], "key string, value binary")
     with pytest.raises(NoServer) as raised, engine.explaining():
         write(rows, SourceOptions(bucket="B", url="nats://127.0.0.1:1"))
     assert raised.value.hint == "Bucket `B` may have some of the rows; run it again to complete it"
 
 
-def test_invalid_load_is_refused_before_anything_is_written(
-    pipeline: Files, fill: Fill, raw: RawClient, tmp_path: Path
-) -> None:
+def test_invalid_load_is_refused_before_anything_is_written(pipeline, fill, raw, tmp_path):
     bucket = fill({"a": b"1"})
     pipeline.export(bucket)
     other = fill({}, description="another")

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,12 @@ from kvctl.pipeline.jobs import run as job
 from kvctl.pipeline.pipeline_file import read_declared
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 
 Run = Callable[..., job.Ran]
 
 
 @pytest.fixture
-def go(engine: Engine, server: Server, tmp_path: Path) -> Run:
+def go(engine, server, tmp_path):
     """Runs the pipeline of a file in `tmp_path`; `plan=True` says what it would do."""
 
     def go(text: str, plan: bool = False) -> object:
@@ -33,7 +31,7 @@ def held(engine: Engine, server: Server, bucket: str) -> dict[str, bytes]:
     return {row.key: bytes(row.value) for row in rows}
 
 
-def test_query_combines_buckets_and_files(go: Run, fill: Fill, engine: Engine, server: Server, tmp_path: Path) -> None:
+def test_query_combines_buckets_and_files(go, fill, engine, server, tmp_path):
     orders, totals = fill({"NEW.1": b"3", "NEW.2": b"4", "OLD.1": b"5"}), fill()
     (tmp_path / "prices.csv").write_text("key,price\nNEW.1,10\nNEW.2,20\n")
     text = f"""
@@ -53,7 +51,7 @@ sink: {{bucket: {totals}, if_different: true}}
     assert (again.written, again.unchanged) == (0, 2)
 
 
-def test_run_writes_expressions_without_overwriting_files(go: Run, fill: Fill, engine: Engine, tmp_path: Path) -> None:
+def test_run_writes_expressions_without_overwriting_files(go, fill, engine, tmp_path):
     bucket = fill({"a": b"1", "b": b"2"})
     text = f"""
 version: 1
@@ -71,7 +69,7 @@ sink: {{path: out, format: parquet}}
     assert engine.spark.read.parquet(str(tmp_path / "out")).count() == 2
 
 
-def test_unfinished_files_do_not_block_a_run(go: Run, fill: Fill, tmp_path: Path) -> None:
+def test_unfinished_files_do_not_block_a_run(go, fill, tmp_path):
     bucket = fill({"a": b"1", "b": b"x"})
     text = f"""
 version: 1
@@ -85,7 +83,7 @@ sink: {{path: out, format: parquet}}
     assert go(text.replace("cast(", "try_cast(")).written == 2
 
 
-def test_plan_describes_the_run_without_effect(go: Run, fill: Fill, engine: Engine, server: Server) -> None:
+def test_plan_describes_the_run_without_effect(go, fill, engine, server):
     bucket, sink = fill({"a": b"1"}), fill()
     planned = go(
         f"version: 1\nsource: {{bucket: {bucket}}}\nselect: {{key: key, value: value}}\nsink: {{bucket: {sink}}}",
@@ -109,9 +107,7 @@ def test_plan_describes_the_run_without_effect(go: Run, fill: Fill, engine: Engi
         ("source: {bucket: B}\nselect: {x: key}\nsink: {bucket: B}", KvctlError),
     ],
 )
-def test_invalid_pipeline_is_one_clear_error(
-    go: Run, fill: Fill, engine: Engine, server: Server, tmp_path: Path, text: str, error: type[KvctlError]
-) -> None:
+def test_invalid_pipeline_is_one_clear_error(go, fill, engine, server, tmp_path, text, error):
     bucket = fill({"a": b"1"})
     (tmp_path / "in[1].json").touch()
     with pytest.raises(error) as caught:
@@ -120,7 +116,7 @@ def test_invalid_pipeline_is_one_clear_error(
     assert held(engine, server, bucket) == {"a": b"1"}
 
 
-def test_files_are_read_and_written_with_their_schema(go: Run, engine: Engine, tmp_path: Path) -> None:
+def test_files_are_read_and_written_with_their_schema(go, engine, tmp_path):
     (tmp_path / "in.csv").write_text('key,value\na,"say ""x"", \\"\nb,"two\nlines"\n')
     text = "version: 1\nsource: {path: in.csv}\nsink: {path: out.csv}"
     assert go(text).written == 2
@@ -130,7 +126,7 @@ def test_files_are_read_and_written_with_their_schema(go: Run, engine: Engine, t
 
 
 @pytest.mark.parametrize("row", ["a,1,2", "a", '{"key": "a"'])
-def test_malformed_row_fails_the_run(go: Run, tmp_path: Path, row: str) -> None:
+def test_malformed_row_fails_the_run(go, tmp_path, row):
     json = row.startswith("{")
     (tmp_path / "in").write_text(f'{{"key": "b", "value": 1}}\n{row}\n' if json else f"key,value\nb,1\n{row}\n")
     with pytest.raises(KvctlError, match=r"Malformed|is not a JSON object"):
@@ -138,7 +134,7 @@ def test_malformed_row_fails_the_run(go: Run, tmp_path: Path, row: str) -> None:
     assert not (tmp_path / "out.json").exists()
 
 
-def test_dry_run_finds_columns_that_the_sink_does_not_accept(go: Run, fill: Fill) -> None:
+def test_dry_run_finds_columns_that_the_sink_does_not_accept(go, fill):
     bucket = fill({"a": b"1"})
     with pytest.raises(UsageError, match="Unknown column `x`"):
         go(f"version: 1\nsource: {{bucket: {bucket}}}\nselect: {{x: key}}\nsink: {{bucket: {bucket}}}", plan=True)

@@ -9,13 +9,9 @@ from kvctl.errors import BucketNotFound, UsageError
 from kvctl.pipeline.jobs.stats import Group, Key, Stats, stats
 from kvctl.pipeline.jobs.stats_picture import picture
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
-from tests.support.raw import RawClient
 
 
-def test_keys_are_counted_by_prefix(engine: Engine, fill: Fill, raw: RawClient, server: Server) -> None:
+def test_keys_are_counted_by_prefix(engine, fill, raw, server):
     bucket = fill({"eu.a.1": b"x" * 10, "eu.a.2": b"x" * 5, "us.b": b"", "lone": b"xy"}, max_msgs_per_subject=3)
     for size in range(1, 4):
         raw.put(bucket, "eu.a.1", b"y" * size)
@@ -28,15 +24,16 @@ def test_keys_are_counted_by_prefix(engine: Engine, fill: Fill, raw: RawClient, 
     assert total.oldest is not None
     assert total.oldest <= total.median <= total.newest  # type: ignore[operator]
     assert [(group.prefix, group.keys, group.bytes, group.held) for group in found.prefixes] == [
-        ("eu", 2, 8, 11), ("", 1, 2, 2),
-    ]  # fmt: skip
+        ("eu", 2, 8, 11),
+        ("", 1, 2, 2),
+    ]
     assert [(key.key, key.bytes, key.entries) for key in found.largest] == [("eu.a.2", 5, 1), ("eu.a.1", 3, 3)]
     assert {key.key: key.a_day for key in found.hottest} == {"eu.a.1": None, "us.b": None}  # less than an hour
     deeper = stats(engine, SourceOptions(bucket=bucket, url=server.url, filter=("eu.>",)), tokens=2)
     assert [(group.prefix, group.keys) for group in deeper.prefixes] == [("eu.a", 2)]
 
 
-def test_stats_of_an_empty_and_a_missing_bucket(engine: Engine, fill: Fill, server: Server) -> None:
+def test_stats_of_an_empty_and_a_missing_bucket(engine, fill, server):
     found = stats(engine, SourceOptions(bucket=fill(), url=server.url))
     assert (found.total.keys, found.total.oldest, found.prefixes, found.largest) == (0, None, (), ())
     with pytest.raises(BucketNotFound):
@@ -45,7 +42,7 @@ def test_stats_of_an_empty_and_a_missing_bucket(engine: Engine, fill: Fill, serv
         stats(engine, SourceOptions(bucket="B", url=server.url), tokens=0)
 
 
-def test_the_picture_is_svg_with_a_bar_for_each_prefix() -> None:
+def test_the_picture_is_svg_with_a_bar_for_each_prefix():
     def group(prefix: str, keys: int, size: int, changed: int) -> Group:
         return Group(prefix, keys, 0, keys, size, size, changed, 0, 0, 0)
 

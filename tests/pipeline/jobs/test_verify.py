@@ -1,12 +1,10 @@
 """Exports compared with live buckets: at their cut while the bucket holds that, else as it is now."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import kvctl
 from kvctl.kv.maintenance.compare_buckets import KeyDifference
 from kvctl.pipeline.files import contents
 from kvctl.pipeline.files.export_files import read_manifest
@@ -18,8 +16,6 @@ from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
 from kvctl.versions.config import RepositoryConfig
 from kvctl.versions.repositories import create
-from tests.pipeline.conftest import Fill
-from tests.support.raw import RawClient
 
 
 class Verifying:
@@ -38,7 +34,7 @@ class Verifying:
 
 
 @pytest.fixture
-def verifying(engine: Engine, server: Server, tmp_path: Path) -> Verifying:
+def verifying(engine, server, tmp_path):
     """An export of the test's own."""
     return Verifying(engine, server, tmp_path / "export")
 
@@ -47,9 +43,7 @@ def found(compared: Compared) -> list[tuple[str, str, int | None, int | None]]:
     return [(item.key, str(item.difference), item.revision, item.other_revision) for item in compared.differences]
 
 
-async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(
-    verifying: Verifying, engine: Engine, server: Server, client: kvctl.Client, fill: Fill, unique: Callable[..., str]
-) -> None:
+async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(verifying, engine, server, client, fill, unique):
     """Although they have no revision."""
     name = unique("CONF")
     repository, _ = await create(client.api, RepositoryConfig(name), author="tests")
@@ -64,9 +58,7 @@ async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(
 
 
 @pytest.mark.guarantee("pipeline-23")
-def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(
-    verifying: Verifying, fill: Fill, raw: RawClient
-) -> None:
+def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(verifying, fill, raw):
     bucket = fill({"a.1": b"1", "a.2": b"2", "b": b"not exported"}, max_msgs_per_subject=3)
     verifying.export(bucket, filter=("a.*",))
     assert verify(verifying.folder).whole
@@ -83,7 +75,7 @@ def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(
     assert compared.counts == {"missing": 0, "extra": 1, "differs": 1}
 
 
-def test_another_bucket_is_compared_by_values(verifying: Verifying, fill: Fill, raw: RawClient) -> None:
+def test_another_bucket_is_compared_by_values(verifying, fill, raw):
     verifying.export(fill({"a": b"1", "b": b"2", "c": b"\xff"}))
     copy = fill({"x": b"", "b": b"2", "c": b"\xfe"})
     raw.put(copy, "x", b"", {"KV-Operation": "DEL"})
@@ -93,7 +85,7 @@ def test_another_bucket_is_compared_by_values(verifying: Verifying, fill: Fill, 
     assert isinstance(compared.differences[0], KeyDifference)
 
 
-def test_history_is_compared_entry_by_entry(verifying: Verifying, fill: Fill, raw: RawClient) -> None:
+def test_history_is_compared_entry_by_entry(verifying, fill, raw):
     bucket = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=2)
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})

@@ -32,16 +32,16 @@ def rows(headers: list[bytes]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("header", MESSAGES)
-def test_messages_of_one_kind(header: bytes) -> None:
+def test_messages_of_one_kind(header):
     assert rows([header] * 3) == [MESSAGES[header]] * 3
 
 
-def test_a_message_decides_nothing_about_others() -> None:
+def test_a_message_decides_nothing_about_others():
     for headers in permutations(MESSAGES, 3):
         assert rows(list(headers)) == [MESSAGES[header] for header in headers], headers
 
 
-def test_joined_blocks_are_bare_only_if_each_is() -> None:
+def test_joined_blocks_are_bare_only_if_each_is():
     """Blocks may begin and end anywhere, as clients write them."""
     dice = random.Random()
     pieces = [b"NATS/1.0\r\n", b"Kvctl-Id: a", b"Kvctl-Id: ", b"X: y", b"\r\n", b"\r\n\r\n", b"\r", b"\n", b"NATS/1.0"]

@@ -27,27 +27,27 @@ def write(folder: Path, *, planned: int = 0, committed: int = 0, sources: int = 
         (folder / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
-def test_how_far_a_query_is(tmp_path: Path) -> None:
+def test_how_far_a_query_is(tmp_path):
     assert checkpoints.read(tmp_path) == Checkpoint(None, 0, 0, None)
     write(tmp_path, planned=12, committed=11)
     assert checkpoints.read(tmp_path) == Checkpoint("7c770ffc", 12, 11, Offset(100, LIFE))
 
 
 @pytest.mark.parametrize("damage", ["", "v1", "v1\n{}\nnot json", 'v1\n{}\n{"revision": 5, "version": 1}'])
-def test_what_is_no_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
+def test_what_is_no_checkpoint_is_named(tmp_path, damage):
     write(tmp_path, planned=1, committed=1)
     (tmp_path / "offsets" / "0").write_text(damage)
     with pytest.raises(ConflictError, match="is not a checkpoint of a stream of one bucket"):
         checkpoints.read(tmp_path)
 
 
-def test_a_query_of_several_sources_is_no_capture(tmp_path: Path) -> None:
+def test_a_query_of_several_sources_is_no_capture(tmp_path):
     write(tmp_path, planned=1, committed=1, sources=2)
     with pytest.raises(ConflictError, match="2 sources"):
         checkpoints.read(tmp_path)
 
 
-def test_what_a_kill_in_the_first_write_left_is_cleared(tmp_path: Path) -> None:
+def test_what_a_kill_in_the_first_write_left_is_cleared(tmp_path):
     write(tmp_path)
     (tmp_path / "offsets" / ".0.8f2c.tmp").write_bytes(b"v1\n")
     assert checkpoints.recover(tmp_path)
@@ -55,14 +55,14 @@ def test_what_a_kill_in_the_first_write_left_is_cleared(tmp_path: Path) -> None:
     assert not checkpoints.recover(tmp_path)
 
 
-def test_a_checkpoint_with_a_batch_is_left_alone(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_batch_is_left_alone(tmp_path):
     write(tmp_path, planned=1)
     (tmp_path / "offsets" / ".1.8f2c.tmp").write_bytes(b"v1\n")
     assert not checkpoints.recover(tmp_path)
     assert (tmp_path / "offsets" / ".1.8f2c.tmp").exists()
 
 
-def test_other_things_in_a_folder_are_left_alone(tmp_path: Path) -> None:
+def test_other_things_in_a_folder_are_left_alone(tmp_path):
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / ".hidden").write_text("mine")
     assert not checkpoints.recover(tmp_path)

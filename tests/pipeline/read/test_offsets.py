@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.errors import ConflictError, HistoryLost, StreamReplaced, UsageError
-from kvctl.pipeline.read.offsets import (
-    SMALLEST,
-    Offset,
-    StreamExtent,
-    check,
-    check_start,
-    ranges,
-)
+from kvctl.pipeline.read.offsets import SMALLEST, Offset, StreamExtent, check, check_start, ranges
 
 HOUR = 3600 * 10**9
 LIFE = "2026-01-31T12:00:00.123456789Z"
@@ -23,7 +16,7 @@ STANDING = StreamExtent(bucket="orders", incarnation=LIFE, first=90, last=200, g
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**7), st.integers(1, 64))
-def test_partitions_hold_every_revision_once_in_order(after: int, length: int, partitions: int) -> None:
+def test_partitions_hold_every_revision_once_in_order(after, length, partitions):
     found = ranges(after, after + length, partitions)
     edges = [edge for first, last in found for edge in (first - 1, last)]
     assert len(found) <= partitions
@@ -32,17 +25,17 @@ def test_partitions_hold_every_revision_once_in_order(after: int, length: int, p
     assert all(last - first + 1 >= min(SMALLEST, length) for first, last in found)
 
 
-def test_a_batch_without_revisions_has_no_partition() -> None:
+def test_a_batch_without_revisions_has_no_partition():
     assert ranges(100, 100, 4) == []
     assert ranges(100, 90, 4) == []
 
 
 @pytest.mark.parametrize("offset", [READ, Offset(0, LIFE)])
-def test_an_offset_survives_its_checkpoint(offset: Offset) -> None:
+def test_an_offset_survives_its_checkpoint(offset):
     assert Offset.parse(offset.document()) == offset
 
 
-def test_offsets_of_a_newer_kvctl_are_refused_by_name() -> None:
+def test_offsets_of_a_newer_kvctl_are_refused_by_name():
     with pytest.raises(ConflictError, match="version 2"):
         Offset.parse({**READ.document(), "version": 2})
 
@@ -60,7 +53,7 @@ def test_offsets_of_a_newer_kvctl_are_refused_by_name() -> None:
     ],
     ids=["all there", "nothing missing", "history", "empty", "younger than the ttl", "below what was read", "no news"],
 )
-def test_what_newer_revisions_replaced_is_no_loss(extent: StreamExtent) -> None:
+def test_what_newer_revisions_replaced_is_no_loss(extent):
     check(READ, extent)
 
 
@@ -72,30 +65,30 @@ def test_what_newer_revisions_replaced_is_no_loss(extent: StreamExtent) -> None:
         (replace(STANDING, first=150, expiry_ns=HOUR), "they may have expired"),
     ],
 )
-def test_what_nothing_replaced_is_a_loss_unless_it_may_be_lost(extent: StreamExtent, cause: str) -> None:
+def test_what_nothing_replaced_is_a_loss_unless_it_may_be_lost(extent, cause):
     with pytest.raises(HistoryLost, match=f"no longer holds revisions 101 to {extent.first - 1}: {cause}"):
         check(READ, extent)
     check(READ, extent, loss=False)
 
 
-def test_below_the_beginning_nothing_is_lost() -> None:
+def test_below_the_beginning_nothing_is_lost():
     check(Offset(0, LIFE), replace(STANDING, first=201, evicts=True, expiry_ns=1))
 
 
-def test_a_bucket_that_was_empty_can_lose_what_came_since() -> None:
+def test_a_bucket_that_was_empty_can_lose_what_came_since():
     with pytest.raises(HistoryLost, match="revisions 1 to 200"):
         check(Offset(0, LIFE, 10 * HOUR), replace(STANDING, first=201))
 
 
 @pytest.mark.parametrize("loss", [True, False])
-def test_another_life_of_the_bucket_is_no_place_to_go_on(loss: bool) -> None:
+def test_another_life_of_the_bucket_is_no_place_to_go_on(loss):
     with pytest.raises(StreamReplaced, match="was recreated at 2026-02-01T00:00:00Z"):
         check(READ, replace(STANDING, incarnation="2026-02-01T00:00:00Z"), loss=loss)
     with pytest.raises(StreamReplaced, match="ends at revision 99, but 100 was already read"):
         check(READ, replace(STANDING, last=99), loss=loss)
 
 
-def test_a_query_may_start_with_the_next_revision_and_no_later() -> None:
+def test_a_query_may_start_with_the_next_revision_and_no_later():
     check_start(201, STANDING)
     with pytest.raises(UsageError, match="202 is above the last revision of bucket `orders`, 200"):
         check_start(202, STANDING)

@@ -31,11 +31,11 @@ def narrowed(*filters: tuple[str, str, Any]) -> tuple[Narrowing, list[bool]]:
         ("StringStartsWith", "key", "abc"), ("StringStartsWith", "key", "a..b"), ("EqualTo", "", "x"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_exactly_changes_nothing(kind: str, column: str, value: Any) -> None:
+def test_what_cannot_be_answered_exactly_changes_nothing(kind, column, value):
     assert narrowed((kind, column, value)) == (Narrowing(), [False])
 
 
-def test_keys_by_name_are_exact() -> None:
+def test_keys_by_name_are_exact():
     assert narrowed(("EqualTo", "key", "a.b"))[1] == [True]
     wanted, exact = narrowed(("In", "key", ["a", "b", None, "c"]), ("EqualNullSafe", "key", "b"))
     assert (wanted.keys, exact) == ({"b"}, [True, True])
@@ -43,7 +43,7 @@ def test_keys_by_name_are_exact() -> None:
     assert narrowed(("In", "key", ["a.x", "b.x"]))[0].filters(("a.>",)) == ("a.x",)
 
 
-def test_a_prefix_is_cut_at_a_dot_and_handed_back() -> None:
+def test_a_prefix_is_cut_at_a_dot_and_handed_back():
     wanted, exact = narrowed(("StringStartsWith", "key", "users.ann"), ("StringStartsWith", "key", "users.a"))
     assert (wanted.filters(()), exact) == (("users.>",), [False, False])
     assert narrowed(("StringStartsWith", "key", "a."), ("StringStartsWith", "key", "a.b.c"))[0].prefix == "a.b."
@@ -57,21 +57,21 @@ def test_a_prefix_is_cut_at_a_dot_and_handed_back() -> None:
         ("LessThanOrEqual", (1, 5)),
     ],
 )  # fmt: skip
-def test_revisions_are_exact(kind: str, bounds: tuple[int, int]) -> None:
+def test_revisions_are_exact(kind, bounds):
     wanted, exact = narrowed((kind, "revision", 5))
     assert ((wanted.first, wanted.last), exact) == (bounds, [True])
 
 
-def test_revisions_that_exclude_each_other_leave_nothing() -> None:
+def test_revisions_that_exclude_each_other_leave_nothing():
     assert narrowed(("GreaterThan", "revision", 5), ("LessThan", "revision", 5))[0].filters(()) is None
 
 
-def test_times_narrow_to_the_microsecond_and_are_handed_back() -> None:
+def test_times_narrow_to_the_microsecond_and_are_handed_back():
     east = NOW.astimezone(timezone(timedelta(hours=5)))
     wanted, exact = narrowed(("GreaterThan", "created", east), ("LessThanOrEqual", "created", NOW + timedelta(hours=1)))
     assert (wanted.since_us, wanted.until_us) == (NOW_US + 1, NOW_US + 3600 * 10**6)
     assert exact == [False, False]
 
 
-def test_columns_that_are_never_null() -> None:
+def test_columns_that_are_never_null():
     assert narrowed(("IsNotNull", "key", None), ("IsNotNull", "created", None))[1] == [True, True]

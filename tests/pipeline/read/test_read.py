@@ -16,8 +16,6 @@ from pyspark.sql.functions import col, lit
 from kvctl.errors import BucketNotFound, HistoryLost, KvctlError, UsageError
 from kvctl.pipeline.data_source import PUSHDOWN_WORKER
 from kvctl.pipeline.error_transport import recall
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 from tests.pipeline.reading import Read
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -30,7 +28,7 @@ VALUES = {
 
 
 @pytest.fixture
-def load(spark: SparkSession, server: Server) -> Callable[..., DataFrame]:
+def load(spark, server):
     """Reads buckets of the shared server."""
 
     def load(bucket: str, schema: str | None = None, **options: str) -> DataFrame:
@@ -60,9 +58,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 
 @pytest.mark.guarantee("pipeline-5")
-def test_every_value_and_key_comes_as_it_was_written(
-    load: Callable[..., DataFrame], fill: Fill, raw: RawClient
-) -> None:
+def test_every_value_and_key_comes_as_it_was_written(load, fill, raw):
     name = fill(VALUES)
     rows = load(name).collect()
     assert {row.key: bytes(row.value) for row in rows} == VALUES
@@ -78,7 +74,7 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 
 
 @pytest.mark.guarantee("pipeline-4")
-def test_modes_give_states_histories_and_changes(server: Server, fill: Fill, raw: RawClient) -> None:
+def test_modes_give_states_histories_and_changes(server, fill, raw):
     name = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=5)
     raw.put(name, "a", b"2")
     raw.put(name, "b", b"", {"KV-Operation": "DEL"})
@@ -104,18 +100,17 @@ def test_modes_give_states_histories_and_changes(server: Server, fill: Fill, raw
 
 
 @pytest.mark.guarantee("pipeline-5")
-def test_columns_on_demand(
-    load: Callable[..., DataFrame], fill: Fill, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_columns_on_demand(load, fill, raw, unique):
     name, mirror, aggregate = fill(allow_msg_ttl=True), unique("M"), unique("A")
     raw.put(name, "own", b"v", {"Content-Type": "text/plain", "Nats-Expected-Last-Subject-Sequence": "0"})
     raw.put(name, "ttl", b"v", {"Nats-TTL": "90s"})
     raw.put(name, "gone", b"", {"KV-Operation": "DEL", "By": "me"})
     columns = {"columns": "key,headers,ttl,bucket,origin", "mode": "history"}
     assert load(name, **columns).collect() == [
-        Row("own", {"Content-Type": "text/plain"}, None, name, None), Row("ttl", None, 90.0, name, None),
+        Row("own", {"Content-Type": "text/plain"}, None, name, None),
+        Row("ttl", None, 90.0, name, None),
         Row("gone", {"By": "me"}, None, name, None),
-    ]  # fmt: skip
+    ]
     raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{name}"}, "allow_msg_ttl": True})
     moved = {"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.>"}
     source = {"name": f"KV_{name}", "subject_transforms": [moved]}
@@ -128,7 +123,7 @@ def test_columns_on_demand(
 
 
 @pytest.mark.guarantee("pipeline-5")
-def test_a_schema_chooses_columns_and_is_checked(load: Callable[..., DataFrame], fill: Fill) -> None:
+def test_a_schema_chooses_columns_and_is_checked(load, fill):
     name = fill({"a": b"1"})
     assert load(name, "revision long, key string").collect() == [Row(1, "a")]
     assert load(name, columns="revision, key").columns == ["revision", "key"]
@@ -141,7 +136,7 @@ def test_a_schema_chooses_columns_and_is_checked(load: Callable[..., DataFrame],
 
 
 @pytest.mark.guarantee("pipeline-5")
-def test_without_the_value_none_is_sent(fill: Fill, server: Server) -> None:
+def test_without_the_value_none_is_sent(fill, server):
     name = fill({"a": b"1"})
     for columns, sent in (("key,revision", True), ("key,value", False)):
         with RawClient(server.url) as ear:
@@ -176,9 +171,7 @@ PREDICATES: dict[str, Wanted] = {
 
 @pytest.mark.guarantee("pipeline-6")
 @pytest.mark.parametrize("mode", ["latest", "history"])
-def test_filters_select_the_same_pushed_down_or_not(
-    load: Callable[..., DataFrame], spark: SparkSession, fill: Fill, raw: RawClient, mode: str
-) -> None:
+def test_filters_select_the_same_pushed_down_or_not(load, spark, fill, raw, mode):
     name = fill({f"{'km'[number % 2]}.{number // 2}": b"v%d" % number for number in range(30)}, max_msgs_per_subject=3)
     for number in range(10):
         raw.put(name, f"k.{number}", b"again", {"KV-Operation": "DEL"} if number == 4 else None)
@@ -203,7 +196,7 @@ def test_filters_select_the_same_pushed_down_or_not(
 
 
 @pytest.mark.guarantee("pipeline-6")
-def test_filters_that_are_pushed_down_mix_up_one_dataframe(load: Callable[..., DataFrame], fill: Fill) -> None:
+def test_filters_that_are_pushed_down_mix_up_one_dataframe(load, fill):
     """Why `pushdown` is off: Spark 4.3 keeps what it planned last for all uses of a DataFrame.
 
     When this fails, Spark has been mended, and filters may be pushed down without being asked for.
@@ -215,9 +208,7 @@ def test_filters_that_are_pushed_down_mix_up_one_dataframe(load: Callable[..., D
 
 
 @pytest.mark.guarantee("pipeline-6")
-def test_what_the_server_answers_leaves_the_plan(
-    load: Callable[..., DataFrame], spark: SparkSession, fill: Fill
-) -> None:
+def test_what_the_server_answers_leaves_the_plan(load, spark, fill):
     rows = load(fill({"a.b": b"1"}), pushdown="true").where(
         "key = 'a.b' and revision > 0 and created > '2020-01-01' and value is not null"
     )
@@ -228,15 +219,13 @@ def test_what_the_server_answers_leaves_the_plan(
     assert rows.count() == 1
 
 
-def test_sparks_module_that_takes_filters_is_where_it_was() -> None:
+def test_sparks_module_that_takes_filters_is_where_it_was():
     """The reader takes filters only where this is loaded: another name of it would read more, and stay right."""
     assert find_spec(PUSHDOWN_WORKER) is not None
 
 
 @pytest.mark.guarantee("pipeline-9")
-def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(
-    load: Callable[..., DataFrame], raw: RawClient, fill: Fill
-) -> None:
+def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(load, raw, fill):
     name = fill()
     for number in range(60_000):
         raw.publish(f"$KV.{name}.k.{number}", b"v" * 50)
@@ -249,7 +238,7 @@ def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(
 
 @pytest.mark.guarantee("pipeline-9")
 @pytest.mark.parametrize("tasks", [1, 2, 3])
-def test_tasks_share_a_bucket(server: Server, fill: Fill, tasks: int) -> None:
+def test_tasks_share_a_bucket(server, fill, tasks):
     name = fill({f"{'abc'[number % 3]}.{number}": b"v" for number in range(30)})
     for options in ({"onEvicted": "fail"}, {"mode": "changes"}, {"filter": "a.>,b.>,c.>"}):
         read = Read(server.url, name, partitions=str(tasks), **options)
@@ -257,16 +246,14 @@ def test_tasks_share_a_bucket(server: Server, fill: Fill, tasks: int) -> None:
         assert sorted(row["revision"] for row in read.rows()) == list(range(1, 31))
 
 
-def test_an_empty_bucket_has_no_rows(load: Callable[..., DataFrame], server: Server, fill: Fill) -> None:
+def test_an_empty_bucket_has_no_rows(load, server, fill):
     name = fill()
     assert load(name).collect() == []
     assert Read(server.url, name, mode="changes").parts == []
     assert Read(server.url, name, onEvicted="fail").parts == []
 
 
-def test_what_is_not_there_is_an_error_of_ours(
-    load: Callable[..., DataFrame], spark: SparkSession, fill: Fill, unique: Callable[..., str]
-) -> None:
+def test_what_is_not_there_is_an_error_of_ours(load, spark, fill, unique):
     name = fill()
     missing = refused(load(name + "x").collect)
     assert (type(missing), missing.exit_code) == (BucketNotFound, 3)
@@ -282,9 +269,7 @@ def test_what_is_not_there_is_an_error_of_ours(
 
 
 @pytest.mark.guarantee("pipeline-31")
-def test_a_table_of_the_catalog_needs_its_options_in_the_statement(
-    spark: SparkSession, server: Server, fill: Fill, unique: Callable[..., str]
-) -> None:
+def test_a_table_of_the_catalog_needs_its_options_in_the_statement(spark, server, fill, unique):
     name, table = fill({"a": b"1"}), unique("t")
     options = f"bucket '{name}', url '{server.url}'"
     spark.sql(f"create table {table} using `nats-kv` options ({options})")
@@ -299,7 +284,7 @@ def test_a_table_of_the_catalog_needs_its_options_in_the_statement(
 
 
 @pytest.mark.guarantee("pipeline-7")
-def test_one_dataframe_is_of_one_revision(load: Callable[..., DataFrame], fill: Fill, raw: RawClient) -> None:
+def test_one_dataframe_is_of_one_revision(load, fill, raw):
     name = fill({"a": b"1"}, max_msgs_per_subject=3)
     rows = load(name)
     assert rows.count() == 1

@@ -1,7 +1,6 @@
 """Reads while servers go away, and values and keys of every kind, without Spark's part of the way."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kvctl.errors import KvctlError, StreamReplaced
-from kvctl.labs import Lab
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.read.batch_reader import KvReader
 from kvctl.server import Server
@@ -34,7 +32,7 @@ def filled(server: Server, bucket: str, history: int = 1, count: int = MANY) -> 
 
 @settings(max_examples=25, deadline=None)
 @given(entries=st.dictionaries(KEYS, st.binary(max_size=200), max_size=20), history=st.integers(1, 2))
-def test_any_values_come_as_they_were_written(server: Server, entries: dict[str, bytes], history: int) -> None:
+def test_any_values_come_as_they_were_written(server, entries, history):
     with RawClient(server.url) as raw:
         bucket = f"ANY{raw.info['client_id']}"
         raw.create_bucket(bucket, max_msgs_per_subject=history)
@@ -46,7 +44,7 @@ def test_any_values_come_as_they_were_written(server: Server, entries: dict[str,
         raw.api(f"STREAM.DELETE.KV_{bucket}")
 
 
-def test_large_values_and_many_rows_come_in_batches_of_bounded_size(server: Server, raw: RawClient) -> None:
+def test_large_values_and_many_rows_come_in_batches_of_bounded_size(server, raw):
     raw.create_bucket("LARGE", max_msgs_per_subject=3)
     for number in range(30):
         raw.put("LARGE", f"k.{number}", bytes([number]) * ((1 << 20) - 100))
@@ -62,9 +60,7 @@ def test_large_values_and_many_rows_come_in_batches_of_bounded_size(server: Serv
 
 
 @pytest.mark.parametrize("history", [1, 3])
-def test_a_server_that_starts_again_in_the_middle_of_a_read_changes_nothing(
-    own_server: Server, unique: Callable[..., str], history: int
-) -> None:
+def test_a_server_that_starts_again_in_the_middle_of_a_read_changes_nothing(own_server, unique, history):
     name = unique()
     filled(own_server, name, history)
     for options in ({}, {"mode": "changes"}):
@@ -79,7 +75,7 @@ def test_a_server_that_starts_again_in_the_middle_of_a_read_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_come_back_is_an_error_of_ours(own_server: Server, unique: Callable[..., str]) -> None:
+def test_a_server_that_does_not_come_back_is_an_error_of_ours(own_server, unique):
     name = unique()
     filled(own_server, name)
     read = Read(own_server.url, name, timeout="500ms")
@@ -91,9 +87,7 @@ def test_a_server_that_does_not_come_back_is_an_error_of_ours(own_server: Server
     assert gone.value.exit_code in (1, 5)
 
 
-def test_a_bucket_made_anew_under_a_read_is_an_error(
-    server: Server, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_a_bucket_made_anew_under_a_read_is_an_error(server, raw, unique):
     name = unique()
     filled(server, name, count=3)
     read = Read(server.url, name)
@@ -103,7 +97,7 @@ def test_a_bucket_made_anew_under_a_read_is_an_error(
         read.rows()
 
 
-def test_foreign_keys_are_rows_too(server: Server, raw: RawClient, unique: Callable[..., str]) -> None:
+def test_foreign_keys_are_rows_too(server, raw, unique):
     name = unique()
     raw.create_bucket(name, max_msgs_per_subject=2)
     keys = ["plain", "ä", "a%b", "\udcff.x"]
@@ -112,7 +106,7 @@ def test_foreign_keys_are_rows_too(server: Server, raw: RawClient, unique: Calla
     assert set(latest(server.url, name)) == {"plain", "ä", "a%b", "\\xff.x"}
 
 
-def test_a_bucket_of_another_domain_is_read_through_this_one(leaf: Lab, unique: Callable[..., str]) -> None:
+def test_a_bucket_of_another_domain_is_read_through_this_one(leaf, unique):
     """Its messages come with longer reply subjects."""
     name = unique()
     with RawClient(leaf.servers["hub"].url) as raw:
@@ -130,7 +124,7 @@ def test_a_bucket_of_another_domain_is_read_through_this_one(leaf: Lab, unique: 
             assert sent.startswith(row["created"].strftime("%Y-%m-%dT%H:%M:%S."))
 
 
-def test_closed_early_it_takes_its_consumer_along(server: Server, raw: RawClient, unique: Callable[..., str]) -> None:
+def test_closed_early_it_takes_its_consumer_along(server, raw, unique):
     name = unique()
     filled(server, name)
     read = Read(server.url, name)
@@ -141,7 +135,7 @@ def test_closed_early_it_takes_its_consumer_along(server: Server, raw: RawClient
     until(lambda: raw.api(f"CONSUMER.NAMES.KV_{name}")["total"] == 0, what="the consumer's end")
 
 
-def test_columns_that_are_null_in_a_users_schema_are_right_all_the_same(server: Server, raw: RawClient) -> None:
+def test_columns_that_are_null_in_a_users_schema_are_right_all_the_same(server, raw):
     raw.create_bucket("NULLABLE")
     raw.put("NULLABLE", "a", b"1")
     schema = StructType([StructField("key", StringType(), True)])

@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvctl.errors import HistoryLost
-from kvctl.labs import Lab
-from kvctl.server import Server
 from tests.pipeline.reading import Read
 from tests.support.raw import RawClient
 
@@ -72,9 +70,7 @@ WRITES = st.lists(
 @pytest.mark.guarantee("pipeline-8")
 @settings(max_examples=40, deadline=None)
 @given(before=WRITES, after=WRITES, history=st.integers(1, 3), apart=st.booleans(), said=st.booleans())
-def test_each_key_is_as_it_was_at_the_cut_or_newer_where_that_is_gone(
-    server: Server, before: list[tuple[str, str]], after: list[tuple[str, str]], history: int, apart: bool, said: bool
-) -> None:
+def test_each_key_is_as_it_was_at_the_cut_or_newer_where_that_is_gone(server, before, after, history, apart, said):
     """`apart`: in several tasks; `said`: the cut is not the last revision, but one that was asked for later."""
     with RawClient(server.url) as raw:
         bucket = oracle(raw, history)
@@ -100,9 +96,7 @@ def test_each_key_is_as_it_was_at_the_cut_or_newer_where_that_is_gone(
 @pytest.mark.guarantee("pipeline-8")
 @settings(max_examples=30, deadline=None)
 @given(before=WRITES, after=WRITES, history=st.integers(1, 3))
-def test_a_history_is_as_it_was_at_the_cut_and_goes_on_where_that_is_gone(
-    server: Server, before: list[tuple[str, str]], after: list[tuple[str, str]], history: int
-) -> None:
+def test_a_history_is_as_it_was_at_the_cut_and_goes_on_where_that_is_gone(server, before, after, history):
     with RawClient(server.url) as raw:
         bucket = oracle(raw, history)
         bucket.write("first")
@@ -127,7 +121,7 @@ def test_a_history_is_as_it_was_at_the_cut_and_goes_on_where_that_is_gone(
 @pytest.mark.guarantee("pipeline-8")
 @pytest.mark.parametrize("mode", ["latest", "history"])
 @pytest.mark.parametrize("tasks", ["1", "3"])
-def test_a_read_that_is_to_fail_is_exact_or_fails(server: Server, raw: RawClient, mode: str, tasks: str) -> None:
+def test_a_read_that_is_to_fail_is_exact_or_fails(server, raw, mode, tasks):
     bucket = oracle(raw, 1)
     for number in range(60):
         bucket.write(f"k.{number}")
@@ -141,7 +135,7 @@ def test_a_read_that_is_to_fail_is_exact_or_fails(server: Server, raw: RawClient
         short.rows()
 
 
-def test_keys_that_went_are_named_where_a_task_has_them_for_itself(server: Server, raw: RawClient) -> None:
+def test_keys_that_went_are_named_where_a_task_has_them_for_itself(server, raw):
     bucket = oracle(raw, 2)
     for key in ("a", "b", "a"):
         bucket.write(key)
@@ -155,7 +149,7 @@ def test_keys_that_went_are_named_where_a_task_has_them_for_itself(server: Serve
 
 
 @pytest.mark.guarantee("pipeline-7", by="race")
-def test_busy_writers_change_nothing_of_what_was(server: Server, raw: RawClient) -> None:
+def test_busy_writers_change_nothing_of_what_was(server, raw):
     bucket = oracle(raw, 64)
     for number in range(300):
         bucket.write(f"k.{number}")
@@ -172,7 +166,7 @@ def test_busy_writers_change_nothing_of_what_was(server: Server, raw: RawClient)
             assert rows[1] == sorted((key, entry[0]) for key, entries in held.items() for entry in entries)
 
 
-def test_busy_writers_without_history_give_each_key_once(server: Server, raw: RawClient) -> None:
+def test_busy_writers_without_history_give_each_key_once(server, raw):
     bucket = oracle(raw, 1)
     for number in range(300):
         bucket.write(f"k.{number}")
@@ -194,7 +188,7 @@ def test_busy_writers_without_history_give_each_key_once(server: Server, raw: Ra
             assert then.keys() - rows.keys() <= deleted
 
 
-def test_busy_writers_hide_no_changes(server: Server, raw: RawClient) -> None:
+def test_busy_writers_hide_no_changes(server, raw):
     bucket = oracle(raw, 64)
     for number in range(300):
         bucket.write(f"k.{number}")
@@ -207,7 +201,7 @@ def test_busy_writers_hide_no_changes(server: Server, raw: RawClient) -> None:
 
 
 @pytest.mark.guarantee("pipeline-7")
-def test_what_was_acknowledged_is_read_from_any_replica(cluster: Lab, unique: Callable[..., str]) -> None:
+def test_what_was_acknowledged_is_read_from_any_replica(cluster, unique):
     name = unique("R3")
     url = next(iter(cluster.servers.values())).url
     with RawClient(url) as raw:

@@ -12,7 +12,6 @@ from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.read.stream_reader import KvStreamReader
-from kvctl.server import Server
 from kvctl.units import format_time
 from tests.support.raw import RawClient
 
@@ -21,7 +20,7 @@ Begin = Callable[..., KvStreamReader]
 
 
 @pytest.fixture
-def begin(server: Server, bucket_name: str) -> Begin:
+def begin(server, bucket_name):
     """A reader of the test's bucket, as a query makes one when it starts and when it goes on after a crash."""
 
     def begin(**options: str) -> KvStreamReader:
@@ -32,14 +31,14 @@ def begin(server: Server, bucket_name: str) -> Begin:
 
 
 @pytest.fixture
-def put(raw: RawClient, bucket_name: str) -> Callable[[str], int]:
+def put(raw, bucket_name):
     """Writes a key of the test's bucket."""
     raw.create_bucket(bucket_name, max_msgs_per_subject=5)
     return lambda key: raw.put(bucket_name, key, b"value")
 
 
 @pytest.fixture
-def raw_own(own_server: Server) -> RawClient:
+def raw_own(own_server):
     """A client of the test's own server."""
     return RawClient(own_server.url)
 
@@ -52,9 +51,7 @@ def keys(reader: KvStreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
 
 @pytest.mark.guarantee("pipeline-25")
 @pytest.mark.parametrize("options", [{"startingRevision": "latest"}, {"startingTime": "now"}])
-def test_what_is_written_around_a_crash_in_the_first_batch_is_read(
-    begin: Begin, put: Callable[[str], int], options: dict[str, str]
-) -> None:
+def test_what_is_written_around_a_crash_in_the_first_batch_is_read(begin, put, options):
     put("old")
     first = begin(**{name: value.replace("now", _now()) for name, value in options.items()})
     pinned = first.initialOffset()
@@ -73,7 +70,7 @@ def test_what_is_written_around_a_crash_in_the_first_batch_is_read(
 
 
 @pytest.mark.parametrize("start", ["earliest", "1"])
-def test_a_start_that_does_not_move_needs_no_empty_batch(begin: Begin, put: Callable[[str], int], start: str) -> None:
+def test_a_start_that_does_not_move_needs_no_empty_batch(begin, put, start):
     put("a")
     reader = begin(startingRevision=start)
     first = reader.initialOffset()
@@ -82,7 +79,7 @@ def test_a_start_that_does_not_move_needs_no_empty_batch(begin: Begin, put: Call
 
 
 @pytest.mark.guarantee("pipeline-25")
-def test_a_planned_batch_is_the_same_when_it_comes_again(begin: Begin, put: Callable[[str], int]) -> None:
+def test_a_planned_batch_is_the_same_when_it_comes_again(begin, put):
     put("a")
     first = begin()
     start = first.initialOffset()
@@ -95,7 +92,7 @@ def test_a_planned_batch_is_the_same_when_it_comes_again(begin: Begin, put: Call
     assert keys(again, start, end) == ["a"]
 
 
-def test_nothing_new_is_the_same_offset(begin: Begin, put: Callable[[str], int]) -> None:
+def test_nothing_new_is_the_same_offset(begin, put):
     put("a")
     reader = begin()
     end = reader.latestOffset(reader.initialOffset(), ALL)
@@ -108,7 +105,7 @@ def test_nothing_new_is_the_same_offset(begin: Begin, put: Callable[[str], int])
     reader.stop()
 
 
-def test_what_is_there_now_is_read_in_batches_and_no_more(begin: Begin, put: Callable[[str], int]) -> None:
+def test_what_is_there_now_is_read_in_batches_and_no_more(begin, put):
     for number in range(5):
         put(f"k{number}")
     reader = begin(maxRevisionsPerTrigger="2")
@@ -123,9 +120,7 @@ def test_what_is_there_now_is_read_in_batches_and_no_more(begin: Begin, put: Cal
     reader.stop()
 
 
-def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(
-    begin: Begin, put: Callable[[str], int], raw: RawClient, bucket_name: str
-) -> None:
+def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(begin, put, raw, bucket_name):
     put("a")
     reader = begin()
     start = reader.initialOffset()
@@ -139,9 +134,7 @@ def test_a_batch_planned_on_another_life_of_the_bucket_is_refused(
 
 @pytest.mark.guarantee("pipeline-26", by="fault")
 @pytest.mark.parametrize("start", [{}, {"startingRevision": "2"}, {"startingTime": "-1h"}])
-def test_expiry_while_a_stream_catches_up_is_a_loss(
-    begin: Begin, raw: RawClient, bucket_name: str, start: dict[str, str]
-) -> None:
+def test_expiry_while_a_stream_catches_up_is_a_loss(begin, raw, bucket_name, start):
     raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
     for number in range(10):
         raw.put(bucket_name, f"k{number}", b"")
@@ -163,9 +156,7 @@ def test_expiry_while_a_stream_catches_up_is_a_loss(
     lenient.stop()
 
 
-def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(
-    begin: Begin, raw: RawClient, bucket_name: str
-) -> None:
+def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(begin, raw, bucket_name):
     raw.create_bucket(bucket_name, max_age=3600 * 10**9)
     for number in range(10):
         raw.put(bucket_name, f"k{number}", b"")
@@ -185,9 +176,7 @@ def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(
     ({"max_msgs": 30_000, "discard": "old"}, "they may have been dropped from the full bucket"),
     ({"max_age": 3600 * 10**9}, None),
 ])  # fmt: skip
-def test_loss_during_a_read_ends_it(
-    begin: Begin, raw: RawClient, bucket_name: str, config: dict[str, Any], cause: str | None
-) -> None:
+def test_loss_during_a_read_ends_it(begin, raw, bucket_name, config, cause):
     """Entries removed during a read are lost unless newer revisions of their keys replaced them."""
     raw.create_bucket(bucket_name, **config)
     value = b"x" * 1000
@@ -219,7 +208,7 @@ def test_loss_during_a_read_ends_it(
 
 
 @pytest.mark.guarantee("pipeline-26", by="fault")
-def test_a_read_that_is_quicker_than_expiry_is_no_loss(begin: Begin, raw: RawClient, bucket_name: str) -> None:
+def test_a_read_that_is_quicker_than_expiry_is_no_loss(begin, raw, bucket_name):
     """Entries removed after they were read are not lost."""
     raw.create_bucket(bucket_name, max_age=10**9, duplicate_window=10**8)
     for number in range(20):
@@ -239,7 +228,7 @@ def _held(raw: RawClient, bucket: str) -> int:
     return int(raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"])
 
 
-def test_a_server_that_restarts_is_waited_for(own_server: Server, raw_own: RawClient) -> None:
+def test_a_server_that_restarts_is_waited_for(own_server, raw_own):
     raw_own.create_bucket("B")
     raw_own.put("B", "a", b"1")
     given = {"url": own_server.url, "bucket": "B", "columns": "key"}
@@ -251,7 +240,7 @@ def test_a_server_that_restarts_is_waited_for(own_server: Server, raw_own: RawCl
     reader.stop()
 
 
-def test_a_revision_that_the_bucket_has_not_reached_is_refused(begin: Begin, put: Callable[[str], int]) -> None:
+def test_a_revision_that_the_bucket_has_not_reached_is_refused(begin, put):
     put("a")
     with pytest.raises(UsageError, match="`startingRevision` 3 is above the last revision"):
         begin(startingRevision="3").initialOffset()

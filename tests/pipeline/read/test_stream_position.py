@@ -10,11 +10,9 @@ import pytest
 import kvctl
 from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.jetstream import streams
-from kvctl.kv.bucket import Bucket
 from kvctl.pipeline.read.offsets import StreamExtent, check
 from kvctl.pipeline.read.stream_position import beginning, look, reach
 from kvctl.units import format_time
-from tests.support.raw import RawClient
 
 Unique = Callable[..., str]
 
@@ -25,7 +23,7 @@ async def extent_of(client: kvctl.Client, bucket: str) -> StreamExtent:
 
 
 @pytest.fixture
-def written(raw: RawClient, client: kvctl.Client, bucket_name: str) -> Bucket:
+def written(raw, client, bucket_name):
     """A bucket without history with few revisions left: keys 0 to 9 are at 1 to 5 and 996 to 1000."""
     raw.create_bucket(bucket_name)
     for number in range(5):
@@ -37,7 +35,7 @@ def written(raw: RawClient, client: kvctl.Client, bucket_name: str) -> Bucket:
 
 
 @pytest.mark.guarantee("pipeline-27", by="fault")
-async def test_overwritten_keys_are_no_loss(raw: RawClient, client: kvctl.Client, bucket_name: str) -> None:
+async def test_overwritten_keys_are_no_loss(raw, client, bucket_name):
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
     read = (await extent_of(client, bucket_name)).end
@@ -49,7 +47,7 @@ async def test_overwritten_keys_are_no_loss(raw: RawClient, client: kvctl.Client
 
 
 @pytest.mark.guarantee("pipeline-27")
-async def test_an_emptied_bucket_lost_what_was_not_read(raw: RawClient, client: kvctl.Client, bucket_name: str) -> None:
+async def test_an_emptied_bucket_lost_what_was_not_read(raw, client, bucket_name):
     raw.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"1")
     read = (await extent_of(client, bucket_name)).end
@@ -59,9 +57,7 @@ async def test_an_emptied_bucket_lost_what_was_not_read(raw: RawClient, client: 
         check(read, await extent_of(client, bucket_name))
 
 
-async def test_a_full_bucket_that_drops_its_oldest_may_have_lost_some(
-    raw: RawClient, client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_a_full_bucket_that_drops_its_oldest_may_have_lost_some(raw, client, bucket_name):
     raw.create_bucket(bucket_name, discard="old", max_msgs=3)
     raw.put(bucket_name, "a", b"1")
     read = (await extent_of(client, bucket_name)).end
@@ -71,9 +67,7 @@ async def test_a_full_bucket_that_drops_its_oldest_may_have_lost_some(
         check(read, await extent_of(client, bucket_name))
 
 
-async def test_only_what_may_have_been_written_before_the_ttl_ran_out_is_a_loss(
-    raw: RawClient, client: kvctl.Client, bucket_name: str
-) -> None:
+async def test_only_what_may_have_been_written_before_the_ttl_ran_out_is_a_loss(raw, client, bucket_name):
     raw.create_bucket(bucket_name, max_age=int(0.2e9), duplicate_window=int(0.1e9))
     raw.put(bucket_name, "a", b"1")
     read = (await extent_of(client, bucket_name)).end
@@ -89,7 +83,7 @@ async def test_only_what_may_have_been_written_before_the_ttl_ran_out_is_a_loss(
         check(read, await extent_of(client, bucket_name))
 
 
-async def test_a_bucket_made_anew_is_told_by_its_incarnation(client: kvctl.Client, bucket_name: str) -> None:
+async def test_a_bucket_made_anew_is_told_by_its_incarnation(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     await bucket.put("a", b"1")
     read = (await extent_of(client, bucket_name)).end
@@ -100,7 +94,7 @@ async def test_a_bucket_made_anew_is_told_by_its_incarnation(client: kvctl.Clien
         check(read, await extent_of(client, bucket_name))
 
 
-async def test_a_mirror_is_read_where_its_keys_are_written(client: kvctl.Client, unique: Unique) -> None:
+async def test_a_mirror_is_read_where_its_keys_are_written(client, unique):
     origin = await client.create_bucket(unique("ORIGIN"))
     mirror = unique("MIRROR")
     await streams.create(client.api, {"name": mirror, "mirror": {"name": f"KV_{origin.name}"}, "storage": "file"})
@@ -110,13 +104,13 @@ async def test_a_mirror_is_read_where_its_keys_are_written(client: kvctl.Client,
 
 
 @pytest.mark.parametrize(("revision", "offset"), [("earliest", 0), ("latest", 1000), ("3", 2), ("1001", 1000)])
-async def test_a_query_begins_where_it_is_told(written: Bucket, revision: str, offset: int) -> None:
+async def test_a_query_begins_where_it_is_told(written, revision, offset):
     source, extent = await look(written)
     found = await beginning(source, extent, revision, None)
     assert (found.revision, found.incarnation) == (offset, extent.incarnation)
 
 
-async def test_an_empty_bucket_has_a_beginning(client: kvctl.Client, bucket_name: str) -> None:
+async def test_an_empty_bucket_has_a_beginning(client, bucket_name):
     source, extent = await look(await client.create_bucket(bucket_name))
     assert (extent.first, extent.last) == (1, 0)
     for revision in ("earliest", "latest", "1"):
@@ -126,7 +120,7 @@ async def test_an_empty_bucket_has_a_beginning(client: kvctl.Client, bucket_name
         assert await reach(source, extent, 0, extent.last, 10) == 0
 
 
-async def test_a_time_counts_from_its_microsecond_on(client: kvctl.Client, bucket_name: str) -> None:
+async def test_a_time_counts_from_its_microsecond_on(client, bucket_name):
     bucket = await client.create_bucket(bucket_name, history=5)
     for value in (b"1", b"2", b"3"):
         await bucket.put("a", value)
@@ -140,7 +134,7 @@ async def test_a_time_counts_from_its_microsecond_on(client: kvctl.Client, bucke
     assert (await beginning(source, extent, "latest", late)).revision == 3
 
 
-async def test_a_time_to_come_is_refused(written: Bucket) -> None:
+async def test_a_time_to_come_is_refused(written):
     source, extent = await look(written)
     future = format_time(time.time_ns() + int(timedelta(hours=1).total_seconds() * 10**9))
     with pytest.raises(UsageError, match="is in the future"):
@@ -148,7 +142,7 @@ async def test_a_time_to_come_is_refused(written: Bucket) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 9, 10, 1000])
-async def test_batches_hold_at_most_what_was_asked_for_and_skip_what_is_gone(written: Bucket, most: int) -> None:
+async def test_batches_hold_at_most_what_was_asked_for_and_skip_what_is_gone(written, most):
     source, extent = await look(written)
     held = {entry.revision async for entry in written.entries()}
     ends = [0]
@@ -160,7 +154,7 @@ async def test_batches_hold_at_most_what_was_asked_for_and_skip_what_is_gone(wri
     assert len(sizes) <= 2 * -(-10 // most) + 1
 
 
-async def test_a_batch_ends_where_it_is_told_to(written: Bucket) -> None:
+async def test_a_batch_ends_where_it_is_told_to(written):
     source, extent = await look(written)
     assert await reach(source, extent, 0, 500, 100) == 500
     assert await reach(source, extent, 3, 4, 100) == 4

@@ -13,15 +13,12 @@ from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.error_transport import recall
 from kvctl.pipeline.read.columns import schema_of
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
-from tests.support.raw import RawClient
 
 Read = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def stream(spark: SparkSession, server: Server) -> Callable[..., DataFrame]:
+def stream(spark, server):
     """Makes streams of a bucket on the shared server."""
 
     def stream(bucket: str, **options: object) -> DataFrame:
@@ -31,7 +28,7 @@ def stream(spark: SparkSession, server: Server) -> Callable[..., DataFrame]:
 
 
 @pytest.fixture
-def read(stream: Callable[..., DataFrame], spark: SparkSession, tmp_path: Path) -> Read:
+def read(stream, spark, tmp_path):
     """Reads what is there into Parquet, with a checkpoint: what is new since the last time, as (key, value)."""
 
     def read(bucket: str, **options: object) -> list[tuple[Any, ...]]:
@@ -52,7 +49,7 @@ def _stored(spark: SparkSession, folder: Path) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in rows), key=lambda row: row[2])
 
 
-def test_what_is_there_and_then_what_is_new_is_read_once(fill: Fill, raw: RawClient, read: Read) -> None:
+def test_what_is_there_and_then_what_is_new_is_read_once(fill, raw, read):
     bucket = fill({"a": b"1", "b": b"2"}, max_msgs_per_subject=5)
     assert read(bucket) == [("a", b"1"), ("b", b"2")]
     assert read(bucket) == []
@@ -61,7 +58,7 @@ def test_what_is_there_and_then_what_is_new_is_read_once(fill: Fill, raw: RawCli
     assert read(bucket) == [("a", b"3"), ("b", None)]
 
 
-def test_batches_hold_at_most_what_was_asked_for(fill: Fill, stream: Callable[..., DataFrame], tmp_path: Path) -> None:
+def test_batches_hold_at_most_what_was_asked_for(fill, stream, tmp_path):
     bucket = fill({f"k{number}": b"x" for number in range(10)})
     sizes = []
     query = (
@@ -75,9 +72,7 @@ def test_batches_hold_at_most_what_was_asked_for(fill: Fill, stream: Callable[..
     assert sizes == [3, 3, 3, 1]
 
 
-def test_latest_is_pinned_although_the_bucket_moves_before_the_first_row_is_read(
-    fill: Fill, raw: RawClient, read: Read, tmp_path: Path
-) -> None:
+def test_latest_is_pinned_although_the_bucket_moves_before_the_first_row_is_read(fill, raw, read, tmp_path):
     bucket = fill({"a": b"1", "b": b"2"})
     assert read(bucket, startingRevision="latest") == []
     offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
@@ -86,14 +81,14 @@ def test_latest_is_pinned_although_the_bucket_moves_before_the_first_row_is_read
     assert read(bucket, startingRevision="latest") == [("a", b"3")]
 
 
-def test_columns_and_filters_are_those_of_a_read(fill: Fill, read: Read, stream: Callable[..., DataFrame]) -> None:
+def test_columns_and_filters_are_those_of_a_read(fill, read, stream):
     bucket = fill({"a.1": b"1", "b.1": b"2", "a.2": b"3"})
     assert read(bucket, filter="a.>") == [("a.1", b"1"), ("a.2", b"3")]
     assert stream(bucket, columns="key,ttl,bucket").columns == ["key", "ttl", "bucket"]
 
 
 @pytest.mark.guarantee("pipeline-27")
-def test_a_bucket_made_anew_is_refused_by_its_name(fill: Fill, raw: RawClient, read: Read) -> None:
+def test_a_bucket_made_anew_is_refused_by_its_name(fill, raw, read):
     bucket = fill({"a": b"1"})
     assert read(bucket) == [("a", b"1")]
     raw.api(f"STREAM.DELETE.KV_{bucket}")
@@ -106,7 +101,7 @@ def test_a_bucket_made_anew_is_refused_by_its_name(fill: Fill, raw: RawClient, r
     assert f"Bucket `{bucket}` was recreated" in error.message
 
 
-def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill: Fill, raw: RawClient, read: Read) -> None:
+def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill, raw, read):
     bucket = fill({"a": b"1"})
     assert read(bucket) == [("a", b"1")]
     raw.put(bucket, "b", b"2")
@@ -130,6 +125,6 @@ def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill: Fill, raw: R
         ({"mode": "changes", "fromRevision": "5"}, "cannot be used with a stream"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_read(options: dict[str, str], words: str) -> None:
+def test_wrong_options_are_refused_before_anything_is_read(options, words):
     with pytest.raises(UsageError, match=words):
         KvDataSource({"bucket": "a", **options}).streamReader(schema_of(()))

@@ -22,14 +22,14 @@ JAVA = Java(Path("/opt/java"), 17, "Maker 17.0.1")
 
 
 @pytest.fixture
-def distribution(tmp_path: Path) -> Path:
+def distribution(tmp_path):
     (tmp_path / "spark" / "jars").mkdir(parents=True)
     (tmp_path / "spark" / "jars" / "core.jar").write_bytes(b"1")
     return tmp_path / "spark"
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
+def archive(tmp_path):
     """One that is not there yet."""
     return Archive(tmp_path / "one.classes", JAVA)
 
@@ -41,40 +41,38 @@ def written(folder: Path) -> Path:
 
 
 class TestFinding:
-    def test_the_same_java_and_jars_have_the_same_archive(self, distribution: Path, tmp_path: Path) -> None:
+    def test_the_same_java_and_jars_have_the_same_archive(self, distribution, tmp_path):
         assert find_archive(JAVA, distribution, tmp_path) == find_archive(JAVA, distribution, tmp_path)
 
-    def test_another_build_of_java_has_another(self, distribution: Path, tmp_path: Path) -> None:
+    def test_another_build_of_java_has_another(self, distribution, tmp_path):
         newer = Java(JAVA.home, 17, "Maker 17.0.2")
         assert find_archive(JAVA, distribution, tmp_path).path != find_archive(newer, distribution, tmp_path).path
 
-    def test_jars_that_changed_have_another(self, distribution: Path, tmp_path: Path) -> None:
+    def test_jars_that_changed_have_another(self, distribution, tmp_path):
         before = find_archive(JAVA, distribution, tmp_path).path
         (distribution / "jars" / "core.jar").write_bytes(b"12")
         assert find_archive(JAVA, distribution, tmp_path).path != before
 
 
 class TestUsing:
-    def test_a_jvm_is_told_nothing_of_one_that_is_not_there(self, archive: Archive) -> None:
+    def test_a_jvm_is_told_nothing_of_one_that_is_not_there(self, archive):
         assert archive.use() == []
 
     @pytest.mark.parametrize(
         ("version", "option"), [(17, "-XX:SharedArchiveFile="), (21, "-XX:SharedArchiveFile="), (25, "-XX:AOTCache=")]
     )
-    def test_the_option_is_that_of_the_java(self, archive: Archive, tmp_path: Path, version: int, option: str) -> None:
+    def test_the_option_is_that_of_the_java(self, archive, tmp_path, version, option):
         archive.take(written(tmp_path))
         assert f"{option}{archive.path}" in Archive(archive.path, Java(JAVA.home, version, "")).use()
 
     @pytest.mark.parametrize("length", [0, 5, 7])
-    def test_a_jvm_is_told_nothing_of_one_that_has_another_length(
-        self, archive: Archive, tmp_path: Path, length: int
-    ) -> None:
+    def test_a_jvm_is_told_nothing_of_one_that_has_another_length(self, archive, tmp_path, length):
         archive.take(written(tmp_path))
         assert archive.usable()
         os.truncate(archive.path, length)
         assert archive.use() == []
 
-    def test_those_least_used_go(self, archive: Archive, tmp_path: Path) -> None:
+    def test_those_least_used_go(self, archive, tmp_path):
         for number in range(KEPT + 2):
             (tmp_path / f"{number}.classes").touch()
             os.utime(tmp_path / f"{number}.classes", (number, number))
@@ -83,19 +81,17 @@ class TestUsing:
 
 
 class TestMaking:
-    def test_one_that_is_there_is_left(self, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_is_there_is_left(self, archive, tmp_path, monkeypatch):
         monkeypatch.setattr(class_trainer, "archive_here", lambda: archive)
         archive.take(written(tmp_path))
         assert class_trainer.Training().run().read_bytes() == b"123456"
 
     @pytest.mark.slow
-    def test_what_it_rehearses_runs(self, engine: Engine, tmp_path: Path) -> None:
+    def test_what_it_rehearses_runs(self, engine, tmp_path):
         rehearse(engine, tmp_path)
         assert engine.spark.read.parquet(f"{tmp_path}/out").count() == ROWS
 
-    def test_another_process_that_makes_it_is_a_conflict(
-        self, archive: Archive, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_another_process_that_makes_it_is_a_conflict(self, archive, monkeypatch):
         monkeypatch.setattr(class_trainer, "archive_here", lambda: archive)
         with open(archive.path.parent / "training.lock", "w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -103,13 +99,13 @@ class TestMaking:
                 class_trainer.Training().run()
         assert not archive.usable()
 
-    def test_place_for_it_is_the_cache_directory_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_place_for_it_is_the_cache_directory_only(self, tmp_path, monkeypatch):
         (tmp_path / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         with pytest.raises(KvctlError, match="Could not create the folder"):
             class_trainer.Training().run()
 
-    def test_jvm_that_was_killed_while_it_writes_fails(self) -> None:
+    def test_jvm_that_was_killed_while_it_writes_fails(self):
         engine = Engine(Target(), engine_module._Start(Target(), Path(), None, brief=False))
         engine._start.jvm = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
         engine._start.jvm.kill()
@@ -131,7 +127,7 @@ with Engine.start(Target(master="local[1]")) as engine:
 
 @pytest.mark.guarantee("pipeline-3")
 @pytest.mark.slow
-def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
+def test_it_is_made_used_and_survives_being_damaged(tmp_path):
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def run(*command: str) -> str:
@@ -157,6 +153,6 @@ def test_it_is_made_used_and_survives_being_damaged(tmp_path: Path) -> None:
     run("-c", STARTED)
 
 
-def test_the_archive_of_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_archive_of_this_machine_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert engine_module.archive_here().path.parent == tmp_path / "kvctl" / "spark"

@@ -8,15 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from kvctl.errors import BucketNotFound, KvctlError, UsageError, WrongRevision
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.server import Server
 from tests.support.raw import RawClient
 from tests.support.readme import ROOT
 
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
 Batches = Iterator["pa.RecordBatch"]
 
 
-def test_filters_are_pushed_down_and_times_are_utc(spark: SparkSession) -> None:
+def test_filters_are_pushed_down_and_times_are_utc(spark):
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_tables_leave_nothing_in_the_working_directory(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_leave_nothing_in_the_working_directory(spark, tmp_path):
     spark.sql("create table kept (x int) using parquet")
     spark.sql("insert into kept values (1)")
     assert spark.table("kept").count() == 1
@@ -40,45 +38,45 @@ def test_tables_leave_nothing_in_the_working_directory(spark: SparkSession, tmp_
 
 
 class TestErrors:
-    def test_an_error_of_kvctl_in_a_task_is_the_same_error_here(self, engine: Engine) -> None:
+    def test_an_error_of_kvctl_in_a_task_is_the_same_error_here(self, engine):
         caught = failure_of(engine, lambda: on_workers(engine, refuse))
         assert isinstance(caught, WrongRevision)
         assert (caught.message, caught.hint, caught.found) == ("Revision 1 is not the last", "Read it again", 3)
 
-    def test_a_bucket_that_is_missing_is_known_while_planning(self, engine: Engine, server: Server) -> None:
+    def test_a_bucket_that_is_missing_is_known_while_planning(self, engine, server):
         options = {"bucket": "MISSING", "url": server.url}
         caught = failure_of(engine, engine.spark.read.format("nats-kv").options(**options).load().count)
         assert isinstance(caught, BucketNotFound)
         assert "`MISSING`" in caught.message
 
-    def test_an_option_that_is_wrong_is_a_usage_error(self, engine: Engine) -> None:
+    def test_an_option_that_is_wrong_is_a_usage_error(self, engine):
         reader = engine.spark.read.format("nats-kv").option("bukket", "B")
         caught = failure_of(engine, lambda: reader.load().count())
         assert isinstance(caught, UsageError)
         assert "bukket" in caught.message
 
-    def test_a_killed_worker_is_one_line(self, engine: Engine) -> None:
+    def test_a_killed_worker_is_one_line(self, engine):
         caught = failure_of(engine, lambda: on_workers(engine, die))
         assert caught.message == "A Python worker of Spark ended unexpectedly"
 
-    def test_any_other_error_of_python_is_its_last_line(self, engine: Engine) -> None:
+    def test_any_other_error_of_python_is_its_last_line(self, engine):
         caught = failure_of(engine, lambda: on_workers(engine, stumble))
         assert re.fullmatch("Spark failed: ZeroDivisionError: .* by zero", caught.message)
 
-    def test_a_column_that_is_missing_is_a_usage_error(self, engine: Engine) -> None:
+    def test_a_column_that_is_missing_is_a_usage_error(self, engine):
         caught = failure_of(engine, lambda: engine.spark.range(1).select("nothing").count())
         assert isinstance(caught, UsageError)
         assert "`nothing`" in caught.message
         assert "SQLSTATE" not in caught.message
 
-    def test_an_error_of_java_is_its_cause(self, engine: Engine) -> None:
+    def test_an_error_of_java_is_its_cause(self, engine):
         caught = failure_of(engine, lambda: engine.spark.range(1).write.parquet("/proc/nothing/here"))
         assert "/proc/nothing" in caught.message
         assert "\n" not in caught.message
         assert "org.apache" not in caught.message
 
 
-def test_how_far_a_job_is_can_be_seen_meanwhile(engine: Engine, tmp_path: Path) -> None:
+def test_how_far_a_job_is_can_be_seen_meanwhile(engine, tmp_path):
     import threading
 
     rows = engine.spark.range(0, 400_000, 1, 4).mapInArrow(slowly, "id bigint")
@@ -132,7 +130,7 @@ SYSTEM = (
 
 
 @pytest.fixture(scope="module")
-def bare(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], str, Path]:
+def bare(server, tmp_path_factory):
     """Run `BARE` on a machine without a Java; return its output, its stderr, and its directory."""
     place = tmp_path_factory.mktemp("bare")
     (place / "bin").mkdir()
@@ -157,22 +155,20 @@ def bare(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
 
 
 class TestAMachineWithOnlyPython:
-    def test_exports_a_bucket_by_the_java_that_comes_with_kvctl(
-        self, bare: tuple[list[Any], str, Path], spark: SparkSession
-    ) -> None:
+    def test_exports_a_bucket_by_the_java_that_comes_with_kvctl(self, bare, spark):
         (build, _), _, place = bare
         rows = spark.read.parquet(str(place / "out")).collect()
         assert {row["key"]: bytes(row["value"]) for row in rows} == {f"key.{n}": b"\xff%d" % n for n in range(20)}
         assert build.startswith("25.")
 
-    def test_hears_nothing_of_what_spark_and_java_print(self, bare: tuple[list[Any], str, Path]) -> None:
+    def test_hears_nothing_of_what_spark_and_java_print(self, bare):
         assert bare[1] == ""
 
-    def test_finds_nothing_left_behind(self, bare: tuple[list[Any], str, Path]) -> None:
+    def test_finds_nothing_left_behind(self, bare):
         assert sorted(path.name for path in bare[2].iterdir()) == [".cache", "bin", "out", "tmp"]
         assert not [path.name for path in (bare[2] / "tmp").iterdir() if path.name.startswith("kvctl")]
 
-    def test_a_jvm_that_ends_is_one_line(self, bare: tuple[list[Any], str, Path]) -> None:
+    def test_a_jvm_that_ends_is_one_line(self, bare):
         assert bare[0][1] == ["KvctlError", "Spark ended unexpectedly"]
 
 
@@ -212,7 +208,7 @@ def slowly(batches: Batches) -> Batches:
         yield batch
 
 
-def test_engine_is_a_public_name_of_the_pipeline() -> None:
+def test_engine_is_a_public_name_of_the_pipeline():
     import kvctl.pipeline
 
     assert kvctl.pipeline.Engine is Engine

@@ -80,19 +80,19 @@ ABORTED = (
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
-def test_failure_is_named_by_its_cause(text: str, kind: type[KvctlError], message: str) -> None:
+def test_failure_is_named_by_its_cause(text, kind, message):
     error = explain(text)
     assert (type(error), error.message) == (kind, message)
 
 
-def test_statement_refused_by_spark_is_a_short_usage_error() -> None:
+def test_statement_refused_by_spark_is_a_short_usage_error():
     text = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selekt'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\n"
     error = explained(ParseException(text))
     assert isinstance(error, UsageError)
     assert error.message == "Syntax error at or near 'selekt' (line 1, pos 0)"
 
 
-def test_a_long_line_is_cut() -> None:
+def test_a_long_line_is_cut():
     assert len(explain("x" * 5000).message) < LONGEST + 50
 
 
@@ -101,7 +101,7 @@ def test_a_long_line_is_cut() -> None:
     [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("Answer from Java side is empty")],
     ids=lambda error: type(error).__name__,
 )
-def test_lost_jvm_is_reported_with_the_end_of_its_log(error: Exception) -> None:
+def test_lost_jvm_is_reported_with_the_end_of_its_log(error):
     found = explained(error, lambda: "12:00:00 ERROR last words")
     assert isinstance(found, KvctlError)
     assert found.message == "Spark ended unexpectedly"
@@ -109,11 +109,11 @@ def test_lost_jvm_is_reported_with_the_end_of_its_log(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [TypeError("a bug"), FileNotFoundError(2, "No such file", "x"), UsageError("ours")])
-def test_errors_not_from_spark_are_unchanged(error: Exception) -> None:
+def test_errors_not_from_spark_are_unchanged(error):
     assert explained(error) is error
 
 
-def test_failed_start_shows_the_log_or_its_known_cause() -> None:
+def test_failed_start_shows_the_log_or_its_known_cause():
     error = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
     unknown = not_started(error, "Error: Could not find or load main class")
     assert unknown.message == "Spark did not start: Java gateway process exited before sending its port number"

@@ -14,7 +14,7 @@ Installed = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
-def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_installed(tmp_path, monkeypatch):
     """No Java in JAVA_HOME, on PATH or in the environment's packages."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -23,7 +23,7 @@ def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def install(tmp_path: Path) -> Installed:
+def install(tmp_path):
     """`install("17.0.1")`: the home of a Java that prints its arguments; with `release=False`, it says its version."""
 
     def install(version: str, *, modules: str = "", release: bool = True) -> Path:
@@ -43,7 +43,7 @@ def install(tmp_path: Path) -> Installed:
     return install
 
 
-def test_java_home_comes_first(install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_comes_first(install, tmp_path, monkeypatch):
     chosen, other = install("17.0.1"), install("21.0.2")
     (tmp_path / "bin" / "java").symlink_to(other / "bin" / "java")
     monkeypatch.setenv("JAVA_HOME", str(chosen))
@@ -51,31 +51,25 @@ def test_java_home_comes_first(install: Installed, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
-def test_outdated_java_is_skipped(
-    install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_outdated_java_is_skipped(install, tmp_path, monkeypatch, version):
     old, other = install(version), install("21.0.2")
     (tmp_path / "bin" / "java").symlink_to(other / "bin" / "java")
     monkeypatch.setenv("JAVA_HOME", str(old))
     assert find_java().home == other
 
 
-def test_java_home_without_a_java_is_skipped(
-    install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_home_without_a_java_is_skipped(install, tmp_path, monkeypatch):
     (tmp_path / "bin" / "java").symlink_to(install("21") / "bin" / "java")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     assert find_java().version == 21
 
 
-def test_java_without_a_release_file_is_run_for_its_version(
-    install: Installed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_without_a_release_file_is_run_for_its_version(install, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(install("17.0.9", release=False)))
     assert find_java().version == 17
 
 
-def test_a_script_on_path_is_asked_where_its_java_is(install: Installed, tmp_path: Path) -> None:
+def test_a_script_on_path_is_asked_where_its_java_is(install, tmp_path):
     home = install("17.0.9")
     script = tmp_path / "bin" / "java"
     script.write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
@@ -83,28 +77,26 @@ def test_a_script_on_path_is_asked_where_its_java_is(install: Installed, tmp_pat
     assert find_java().home == home
 
 
-def test_missing_java_hints_what_to_install() -> None:
+def test_missing_java_hints_what_to_install():
     with pytest.raises(KvctlError, match=r"Spark needs Java 17 or newer$") as caught:
         find_java()
     assert "pip install 'kvctl[spark]'" in str(caught.value.hint)
 
 
-def test_outdated_java_is_named_in_the_error(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_java_is_named_in_the_error(install, monkeypatch):
     home = install("11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(KvctlError, match=f"Java 11 in `{home}` is too old"):
         find_java()
 
 
-def test_a_java_with_all_modules_is_used_as_it_is(install: Installed, tmp_path: Path) -> None:
+def test_a_java_with_all_modules_is_used_as_it_is(install, tmp_path):
     java = Java(install("17"), 17, "")
     assert java.java_home(tmp_path / "cache") == java.home
     assert not (tmp_path / "cache").exists()
 
 
-def test_java_without_the_vector_module_is_run_without_requesting_it(
-    install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_without_the_vector_module_is_run_without_requesting_it(install, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(install("25", modules="java.base java.xml")))
     home = find_java().java_home(tmp_path / "a cache")
     assert home == find_java().java_home(tmp_path / "a cache")

@@ -38,16 +38,14 @@ KEY, VALUE = StructField("key", StringType()), StructField("value", BinaryType()
         ([KEY, VALUE, VALUE], "put", "Column `value` occurs twice", "None"),
     ],
 )  # fmt: skip
-def test_columns_that_cannot_be_written_are_named(
-    columns: list[StructField], mode: str, message: str, hint: str
-) -> None:
+def test_columns_that_cannot_be_written_are_named(columns, mode, message, hint):
     with pytest.raises(UsageError) as caught:
         check_columns(StructType(columns), WriteMode(mode))
     assert caught.value.message.startswith(message)
     assert hint in str(caught.value.hint)
 
 
-def test_columns_of_a_reading_are_taken() -> None:
+def test_columns_of_a_reading_are_taken():
     read = [
         KEY, VALUE, StructField("revision", LongType()), StructField("created", TimestampType()),
         StructField("operation", StringType()), StructField("headers", MapType(StringType(), StringType())),
@@ -61,7 +59,7 @@ def test_columns_of_a_reading_are_taken() -> None:
     )
 
 
-def test_rows_that_cannot_be_written_are_separated() -> None:
+def test_rows_that_cannot_be_written_are_separated():
     rows = [
         {"key": "fine", "value": "ö", "operation": "PUT"},
         {"key": None, "value": "", "operation": None},
@@ -88,11 +86,12 @@ def test_rows_that_cannot_be_written_are_separated() -> None:
         9: "Header `a b` cannot be sent",
     }
     assert [(row.line, row.key, row.value, str(row.operation)) for row, _ in map(chunk.asked, chunk.places())] == [
-        (100, "fine", "ö".encode(), "PUT"), (105, "gone", b"", "DEL"),
-    ]  # fmt: skip
+        (100, "fine", "ö".encode(), "PUT"),
+        (105, "gone", b"", "DEL"),
+    ]
 
 
-def test_headers_with_server_side_effects_are_not_written() -> None:
+def test_headers_with_server_side_effects_are_not_written():
     headers = [("Nats-Rollup", "all"), ("Nats-Msg-Id", "1"), ("Kvctl-Row", "x.0.0"), ("Color", "red")]
     kinds = [("key", pa.string()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.string()))]
     rows = [{"key": "a", "value": b"", "headers": headers}]
@@ -100,7 +99,7 @@ def test_headers_with_server_side_effects_are_not_written() -> None:
     assert chunk.header(0) == b"NATS/1.0\r\nColor: red\r\n\r\n"
 
 
-def test_a_condition_needs_a_revision() -> None:
+def test_a_condition_needs_a_revision():
     kinds = [("key", pa.string()), ("value", pa.binary()), ("revision", pa.int64()), ("operation", pa.string())]
     rows = [{"key": f"k{n}", "value": b"", "revision": n, "operation": "DEL"} for n in (0, None, -1, 7)]
     batch = pa.RecordBatch.from_pylist(rows, pa.schema(kinds))

@@ -3,7 +3,6 @@
 import json
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +22,7 @@ def chunk(*keys: str) -> Chunk:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Path:
+def victim(tmp_path):
     """A file that nothing may touch."""
     path = tmp_path / "victim"
     path.write_text("precious")
@@ -31,9 +30,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(
-    tmp_path: Path, victim: Path, scheme: str
-) -> None:
+def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(tmp_path, victim, scheme):
     folder = tmp_path / "dead"
     folder.mkdir()
     planted = folder / f"_job.0.{os.getpid()}.part"
@@ -50,7 +47,7 @@ def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(
     assert sorted(os.listdir(folder)) == sorted([planted.name, letters.name])
 
 
-def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path: Path) -> None:
+def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path):
     letters = DeadLetters(str(tmp_path), "job.0")
     with suppress(RuntimeError), letters:
         letters.add(chunk("a"), {0: "cause"})
@@ -58,7 +55,7 @@ def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path: Path) -> None:
     assert (letters.name, os.listdir(tmp_path)) == (None, [])
 
 
-def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_path: Path) -> None:
+def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_path):
     with DeadLetters(str(tmp_path), "job.0") as letters:
         letters.add(chunk("a"), {0: "cause"})
     with DeadLetters(str(tmp_path), "job.0"):
@@ -66,12 +63,12 @@ def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(victim: Path) -> None:
+def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(victim):
     with pytest.raises(KvctlError, match="Could not store"), DeadLetters(f"{victim}/dead", "job.0") as letters:
         letters.add(chunk("a"), {0: "cause"})
 
 
-def test_report_is_written_past_a_link_under_the_former_temporary_name(tmp_path: Path, victim: Path) -> None:
+def test_report_is_written_past_a_link_under_the_former_temporary_name(tmp_path, victim):
     report = tmp_path / "report.json"
     (tmp_path / "report.json.part").symlink_to(victim)
     conclude(Summary("B", written=3), parse({"url": "nats://h", "bucket": "B", "report": str(report)}))
@@ -79,7 +76,7 @@ def test_report_is_written_past_a_link_under_the_former_temporary_name(tmp_path:
     assert (victim.read_text(), report.is_symlink()) == ("precious", False)
 
 
-def test_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_report_that_cannot_be_written_is_an_error(tmp_path):
     options = parse({"url": "nats://h", "bucket": "B", "report": str(tmp_path / "no" / "report")})
     with pytest.raises(KvctlError, match="Could not write"):
         conclude(Summary("B"), options)

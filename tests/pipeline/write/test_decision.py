@@ -1,18 +1,11 @@
 """Decisions about a row, from the entries of its key."""
 
-from typing import Any
-
 import pytest
 
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import Operation
 from kvctl.kv.load.rows import Row
-from kvctl.pipeline.write.decision import (
-    Asked,
-    Decider,
-    Outcome,
-    WriteMode,
-)
+from kvctl.pipeline.write.decision import Asked, Decider, Outcome, WriteMode
 from kvctl.pipeline.write.row_ids import RowIds, job_of, new_job
 
 IDS = RowIds("JOB", 3)
@@ -59,9 +52,7 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
         (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 3, deduplicated=True))], Outcome.WRITE),
     ],
 )
-def test_retried_put_is_decided_by_stored_rows(
-    history: int, line: int, value: str, stored: list[StoredMessage], outcome: Outcome
-) -> None:
+def test_retried_put_is_decided_by_stored_rows(history, line, value, stored, outcome):
     decider = Decider(IDS, WriteMode.PUT, history)
     decider.note([row(0, "a"), row(1, "b"), row(2, "v" if stored and b"v" == stored[0].payload else "w"), row(3)])
     decision = decider.decide(Asked(row(line, value)), stored[-1] if stored else theirs(4), stored)
@@ -70,7 +61,7 @@ def test_retried_put_is_decided_by_stored_rows(
         assert decision.revision == (stored[-1].sequence if stored else 4)
 
 
-def test_equal_rows_are_counted_separately() -> None:
+def test_equal_rows_are_counted_separately():
     """In another order than before, each stored one stands for one of them."""
     decider = Decider(IDS, WriteMode.PUT, 5)
     decider.note([row(0), row(1)])
@@ -79,7 +70,7 @@ def test_equal_rows_are_counted_separately() -> None:
     assert decider.decide(Asked(row(1)), stored[0], stored).outcome is not Outcome.STORED
 
 
-def test_row_that_replaced_others_must_occur_again() -> None:
+def test_row_that_replaced_others_must_occur_again():
     """Without history it pushed them out, unless the plan gives other rows now."""
     decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
     decider.note([row(0)])
@@ -91,7 +82,7 @@ def test_row_that_replaced_others_must_occur_again() -> None:
     assert decider.decide(Asked(row(3, "y")), stored, [stored]).outcome is Outcome.WRITE
 
 
-def test_row_that_others_overwrote_meanwhile_has_come_again() -> None:
+def test_row_that_others_overwrote_meanwhile_has_come_again():
     """It stood for an earlier one of its key, and is not there any more when it comes."""
     decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
     decider.note([row(0)])
@@ -103,7 +94,7 @@ def test_row_that_others_overwrote_meanwhile_has_come_again() -> None:
 
 
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
-def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode: WriteMode) -> None:
+def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode):
     decision = Decider(IDS, mode, 1).decide(Asked(row(0), 0), theirs(9), [theirs(9)])
     assert decision.outcome is Outcome.REFUSED
     assert decision.cause == "Unknown outcome: the key was at revision 9 since"
@@ -121,7 +112,7 @@ def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode: WriteMode) 
         (WriteMode.PUT, None, theirs(9), ""),
     ],
 )
-def test_refused_row_is_known_not_to_be_stored(mode: WriteMode, expected: int | None, last: Any, cause: str) -> None:
+def test_refused_row_is_known_not_to_be_stored(mode, expected, last, cause):
     """It is known not to be stored: what others have written since says nothing else."""
     since = [last] if last else []
     decision = Decider(IDS, mode, 1).decide(Asked(row(0), expected), last, since, absent=True)
@@ -129,7 +120,7 @@ def test_refused_row_is_known_not_to_be_stored(mode: WriteMode, expected: int | 
     assert (decision.outcome is Outcome.WRITE) == (not cause)
 
 
-def test_a_refused_row_does_not_come_after_later_ones_of_its_key() -> None:
+def test_a_refused_row_does_not_come_after_later_ones_of_its_key():
     asked, last = Asked(row(0)), mine(9, 4, "w")
     decision = Decider(IDS, WriteMode.PUT, 5).decide(asked, last, [last], absent=True)
     assert decision.cause == "A later row of the key was stored before it"
@@ -158,9 +149,7 @@ ELSEWHERE = RowIds("JOB", 4)
         (5, "v", [mine(9, 6, "b")], Outcome.STORED),  # the row after it is there
     ],
 )
-def test_put_of_a_job_with_other_partitions(
-    history: int, value: str, stored: list[StoredMessage], outcome: Outcome
-) -> None:
+def test_put_of_a_job_with_other_partitions(history, value, stored, outcome):
     decider = Decider(IDS, WriteMode.PUT, history, moved=True, lenient=True)
     decider.note([row(0, "a"), *(row(line, "w") for line in range(1, 5)), row(5), row(6, "b")])
     decision = decider.decide(Asked(row(5, value)), stored[-1], stored)
@@ -168,7 +157,7 @@ def test_put_of_a_job_with_other_partitions(
     assert not decider.owed
 
 
-def test_rows_of_a_key_that_moved_keep_their_order() -> None:
+def test_rows_of_a_key_that_moved_keep_their_order():
     decider = Decider(IDS, WriteMode.PUT, 5, moved=True, lenient=True)
     decider.note([row(0, "a"), row(1, "b"), row(2, "a")])
     stored = [mine(7, 1, "a", ids=ELSEWHERE), mine(8, 2, "b", ids=ELSEWHERE)]
@@ -177,7 +166,7 @@ def test_rows_of_a_key_that_moved_keep_their_order() -> None:
     ]  # fmt: skip
 
 
-def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too() -> None:
+def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too():
     decider = Decider(IDS, WriteMode.PUT, 5, moved=True)
     decider.note([row(0)])
     assert decider.decide(Asked(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
@@ -185,7 +174,7 @@ def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too(
 
 
 @pytest.mark.parametrize("history", [1, 2, 5])
-def test_a_row_that_changed_nothing_is_not_missing(history: int) -> None:
+def test_a_row_that_changed_nothing_is_not_missing(history):
     decider = Decider(IDS, WriteMode.PUT, history, if_different=True)
     decider.note([row(0, "old"), row(1, "new")])
     decision = decider.decide(Asked(row(0, "old")), mine(9, 1, "new"), [mine(9, 1, "new")])
@@ -193,7 +182,7 @@ def test_a_row_that_changed_nothing_is_not_missing(history: int) -> None:
 
 
 @pytest.mark.parametrize("history", [1, 5])
-def test_a_row_that_may_have_expired_is_not_missing(history: int) -> None:
+def test_a_row_that_may_have_expired_is_not_missing(history):
     decider = Decider(IDS, WriteMode.PUT, history)
     expiring = Row(1, "k", b"w", header=b"NATS/1.0\r\nNats-TTL: 1s\r\n\r\n")
     decider.note([row(0), expiring, row(2)])
@@ -203,7 +192,7 @@ def test_a_row_that_may_have_expired_is_not_missing(history: int) -> None:
         assert decider.decide(Asked(expiring), stored[-1], stored, absent=True).outcome is Outcome.REFUSED
 
 
-def test_ids_are_read_back() -> None:
+def test_ids_are_read_back():
     for deduplicated in (False, True):
         ids = RowIds(new_job(), 12, deduplicated)
         block = ids.block(Row(77, "k", b"v", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", Operation.DEL))

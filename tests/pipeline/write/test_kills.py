@@ -5,22 +5,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-import kvctl
 from kvctl.errors import ConflictError
 from kvctl.pipeline.files import contents, export_files, target_folder
 from kvctl.pipeline.files.export_manifest import MANIFEST
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Order, load, open_export
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 from tests.support.readme import ROOT
 
 SCRIPT = """
@@ -111,9 +107,7 @@ def run_killed(job: str, point: str, whom: str, server: Server, bucket: str, fol
 @pytest.mark.guarantee("pipeline-22", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [*POINTS, "half moved"])
-def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(
-    point: str, engine: Engine, server: Server, fill: Fill, tmp_path: Path
-) -> None:
+def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(point, engine, server, fill, tmp_path):
     bucket = fill({f"k.{n}": b"x" * 100 for n in range(3000)})
     folder = tmp_path / "out"
     killed = run_killed("export", point, "driver", server, bucket, folder)
@@ -134,8 +128,8 @@ def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["jvm", "worker"])
 def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_before(
-    whom: str, engine: Engine, server: Server, fill: Fill, tmp_path: Path
-) -> None:
+    whom, engine, server, fill, tmp_path
+):
     bucket = fill({f"k.{n}": b"x" * 1000 for n in range(20_000)})
     asked = SourceOptions(bucket=bucket, url=server.url)
     folder = tmp_path / "out"
@@ -152,14 +146,8 @@ def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_be
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["driver", "jvm", "worker"])
 async def test_a_load_that_is_killed_completes_when_it_is_run_again(
-    whom: str,
-    engine: Engine,
-    server: Server,
-    fill: Fill,
-    client: kvctl.Client,
-    unique: Callable[[], str],
-    tmp_path: Path,
-) -> None:
+    whom, engine, server, fill, client, unique, tmp_path
+):
     bucket = fill({f"k.{n}": b"%d" % n for n in range(20_000)}, max_msgs_per_subject=5)
     folder = tmp_path / "out"
     asked = SourceOptions(bucket=bucket, url=server.url)

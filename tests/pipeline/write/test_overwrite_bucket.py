@@ -13,14 +13,8 @@ from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.overwrite_bucket import Exchanged, Stage
 from kvctl.pipeline.write.publisher import Plan, Publisher
 from kvctl.pipeline.write.row_ids import RowIds
-from tests.pipeline.write.test_publisher import (
-    chunks,
-    contents,
-    last_seq,
-    puts,
-)
+from tests.pipeline.write.test_publisher import chunks, contents, last_seq, puts
 from tests.support.differences import differences
-from tests.support.raw import RawClient
 
 
 async def staged(client: kvctl.Client, bucket: str, rows: list[dict[str, Any]]) -> Stage:
@@ -49,7 +43,7 @@ def wanted(rows: list[dict[str, Any]]) -> dict[str, bytes]:
     return {row["key"]: row["value"] for row in rows}
 
 
-async def test_content_is_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_content_is_exchanged(client, bucket_name, raw):
     await client.create_bucket(bucket_name, history=3)
     for key in ("old.1", "old.2", "k.1"):
         raw.put(bucket_name, key, b"before")
@@ -62,9 +56,7 @@ async def test_content_is_exchanged(client: kvctl.Client, bucket_name: str, raw:
     assert ("old.1", b"before", "PUT") in await contents(client, bucket_name)
 
 
-async def test_if_different_leaves_equal_values_unchanged(
-    client: kvctl.Client, bucket_name: str, raw: RawClient
-) -> None:
+async def test_if_different_leaves_equal_values_unchanged(client, bucket_name, raw):
     await client.create_bucket(bucket_name)
     for row in puts(50):
         raw.put(bucket_name, row["key"], row["value"])
@@ -75,9 +67,7 @@ async def test_if_different_leaves_equal_values_unchanged(
     assert last_seq(raw, bucket_name) == 60
 
 
-async def test_histories_deletions_headers_and_ttls_come_through(
-    client: kvctl.Client, bucket_name: str, raw: RawClient
-) -> None:
+async def test_histories_deletions_headers_and_ttls_come_through(client, bucket_name, raw):
     raw.create_bucket(bucket_name, max_msgs_per_subject=5, allow_msg_ttl=True)
     raw.put(bucket_name, "b", b"old")
     rows = [
@@ -98,7 +88,7 @@ async def test_histories_deletions_headers_and_ttls_come_through(
     assert entries[0].headers == {"Color": "red"}
 
 
-async def test_concurrent_writes_of_others_stay(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_concurrent_writes_of_others_stay(client, bucket_name, raw):
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "old", b"")
     stage = await staged(client, bucket_name, puts(10))
@@ -113,9 +103,7 @@ async def test_concurrent_writes_of_others_stay(client: kvctl.Client, bucket_nam
 
 @pytest.mark.guarantee("pipeline-17")
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8, 13])
-async def test_interrupted_exchange_is_completed_by_the_next(
-    client: kvctl.Client, bucket_name: str, raw: RawClient, rounds: int
-) -> None:
+async def test_interrupted_exchange_is_completed_by_the_next(client, bucket_name, raw, rounds):
     await client.create_bucket(bucket_name)
     async with kvctl.connect(client.connection.context) as filling:
         await filling.bucket(bucket_name).put_many((f"old.{n}", b"x") for n in range(3000))
@@ -130,7 +118,7 @@ async def test_interrupted_exchange_is_completed_by_the_next(
     assert differences(await living(client, bucket_name), wanted(puts(3000))) == []
 
 
-async def test_incomplete_stage_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_incomplete_stage_is_not_exchanged(client, bucket_name, raw):
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "old", b"1")
     stage = await staged(client, bucket_name, puts(9))
@@ -140,7 +128,7 @@ async def test_incomplete_stage_is_not_exchanged(client: kvctl.Client, bucket_na
 
 
 @pytest.mark.guarantee("pipeline-16")
-async def test_stage_without_room_is_not_exchanged(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_stage_without_room_is_not_exchanged(client, bucket_name, raw):
     await client.create_bucket(bucket_name, max_bytes=20_000)
     raw.put(bucket_name, "old", b"1" * 15_000)
     stage = await staged(client, bucket_name, puts(100))
@@ -150,7 +138,7 @@ async def test_stage_without_room_is_not_exchanged(client: kvctl.Client, bucket_
 
 
 @pytest.mark.guarantee("pipeline-17")
-async def test_one_overwrite_ends_another(client: kvctl.Client, bucket_name: str) -> None:
+async def test_one_overwrite_ends_another(client, bucket_name):
     await client.create_bucket(bucket_name)
     first = await staged(client, bucket_name, puts(10))
     second = await staged(client, bucket_name, puts(20))
@@ -160,9 +148,7 @@ async def test_one_overwrite_ends_another(client: kvctl.Client, bucket_name: str
     assert (await exchange(client, bucket_name, second, 20)).counts.written == 20
 
 
-async def test_overwrite_that_begins_during_removal_costs_no_key(
-    client: kvctl.Client, bucket_name: str, raw: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_overwrite_that_begins_during_removal_costs_no_key(client, bucket_name, raw, monkeypatch):
     """Keys that the first one left as they are, because they are the same, are not in the new stage."""
     await client.create_bucket(bucket_name)
     for row in puts(20):
@@ -180,7 +166,7 @@ async def test_overwrite_that_begins_during_removal_costs_no_key(
     assert await living(client, bucket_name) == wanted(puts(20))
 
 
-async def test_bucket_that_is_not_a_stage_is_refused(client: kvctl.Client, bucket_name: str) -> None:
+async def test_bucket_that_is_not_a_stage_is_refused(client, bucket_name):
     await client.create_bucket(bucket_name)
     theirs = await client.create_bucket(bucket_name + overwrite_bucket.SUFFIX)
     await theirs.put("a", b"theirs")
@@ -189,7 +175,7 @@ async def test_bucket_that_is_not_a_stage_is_refused(client: kvctl.Client, bucke
     assert (await theirs.get("a")).value == b"theirs"
 
 
-async def test_bucket_deleted_during_the_exchange_is_reported(client: kvctl.Client, bucket_name: str) -> None:
+async def test_bucket_deleted_during_the_exchange_is_reported(client, bucket_name):
     await client.create_bucket(bucket_name)
     stage = await staged(client, bucket_name, puts(5000))
     running = asyncio.create_task(exchange(client, bucket_name, stage, 5000))

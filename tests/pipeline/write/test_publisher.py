@@ -16,7 +16,6 @@ from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.publisher import Plan, Publisher
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.write_task import ids_of
-from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.raw import RawClient
 
@@ -67,19 +66,19 @@ async def contents(client: kvctl.Client, bucket: str) -> list[tuple[str, bytes, 
 
 
 @pytest.fixture(params=[1, 5])
-async def bucket(request: pytest.FixtureRequest, client: kvctl.Client, bucket_name: str) -> str:
+async def bucket(request, client, bucket_name):
     await client.create_bucket(bucket_name, history=request.param)
     return bucket_name
 
 
-async def test_rows_are_written_in_order(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_rows_are_written_in_order(client, bucket, raw):
     rows = puts(2500)
     assert await Task(client, bucket)(rows, at_once=1000) == (2500, 0, 0)
     assert differences(await contents(client, bucket), [(row["key"], row["value"], "PUT") for row in rows]) == []
     assert last_seq(raw, bucket) == 2500
 
 
-async def test_an_id_of_a_row_is_no_header_of_its_writer(client: kvctl.Client, bucket: str) -> None:
+async def test_an_id_of_a_row_is_no_header_of_its_writer(client, bucket):
     await Task(client, bucket)(puts(1))
     entry = await client.bucket(bucket).get("k.0")
     assert b"Kvctl-Row: JOB.0.00000000" in entry.header
@@ -88,9 +87,7 @@ async def test_an_id_of_a_row_is_no_header_of_its_writer(client: kvctl.Client, b
 
 @pytest.mark.parametrize("since", [0, None])
 @pytest.mark.parametrize("stored", [0, 1, 700, 1000])
-async def test_retry_adds_missing_rows(
-    client: kvctl.Client, bucket: str, raw: RawClient, stored: int, since: int | None
-) -> None:
+async def test_retry_adds_missing_rows(client, bucket, raw, stored, since):
     rows = puts(1000)
     await Task(client, bucket)(rows[:stored])
     assert await Task(client, bucket)(rows, begun=True, since=since) == (1000, 0, 0)
@@ -98,7 +95,7 @@ async def test_retry_adds_missing_rows(
     assert differences(await contents(client, bucket), [(row["key"], row["value"], "PUT") for row in rows]) == []
 
 
-async def test_a_retry_keeps_the_order_of_a_key(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_a_retry_keeps_the_order_of_a_key(client, bucket, raw):
     rows = [{"key": f"k{n % 3}", "value": str(n % 4).encode()} for n in range(40)]
     for stored in (1, 7, 20, 39):
         await Task(client, bucket, f"JOB{stored}")(rows[:stored])
@@ -114,16 +111,14 @@ def bucket_history(raw: RawClient, bucket: str) -> int:
 
 
 @pytest.mark.guarantee("pipeline-14")
-async def test_a_retry_in_another_order_adds_nothing(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_a_retry_in_another_order_adds_nothing(client, bucket, raw):
     rows = puts(300)
     await Task(client, bucket)(rows[:200])
     assert await Task(client, bucket)(rows[::-1], begun=True, since=0) == (300, 0, 0)
     assert last_seq(raw, bucket) == 300
 
 
-async def test_different_rows_under_the_same_id_do_not_count_as_written(
-    client: kvctl.Client, bucket: str, raw: RawClient
-) -> None:
+async def test_different_rows_under_the_same_id_do_not_count_as_written(client, bucket, raw):
     await Task(client, bucket)(puts(20))
     task = Task(client, bucket)
     assert await task(puts(20, value="w"), begun=True, since=None) == (0, 0, 20)
@@ -133,7 +128,7 @@ async def test_different_rows_under_the_same_id_do_not_count_as_written(
             await Task(client, bucket)([{"key": "k.9", "value": b"other"}], begun=True, since=None)
 
 
-async def test_retry_leaves_concurrent_writes_of_others(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_retry_leaves_concurrent_writes_of_others(client, bucket, raw):
     rows = puts(10)
     await Task(client, bucket)(rows)
     raw.put(bucket, "k.3", b"theirs")
@@ -142,9 +137,7 @@ async def test_retry_leaves_concurrent_writes_of_others(client: kvctl.Client, bu
     assert last_seq(raw, bucket) == 11
 
 
-async def test_late_rows_of_a_killed_attempt_are_waited_for_in_a_busy_bucket(
-    client: kvctl.Client, bucket: str, raw: RawClient
-) -> None:
+async def test_late_rows_of_a_killed_attempt_are_waited_for_in_a_busy_bucket(client, bucket, raw):
     """An older row that the server gets two seconds after its sender was killed does not end up on top."""
     rows = [{"key": "k", "value": b"older"}, {"key": "k", "value": b"newer"}]
     writing = asyncio.create_task(Task(client, bucket)(rows, begun=True, since=0))
@@ -161,14 +154,14 @@ async def test_late_rows_of_a_killed_attempt_are_waited_for_in_a_busy_bucket(
     assert stored in ([b"newer"], [b"older", b"newer"])
 
 
-async def test_entries_before_the_job_are_overwritten(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_entries_before_the_job_are_overwritten(client, bucket, raw):
     for row in puts(20):
         raw.put(bucket, row["key"], b"old")
     assert await Task(client, bucket)(puts(20), begun=True, since=None) == (20, 0, 0)
     assert [value for _, value, _ in await contents(client, bucket)][-20:] == [row["value"] for row in puts(20)]
 
 
-async def test_rows_slightly_too_large_are_rejected(client: kvctl.Client, bucket_name: str) -> None:
+async def test_rows_slightly_too_large_are_rejected(client, bucket_name):
     await client.create_bucket(bucket_name, max_value_size=200)
     task = Task(client, bucket_name)
     rows = [
@@ -183,9 +176,7 @@ async def test_rows_slightly_too_large_are_rejected(client: kvctl.Client, bucket
 
 
 @pytest.mark.parametrize("limit", [200, None])
-async def test_the_largest_value_of_all_is_written_once(
-    client: kvctl.Client, bucket_name: str, raw: RawClient, limit: int | None
-) -> None:
+async def test_the_largest_value_of_all_is_written_once(client, bucket_name, raw, limit):
     """No id fits beside it; it is identified by its value."""
     await client.create_bucket(bucket_name, max_value_size=limit, history=5)
     rows = [{"key": "k", "value": b"x" * (limit or client.connection.max_payload)}, *puts(1)]
@@ -194,7 +185,7 @@ async def test_the_largest_value_of_all_is_written_once(
     assert last_seq(raw, bucket_name) == 2
 
 
-async def test_history_is_written_back(client: kvctl.Client, bucket_name: str, raw: RawClient, unique: Any) -> None:
+async def test_history_is_written_back(client, bucket_name, raw, unique):
     await client.create_bucket(bucket_name, history=10, marker_ttl=timedelta(seconds=60))
     raw.put(bucket_name, "a", b"1")
     raw.put(bucket_name, "b", b"\xff\x00")
@@ -218,7 +209,7 @@ async def test_history_is_written_back(client: kvctl.Client, bucket_name: str, r
 # -- on condition -----------------------------------------------------------------------------------------
 
 
-async def test_create_writes_keys_that_do_not_exist(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_create_writes_keys_that_do_not_exist(client, bucket, raw):
     raw.put(bucket, "k.1", b"lives")
     raw.put(bucket, "k.2", b"", {"KV-Operation": "DEL"})
     task = Task(client, bucket, mode=WriteMode.CREATE)
@@ -227,24 +218,19 @@ async def test_create_writes_keys_that_do_not_exist(client: kvctl.Client, bucket
     assert (await client.bucket(bucket).get("k.2")).value == b"v2"
 
 
-async def test_update_writes_at_its_revision(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_update_writes_at_its_revision(client, bucket, raw):
     for n in range(3):
         raw.put(bucket, f"k.{n}", b"old")
     task = Task(client, bucket, mode=WriteMode.UPDATE)
     rows = [row | {"revision": at} for row, at in zip(puts(5), (1, 7, 3, 0, 4), strict=True)]
     assert await task(rows) == (3, 0, 2)
-    assert task.rejected == {
-        "k.1": "`k.1` is at revision 2, not 7",
-        "k.4": "`k.4` does not exist; expected revision 4",
-    }
+    assert task.rejected == {"k.1": "`k.1` is at revision 2, not 7", "k.4": "`k.4` does not exist; expected revision 4"}
     assert (await client.bucket(bucket).get("k.2")).value == b"v2"
 
 
 @pytest.mark.guarantee("pipeline-14")
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
-async def test_retried_conditional_write_finds_its_own_row(
-    client: kvctl.Client, bucket: str, raw: RawClient, mode: WriteMode
-) -> None:
+async def test_retried_conditional_write_finds_its_own_row(client, bucket, raw, mode):
     """A retried create or update finds its own write: no conflict, and no second write."""
     rows = [row | ({"revision": 0} if mode is WriteMode.UPDATE else {}) for row in puts(50)]
     task = Task(client, bucket, mode=mode)
@@ -261,7 +247,7 @@ async def test_retried_conditional_write_finds_its_own_row(
 
 
 @pytest.mark.guarantee("pipeline-13")
-async def test_equal_values_are_not_written(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_equal_values_are_not_written(client, bucket, raw):
     task = Task(client, bucket, if_different=True)
     assert await task(puts(1500)) == (1500, 0, 0)
     assert await task(puts(1500)) == (0, 1500, 0)
@@ -273,7 +259,7 @@ async def test_equal_values_are_not_written(client: kvctl.Client, bucket: str, r
 # -- trouble -------------------------------------------------------------------------------------------------
 
 
-async def test_lost_connection_neither_duplicates_nor_loses_rows(own_server: Server, bucket_name: str) -> None:
+async def test_lost_connection_neither_duplicates_nor_loses_rows(own_server, bucket_name):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name, history=5)
         rows = [{"key": f"k.{n % 20_000}", "value": f"v{n}".encode()} for n in range(60_000)]
@@ -290,7 +276,7 @@ async def test_lost_connection_neither_duplicates_nor_loses_rows(own_server: Ser
         assert differences(stored, wanted) == []
 
 
-async def test_a_server_that_restarts_is_waited_for(own_server: Server, bucket_name: str) -> None:
+async def test_a_server_that_restarts_is_waited_for(own_server, bucket_name):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
         writing = asyncio.create_task(Task(client, bucket_name)(puts(60_000), at_once=1000))
@@ -301,7 +287,7 @@ async def test_a_server_that_restarts_is_waited_for(own_server: Server, bucket_n
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_full_bucket_ends_the_write(client: kvctl.Client, bucket_name: str, begun: bool) -> None:
+async def test_full_bucket_ends_the_write(client, bucket_name, begun):
     """Each attempt of the task says why; Spark shows the last one."""
     await client.create_bucket(bucket_name, max_bytes=20_000)
     with pytest.raises(ServerError, match=r"`k\.\d+`: .*maximum bytes exceeded") as caught:
@@ -311,9 +297,7 @@ async def test_full_bucket_ends_the_write(client: kvctl.Client, bucket_name: str
 
 @pytest.mark.parametrize("history", [1, 3])
 @pytest.mark.parametrize("keys", [2, 1000])
-async def test_refused_rows_of_a_run_are_known(
-    client: kvctl.Client, bucket_name: str, raw: RawClient, history: int, keys: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_rows_of_a_run_are_known(client, bucket_name, raw, history, keys, monkeypatch):
     """The limit is lowered after the look at it. Of the rows in flight then, those since replaced count as written."""
     monkeypatch.setattr("kvctl.pipeline.write.publisher.WINDOW_ROWS", 300)
     await client.create_bucket(bucket_name, history=history)
@@ -342,7 +326,7 @@ async def test_refused_rows_of_a_run_are_known(
 
 
 @pytest.mark.parametrize("bucket", [1, 5], indirect=True)
-async def test_a_retry_accepts_rows_that_changed_nothing(client: kvctl.Client, bucket: str, raw: RawClient) -> None:
+async def test_a_retry_accepts_rows_that_changed_nothing(client, bucket, raw):
     rows = [{"key": "k", "value": value} for value in (b"1", b"1", b"2")]
     task = Task(client, bucket, if_different=True)
     assert await task(rows) == (2, 1, 0)
@@ -350,7 +334,7 @@ async def test_a_retry_accepts_rows_that_changed_nothing(client: kvctl.Client, b
     assert (last_seq(raw, bucket), task.rejected) == (2, {})
 
 
-async def test_bucket_deleted_concurrently_ends_the_write(own_server: Server, bucket_name: str) -> None:
+async def test_bucket_deleted_concurrently_ends_the_write(own_server, bucket_name):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
 

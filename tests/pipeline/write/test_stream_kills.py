@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from kvctl.pipeline.jobs.capture import capture
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.read import checkpoints
-from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
-from tests.pipeline.conftest import Fill
-from tests.support.raw import RawClient
 from tests.support.readme import ROOT
 
 SCRIPT = """
@@ -83,7 +79,7 @@ CAPTURE_POINTS = [
 
 
 @pytest.fixture
-def bucket(fill: Fill, raw: RawClient) -> str:
+def bucket(fill, raw):
     """A bucket of 3,000 revisions."""
     name = fill()
     for number in range(REVISIONS - 1):
@@ -124,8 +120,8 @@ def captured(folder: Path) -> list[int]:
     ],
 )
 def test_a_capture_that_is_killed_holds_every_revision_once_when_it_ran_again(
-    point: str, whom: str, engine: Engine, server: Server, bucket: str, tmp_path: Path
-) -> None:
+    point, whom, engine, server, bucket, tmp_path
+):
     run_killed("capture", point, whom, server, bucket, tmp_path)
     before = captured(tmp_path / "capture")
     assert before == list(range(1, len(before) + 1))
@@ -140,9 +136,7 @@ def test_a_capture_that_is_killed_holds_every_revision_once_when_it_ran_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["driver", "jvm", "worker"])
 @pytest.mark.parametrize("point", ["first offset", "first rows of the sink", "second plan", "third plan"])
-def test_a_stream_that_is_killed_is_in_a_file_sink_once_as_spark_reads_it(
-    point: str, whom: str, spark: SparkSession, server: Server, bucket: str, tmp_path: Path
-) -> None:
+def test_a_stream_that_is_killed_is_in_a_file_sink_once_as_spark_reads_it(point, whom, spark, server, bucket, tmp_path):
     if (point, whom) == ("first offset", "worker"):
         pytest.skip("no worker reads there yet")
     run_killed("sink", point, whom, server, bucket, tmp_path)
@@ -157,8 +151,8 @@ def test_a_stream_that_is_killed_is_in_a_file_sink_once_as_spark_reads_it(
 @pytest.mark.guarantee("pipeline-28", by="kill")
 @pytest.mark.slow
 def test_a_checkpoint_from_a_kill_in_the_first_write_is_refused_by_spark_until_it_is_cleared(
-    spark: SparkSession, server: Server, bucket: str, tmp_path: Path
-) -> None:
+    spark, server, bucket, tmp_path
+):
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / ".0.8f2c.tmp").write_bytes(b"v1\n")

@@ -1,7 +1,6 @@
 """Stream writes: each batch of a query once, however often it is run."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.pipeline.spark.failure import explained
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 from tests.pipeline.write.test_writer import state, value
-from tests.support.raw import RawClient
 
 
 class Query:
@@ -61,7 +57,7 @@ class Query:
 
 
 @pytest.fixture
-def query(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[..., Query]:
+def query(spark, server, tmp_path):
     return lambda bucket, **options: Query(spark, tmp_path, url=server.url, bucket=bucket, **options)
 
 
@@ -71,7 +67,7 @@ def rows(count: int, value: str = "v") -> list[dict[str, Any]]:
 
 @pytest.mark.guarantee("pipeline-18", by="fault")
 @pytest.mark.parametrize("history", [1, 5])
-def test_a_replayed_batch_adds_nothing(query: Callable[..., Query], fill: Fill, raw: RawClient, history: int) -> None:
+def test_a_replayed_batch_adds_nothing(query, fill, raw, history):
     """Neither in the duplicate window nor, as here, outside it."""
     bucket = fill({"k.3": b"before"}, max_msgs_per_subject=history, duplicate_window=100_000_000)
     stream = query(bucket)
@@ -90,9 +86,7 @@ def test_a_replayed_batch_adds_nothing(query: Callable[..., Query], fill: Fill, 
     assert state(raw, bucket)["last_seq"] == 511
 
 
-def test_only_the_registry_note_of_the_last_batch_stays(
-    query: Callable[..., Query], fill: Fill, raw: RawClient
-) -> None:
+def test_only_the_registry_note_of_the_last_batch_stays(query, fill, raw):
     """It records the beginning, for a run that has to repeat the batch."""
     bucket = fill()
     stream = query(bucket)
@@ -104,7 +98,7 @@ def test_only_the_registry_note_of_the_last_batch_stays(
     assert note.endswith("-1")
 
 
-def test_later_writes_of_others_stay(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
+def test_later_writes_of_others_stay(query, fill, raw):
     bucket = fill()
     stream = query(bucket)
     stream.add("1.json", rows(10))
@@ -118,9 +112,7 @@ def test_later_writes_of_others_stay(query: Callable[..., Query], fill: Fill, ra
 @pytest.mark.guarantee("pipeline-18")
 @pytest.mark.parametrize("history", [1, 5])
 @pytest.mark.parametrize("others", [4, 3, 1, 9])
-def test_replay_in_any_partitions_leaves_newer_values_of_others(
-    query: Callable[..., Query], fill: Fill, raw: RawClient, history: int, others: int
-) -> None:
+def test_replay_in_any_partitions_leaves_newer_values_of_others(query, fill, raw, history, others):
     """Whichever worker takes which partition, and in however many partitions the rows come again."""
     bucket = fill(max_msgs_per_subject=history)
     stream = query(bucket)
@@ -139,9 +131,7 @@ def test_replay_in_any_partitions_leaves_newer_values_of_others(
 
 
 @pytest.mark.guarantee("pipeline-18")
-def test_replay_of_rows_that_others_all_overwrote_writes_none(
-    query: Callable[..., Query], fill: Fill, raw: RawClient
-) -> None:
+def test_replay_of_rows_that_others_all_overwrote_writes_none(query, fill, raw):
     """Nothing of the batch is left in the bucket to know it by."""
     bucket = fill()
     stream = query(bucket)
@@ -155,7 +145,7 @@ def test_replay_of_rows_that_others_all_overwrote_writes_none(
     assert state(raw, bucket)["last_seq"] == 20
 
 
-def test_a_batch_with_rows_that_fail_ends_the_query(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
+def test_a_batch_with_rows_that_fail_ends_the_query(query, fill, raw):
     bucket = fill()
     stream = query(bucket)
     stream.add("1.json", [*rows(10), {"key": "not a key", "value": ""}])
@@ -169,7 +159,7 @@ def test_a_batch_with_rows_that_fail_ends_the_query(query: Callable[..., Query],
     assert [row.key for row in stream.spark.read.parquet(str(dead)).collect()] == ["not a key"]
 
 
-def test_output_mode_complete_is_refused(query: Callable[..., Query], fill: Fill) -> None:
+def test_output_mode_complete_is_refused(query, fill):
     stream = query(fill())
     stream.add("1.json", rows(3))
     with pytest.raises(UsageError, match="Output mode complete"):
@@ -177,7 +167,7 @@ def test_output_mode_complete_is_refused(query: Callable[..., Query], fill: Fill
 
 
 @pytest.mark.guarantee("pipeline-20")
-def test_changed_results_are_put_batch_by_batch(query: Callable[..., Query], fill: Fill, raw: RawClient) -> None:
+def test_changed_results_are_put_batch_by_batch(query, fill, raw):
     """Spark lets no source of Python take output mode update; `foreachBatch` does, with an id for each batch."""
     bucket = fill(max_msgs_per_subject=5)
     stream = query(bucket)

@@ -6,12 +6,10 @@ import kvctl
 from kvctl.errors import NoServer
 from kvctl.kv.load.target import target_of
 from kvctl.pipeline.write import task_registry
-from kvctl.server import Server
-from tests.support.raw import RawClient
 
 
 @pytest.mark.guarantee("pipeline-14")
-async def test_second_attempt_detects_the_first(client: kvctl.Client, bucket_name: str, raw: RawClient) -> None:
+async def test_second_attempt_detects_the_first(client, bucket_name, raw):
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"")
     target = await target_of(client.bucket(bucket_name))
@@ -24,9 +22,7 @@ async def test_second_attempt_detects_the_first(client: kvctl.Client, bucket_nam
     assert not await task_registry.claim(target, "JOB", 0)
 
 
-async def test_every_task_learns_which_run_began_the_job(
-    client: kvctl.Client, bucket_name: str, raw: RawClient
-) -> None:
+async def test_every_task_learns_which_run_began_the_job(client, bucket_name, raw):
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "a", b"")
     first = await target_of(client.bucket(bucket_name))
@@ -40,16 +36,14 @@ async def test_every_task_learns_which_run_began_the_job(
     assert await task_registry.begin(later, "JOB", "run 2") == task_registry.Beginning("run 2", 2)
 
 
-async def test_missing_room_for_consumers_skips_the_registry(
-    client: kvctl.Client, bucket_name: str, raw: RawClient
-) -> None:
+async def test_missing_room_for_consumers_skips_the_registry(client, bucket_name, raw):
     raw.create_bucket(bucket_name, max_consumers=1)
     target = await target_of(client.bucket(bucket_name))
     assert [await task_registry.claim(target, "JOB", task) for task in (0, 1, 1)] == [False] * 3
     assert await task_registry.begin(target, "JOB", "run") is None
 
 
-async def test_lost_answer_may_belong_to_a_first_attempt(own_server: Server, bucket_name: str) -> None:
+async def test_lost_answer_may_belong_to_a_first_attempt(own_server, bucket_name):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
         target = await target_of(client.bucket(bucket_name))

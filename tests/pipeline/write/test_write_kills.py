@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def _kill(pid: int) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+def start(tmp_path):
     jobs: list[Job] = []
 
     def start(**asked: Any) -> Job:
@@ -131,7 +131,7 @@ def port(server: Server) -> int:
 
 
 @pytest.fixture
-def bucket(raw: RawClient, unique: Callable[..., str]) -> str:
+def bucket(raw, unique):
     name = unique("KILL")
     raw.create_bucket(name, max_msgs_per_subject=5, duplicate_window=100_000_000)
     return name
@@ -153,27 +153,21 @@ def write_with_a_killed_worker(
 
 @pytest.mark.guarantee("pipeline-14", by="kill")
 @pytest.mark.slow
-def test_a_killed_worker_adds_no_second_revision(
-    server: Server, raw: RawClient, start: Callable[..., Job], bucket: str
-) -> None:
+def test_a_killed_worker_adds_no_second_revision(server, raw, start, bucket):
     write_with_a_killed_worker(server, raw, start, bucket)
 
 
 @pytest.mark.guarantee("pipeline-14", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["create", "put"])
-def test_conditions_hold_although_a_worker_is_killed(
-    server: Server, raw: RawClient, start: Callable[..., Job], bucket: str, mode: str
-) -> None:
+def test_conditions_hold_although_a_worker_is_killed(server, raw, start, bucket, mode):
     write_with_a_killed_worker(server, raw, start, bucket, writeMode=mode, messageIds=str(mode == "put").lower())
 
 
 @pytest.mark.guarantee("pipeline-15", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence", [1, 20_000, 55_000])
-def test_killed_driver_continues_under_the_same_id(
-    server: Server, raw: RawClient, start: Callable[..., Job], bucket: str, sequence: int
-) -> None:
+def test_killed_driver_continues_under_the_same_id(server, raw, start, bucket, sequence):
     asked = {"options": {"url": server.url, "bucket": bucket, "writeId": "one"}}
     job = start(**asked)
     reach(raw, bucket, sequence, job)
@@ -188,9 +182,9 @@ def test_killed_driver_continues_under_the_same_id(
 @pytest.mark.slow
 @pytest.mark.parametrize(("sequence", "partitions"), [(1, 2), (30_000, 2), (30_000, 5)])
 def test_a_killed_batch_of_a_stream_is_completed(
-    server: Server, raw: RawClient, start: Callable[..., Job], bucket: str, tmp_path: Path, sequence: int,
-    partitions: int,
-) -> None:  # fmt: skip
+    server, raw, start, bucket, tmp_path, sequence,
+    partitions,
+):  # fmt: skip
     """In the same partitions or others; what somebody wrote since over a row of it stays."""
     folder = tmp_path / "input"
     folder.mkdir()
@@ -214,9 +208,7 @@ def test_a_killed_batch_of_a_stream_is_completed(
 @pytest.mark.guarantee("pipeline-17", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["staging", "exchange", "removal"])
-def test_a_killed_overwrite_is_completed_by_the_next(
-    server: Server, raw: RawClient, start: Callable[..., Job], unique: Callable[..., str], place: str
-) -> None:
+def test_a_killed_overwrite_is_completed_by_the_next(server, raw, start, unique, place):
     bucket = unique("KILL")
     raw.create_bucket(bucket)
     before = 3000
@@ -247,7 +239,7 @@ async def _living(server: Server, bucket: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_lost_is_one_clear_error(own_server: Server, start: Callable[..., Job]) -> None:
+def test_a_server_that_is_lost_is_one_clear_error(own_server, start):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("LOST")
         job = start(options={"url": own_server.url, "bucket": "LOST"})

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from kvctl.errors import BucketNotFound, KvctlError, NoServer, PartlyDone, ReadOnly, UsageError
 from kvctl.pipeline.spark.failure import explained
 from kvctl.pipeline.write.row_ids import job_of
-from kvctl.server import Server
-from tests.pipeline.conftest import Fill
 from tests.support.raw import RawClient
 
 Write = Callable[..., None]
 
 
 @pytest.fixture
-def write(server: Server) -> Write:
+def write(server):
     """`write(rows, bucket, writeMode="create")`: appends rows to a bucket; fails with a KvctlError."""
 
     def write(rows: DataFrame, bucket: str, mode: str = "append", **options: str) -> None:
@@ -47,9 +44,7 @@ def value(raw: RawClient, bucket: str, key: str) -> bytes:
     return raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}").data
 
 
-def test_rows_are_written_and_nothing_else_is_left(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient, tmp_path: Path
-) -> None:
+def test_rows_are_written_and_nothing_else_is_left(spark, fill, write, raw, tmp_path):
     bucket = fill()
     write(puts(spark, 3000), bucket, report=str(tmp_path / "report"))
     found = state(raw, bucket)
@@ -59,9 +54,7 @@ def test_rows_are_written_and_nothing_else_is_left(
     assert (report["bucket"], report["written"], report["rejected"]) == (bucket, 3000, 0)
 
 
-def test_second_write_of_equal_rows_writes_nothing(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient
-) -> None:
+def test_second_write_of_equal_rows_writes_nothing(spark, fill, write, raw):
     bucket = fill()
     for _ in range(2):
         write(puts(spark, 500), bucket, ifDifferent="true")
@@ -69,9 +62,7 @@ def test_second_write_of_equal_rows_writes_nothing(
 
 
 @pytest.mark.guarantee("pipeline-11")
-def test_rows_that_were_read_can_be_written_back(
-    spark: SparkSession, server: Server, fill: Fill, write: Write, raw: RawClient
-) -> None:
+def test_rows_that_were_read_can_be_written_back(spark, server, fill, write, raw):
     """History in the order of a key, deletions and times to live included."""
     config = {"max_msgs_per_subject": 5, "allow_msg_ttl": True}
     bucket, copy = fill(**config), fill(**config)
@@ -100,9 +91,7 @@ def by_key(rows: list[Any]) -> list[tuple[str, list[Any]]]:
 
 
 @pytest.mark.guarantee("pipeline-12")
-def test_rows_that_fail_are_named_after_the_others_are_written(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient
-) -> None:
+def test_rows_that_fail_are_named_after_the_others_are_written(spark, fill, write, raw):
     bucket = fill()
     bad = spark.sql("select concat('not a key', id) as key, cast('v' as binary) as value from range(8)")
     with pytest.raises(PartlyDone) as caught:
@@ -116,9 +105,7 @@ def test_rows_that_fail_are_named_after_the_others_are_written(
 
 
 @pytest.mark.guarantee("pipeline-12")
-def test_rejected_rows_are_stored_for_another_try(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient, tmp_path: Path
-) -> None:
+def test_rejected_rows_are_stored_for_another_try(spark, fill, write, raw, tmp_path):
     bucket, folder, report = fill({"k.7": b"there"}), tmp_path / "dead", tmp_path / "report"
     rows = puts(spark, 100, 2)
     write(rows, bucket, writeMode="create", deadLetter=str(folder), report=str(report))
@@ -137,18 +124,14 @@ def test_rejected_rows_are_stored_for_another_try(
     assert value(raw, bucket, "k.7") == b"v7"
 
 
-def test_stored_rejected_rows_are_readable_for_any_job_name(
-    spark: SparkSession, fill: Fill, write: Write, tmp_path: Path
-) -> None:
+def test_stored_rejected_rows_are_readable_for_any_job_name(spark, fill, write, tmp_path):
     hidden = next(text for text in map(str, count()) if job_of(text).startswith("_"))
     rows = spark.sql("select 'no key' as key, cast('v' as binary) as value")
     write(rows, fill(), writeId=hidden, deadLetter=str(tmp_path / "dead"))
     assert [row.key for row in spark.read.parquet(str(tmp_path / "dead")).collect()] == ["no key"]
 
 
-def test_invalid_write_is_refused_before_any_task(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient
-) -> None:
+def test_invalid_write_is_refused_before_any_task(spark, fill, write, raw):
     bucket = fill()
     rows = spark.sql("select 'k' as kei, cast('v' as binary) as value")
     with pytest.raises(UsageError, match="Unknown column `kei`"):
@@ -157,9 +140,7 @@ def test_invalid_write_is_refused_before_any_task(
 
 
 @pytest.mark.guarantee("pipeline-10")
-def test_buckets_that_take_no_writes_are_refused(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_buckets_that_take_no_writes_are_refused(spark, fill, write, raw, unique):
     origin, aggregate = fill(), unique("AGG")
     raw.create_bucket(aggregate, subjects=[], sources=[{"name": f"KV_{origin}"}], duplicate_window=0)
     with pytest.raises(ReadOnly, match="read-only aggregate"):
@@ -171,16 +152,14 @@ def test_buckets_that_take_no_writes_are_refused(
     assert state(raw, origin)["last_seq"] == 0
 
 
-def test_an_empty_frame_writes_nothing(spark: SparkSession, fill: Fill, write: Write, raw: RawClient) -> None:
+def test_an_empty_frame_writes_nothing(spark, fill, write, raw):
     bucket = fill()
     write(puts(spark, 0), bucket)
     assert state(raw, bucket)["last_seq"] == 0
 
 
 @pytest.mark.guarantee("pipeline-31")
-def test_sql_reads_and_writes(
-    spark: SparkSession, server: Server, fill: Fill, raw: RawClient, unique: Callable[..., str]
-) -> None:
+def test_sql_reads_and_writes(spark, server, fill, raw, unique):
     """Views have options; a table in the catalog has not, which statements and writers give instead."""
     bucket, view, table = fill({"a": b"1"}), unique("view"), unique("table")
     options = {"url": server.url, "bucket": bucket}
@@ -208,9 +187,7 @@ def test_sql_reads_and_writes(
 
 
 @pytest.mark.guarantee("pipeline-15")
-def test_write_under_an_id_continues_where_it_stopped(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient
-) -> None:
+def test_write_under_an_id_continues_where_it_stopped(spark, fill, write, raw):
     bucket = fill(max_msgs_per_subject=3)
     for _ in range(2):
         write(puts(spark, 400), bucket, writeId="nightly 2026-11-21")
@@ -223,9 +200,7 @@ def test_write_under_an_id_continues_where_it_stopped(
 
 
 @pytest.mark.guarantee("pipeline-16")
-def test_overwrite_replaces_the_content(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient, tmp_path: Path
-) -> None:
+def test_overwrite_replaces_the_content(spark, fill, write, raw, tmp_path):
     bucket = fill({"old": b"1", "k.1": b"2"})
     write(puts(spark, 50), bucket, mode="overwrite", report=str(tmp_path / "report"))
     assert raw.api("STREAM.INFO.KV_" + bucket + "-overwrite")["error"]["err_code"] == 10059
@@ -236,9 +211,7 @@ def test_overwrite_replaces_the_content(
 
 
 @pytest.mark.guarantee("pipeline-16")
-def test_failed_overwrite_leaves_the_bucket_unchanged(
-    spark: SparkSession, fill: Fill, write: Write, raw: RawClient
-) -> None:
+def test_failed_overwrite_leaves_the_bucket_unchanged(spark, fill, write, raw):
     bucket = fill({"old": b"1"})
     bad = spark.sql("select 'not a key' as key, cast('v' as binary) as value")
     with pytest.raises(KvctlError, match=f"Bucket `{bucket}` is unchanged: 1 row cannot be written: `not a key`: "):

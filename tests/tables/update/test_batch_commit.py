@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import kvctl
 from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, TableSealed, UsageError
 from kvctl.kv.transaction import execution
 from kvctl.tables import catalog
@@ -24,7 +23,7 @@ async def held(table: Table, keys: Sequence[bytes] = KEYS) -> list[bytes | None]
 
 
 @pytest.mark.guarantee("tables-5")
-async def test_batch_is_applied_completely_or_not_at_all(table: Table) -> None:
+async def test_batch_is_applied_completely_or_not_at_all(table):
     version = await table.put(b"00", b"old", family=FAMILY)
     await table.put(b"01", b"old", family=FAMILY)
     changes: list[Change] = [
@@ -41,7 +40,7 @@ async def test_batch_is_applied_completely_or_not_at_all(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-5")
-async def test_every_failing_condition_is_named(table: Table) -> None:
+async def test_every_failing_condition_is_named(table):
     old = await table.put(b"00", b"v", family=FAMILY)
     now = await table.put(b"00", b"w", family=FAMILY)
     with pytest.raises(BadKeyVersion) as caught:
@@ -58,16 +57,14 @@ async def test_every_failing_condition_is_named(table: Table) -> None:
     assert await held(table, KEYS[:4]) == [b"w", None, None, None]
 
 
-async def test_removed_keys_are_inserted_again_in_a_batch(table: Table) -> None:
+async def test_removed_keys_are_inserted_again_in_a_batch(table):
     for _ in range(3):
         await table.update([Insert(key, b"v", FAMILY) for key in KEYS])
         await table.update([Remove(key, family=FAMILY) for key in KEYS])
     assert await held(table) == [None] * len(KEYS)
 
 
-async def test_removal_of_missing_entry_holds_when_it_appears_concurrently(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_removal_of_missing_entry_holds_when_it_appears_concurrently(table, monkeypatch):
     bucket, _ = table._target(FAMILY, b"01")
     commit = bucket.commit
 
@@ -83,7 +80,7 @@ async def test_removal_of_missing_entry_holds_when_it_appears_concurrently(
     assert await held(table, KEYS[:2]) == [b"v", b"came between"]
 
 
-async def test_batch_of_conditions_only_writes_nothing(table: Table) -> None:
+async def test_batch_of_conditions_only_writes_nothing(table):
     assert await table.update([Remove(key, NOT_EXISTS, FAMILY) for key in KEYS]) == [None] * len(KEYS)
     await table.put(KEYS[3], b"v", family=FAMILY)
     with pytest.raises(BadKeyVersion, match="`03` of family `f` exists"):
@@ -91,7 +88,7 @@ async def test_batch_of_conditions_only_writes_nothing(table: Table) -> None:
     assert await table.update([]) == []
 
 
-async def test_invalid_batch_is_refused_before_anything_is_sent(table: Table) -> None:
+async def test_invalid_batch_is_refused_before_anything_is_sent(table):
     with pytest.raises(UsageError, match="twice"):
         await table.update([Put(b"00", b"v", family=FAMILY), Remove(b"00", family=FAMILY)])
     if table.config.apart:
@@ -101,13 +98,13 @@ async def test_invalid_batch_is_refused_before_anything_is_sent(table: Table) ->
         await table.update([Put(key, b"v") for key in KEYS])
 
 
-async def test_too_large_value_is_named(table: Table) -> None:
+async def test_too_large_value_is_named(table):
     with pytest.raises(UsageError, match=r"The value of `01` of family `f` is 2,097,152 bytes"):
         await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v" * (2 << 20), family=FAMILY)])
     assert await held(table, KEYS[:2]) == [None, None]
 
 
-async def test_batch_of_a_thousand_entries(table: Table) -> None:
+async def test_batch_of_a_thousand_entries(table):
     keys = [b"%d" % number for number in range(1000)]
     versions = await table.update([Insert(key, key, FAMILY) for key in keys])
     entries = await table.get_all(keys, family=FAMILY)
@@ -115,7 +112,7 @@ async def test_batch_of_a_thousand_entries(table: Table) -> None:
 
 
 @pytest.mark.guarantee("tables-5", by="race")
-async def test_concurrent_batches_lose_and_double_nothing(table: Table) -> None:
+async def test_concurrent_batches_lose_and_double_nothing(table):
     """Each writer moves one from an entry to another, conditional on both versions."""
     await table.update([Insert(key, b"100", FAMILY) for key in KEYS[:6]])
     done = 0
@@ -147,13 +144,13 @@ async def test_concurrent_batches_lose_and_double_nothing(table: Table) -> None:
     assert sum(values) == 600
 
 
-async def test_sealed_table_refuses_batches(table: Table, client: kvctl.Client) -> None:
+async def test_sealed_table_refuses_batches(table, client):
     await catalog.seal(client.api, table.name)
     with pytest.raises(TableSealed):
         await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v", family=FAMILY)])
 
 
-async def test_removals_of_missing_entries_write_nothing(table: Table) -> None:
+async def test_removals_of_missing_entries_write_nothing(table):
     await table.put(b"00", b"v", family=FAMILY)
     before = await last_sequence(table)
     assert await table.update([Remove(b"01", family=FAMILY), Remove(b"02", NOT_EXISTS, FAMILY)]) == [None, None]
@@ -163,9 +160,7 @@ async def test_removals_of_missing_entries_write_nothing(table: Table) -> None:
     assert await held(table, KEYS[:4]) == [None, None, None, b"v"]
 
 
-async def test_entry_that_appears_before_its_removal_is_removed(
-    table: Table, client: kvctl.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_entry_that_appears_before_its_removal_is_removed(table, client, monkeypatch):
     other, absent = await Table.open(client.api, table.name), table._absent
 
     async def written_next(batch: Batch) -> frozenset[str]:
@@ -178,7 +173,7 @@ async def test_entry_that_appears_before_its_removal_is_removed(
     assert await held(table, KEYS[:3]) == [None, None, b"v"]
 
 
-async def test_batches_over_the_limit_of_bytes_are_refused(table: Table) -> None:
+async def test_batches_over_the_limit_of_bytes_are_refused(table):
     changes = [Put(key, b"v" * 900_000, family=FAMILY) for key in KEYS]
     before = await last_sequence(table)
     with pytest.raises(UsageError, match=r"36,000,\d+ bytes, the maximum is 33,554,432"):
@@ -186,14 +181,14 @@ async def test_batches_over_the_limit_of_bytes_are_refused(table: Table) -> None
     assert await last_sequence(table) == before
 
 
-async def test_more_concurrent_batches_than_a_stream_accepts_all_succeed(table: Table) -> None:
+async def test_more_concurrent_batches_than_a_stream_accepts_all_succeed(table):
     names = [[b"%d.%d" % (batch, number) for number in range(50)] for batch in range(80)]
     await asyncio.gather(*(table.update([Insert(key, b"v", FAMILY) for key in keys]) for keys in names))
     assert None not in await held(table, [key for keys in names for key in keys])
 
 
 @pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def batches(monkeypatch):
     """Return the numbers of messages of the batches that are sent."""
     publish, sent = execution.publish_batch, []
 
@@ -205,9 +200,10 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-async def test_concurrent_small_updates_share_batches(table: Table, batches: list[int]) -> None:
-    made = await asyncio.gather(*(table.update([Insert(b"%da" % n, b"1", FAMILY), Insert(b"%db" % n, b"2", FAMILY)])
-                                  for n in range(100)))  # fmt: skip
+async def test_concurrent_small_updates_share_batches(table, batches):
+    made = await asyncio.gather(
+        *(table.update([Insert(b"%da" % n, b"1", FAMILY), Insert(b"%db" % n, b"2", FAMILY)]) for n in range(100))
+    )
     assert sum(batches) == 200
     assert len(batches) < 10
     entries = await table.get_all([b"%d%c" % (n, end) for n in range(100) for end in b"ab"], family=FAMILY)
@@ -215,7 +211,7 @@ async def test_concurrent_small_updates_share_batches(table: Table, batches: lis
 
 
 @pytest.mark.guarantee("tables-5", by="race")
-async def test_refused_update_fails_alone_among_concurrent_ones(table: Table, batches: list[int]) -> None:
+async def test_refused_update_fails_alone_among_concurrent_ones(table, batches):
     old = await table.put(b"old", b"v", family=FAMILY)
     await table.put(b"old", b"w", family=FAMILY)
     await table.put(b"gone", b"v", family=FAMILY)
@@ -241,7 +237,7 @@ async def test_refused_update_fails_alone_among_concurrent_ones(table: Table, ba
     assert len(batches) < 20
 
 
-async def test_cancelled_update_that_waits_is_not_applied(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_update_that_waits_is_not_applied(table, monkeypatch):
     publish, sent, free = execution.publish_batch, [], asyncio.Event()
 
     async def held_up(connection: Any, messages: Any, *rest: Any) -> int:

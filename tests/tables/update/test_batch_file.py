@@ -30,14 +30,14 @@ ITEMS = [
         "".join(f"- {json.dumps(item)}\n" for item in ITEMS),
     ],
 )  # fmt: skip
-def test_batch_is_read_in_all_formats(text: str) -> None:
+def test_batch_is_read_in_all_formats(text):
     assert read_changes(text.encode(), "x") == CHANGES
 
 
 @pytest.mark.parametrize(
     "text", ['{"put": "a", "value": "x"}', '{\n "put": "a",\n "value": "x"\n}', "put: a\nvalue: x"]
 )
-def test_single_change_is_read(text: str) -> None:
+def test_single_change_is_read(text):
     assert read_changes(text.encode(), "x") == [Put(b"a", b"x")]
 
 
@@ -64,7 +64,7 @@ WRONG = {
 
 @pytest.mark.guarantee("tables-5")
 @pytest.mark.parametrize(("wrong", "problem"), WRONG.items())
-def test_batch_error_names_its_line(wrong: str, problem: str) -> None:
+def test_batch_error_names_its_line(wrong, problem):
     before, after = '{"put": "ok", "value": "x"}', '{"remove": "d"}'
     for text, line in (
         (f"{before}\n\n{wrong}\n{after}", 3),
@@ -79,18 +79,18 @@ def test_batch_error_names_its_line(wrong: str, problem: str) -> None:
 @pytest.mark.parametrize(
     "lone", [b'{"put"', b'{"put": "\\ud800", "value": "x"}', b'{"put": "\xff", "value": "x"}', b"[" * 100_000]
 )
-def test_invalid_lines_are_named(lone: bytes) -> None:
+def test_invalid_lines_are_named(lone):
     with pytest.raises(UsageError, match=r"^x:2(:1)?: "):
         read_changes(b'{"put": "ok", "value": "x"}\n' + lone, "x")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "\n\n", "a: {b"])
-def test_other_documents_are_refused(text: str) -> None:
+def test_other_documents_are_refused(text):
     with pytest.raises(UsageError, match=r"^x:"):
         read_changes(text.encode(), "x")
 
 
-def test_batch_errors_are_reported_together() -> None:
+def test_batch_errors_are_reported_together():
     lines = ['{"put": "a", "value": 1}', '{"put": "b", "value": "x"}', "", '{"remove": "b"}', '{"insert": "c"}']
     with pytest.raises(UsageError) as caught:
         read_changes("\n".join(lines).encode(), "x")
@@ -102,7 +102,7 @@ def test_batch_errors_are_reported_together() -> None:
     ]
 
 
-def test_places_are_computed_only_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_computed_only_for_errors(monkeypatch):
     """In JSON each lookup scans the complete file."""
     where: Callable[..., str] = batch_file.parser.Document.where
     asked = []

@@ -10,7 +10,7 @@ from kvctl.tables.update.update_queue import IN_FLIGHT, Update, UpdateQueue
 SPACE = KeySpace("$KV.t.", 1, 1, False, 1 << 20)
 
 
-async def test_update_in_the_moment_in_which_all_batches_end_is_applied() -> None:
+async def test_update_in_the_moment_in_which_all_batches_end_is_applied():
     answered = asyncio.Event()
     applied: list[bytes] = []
 

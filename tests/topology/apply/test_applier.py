@@ -22,7 +22,6 @@ from kvctl.topology.discover.inventory import survey
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Plan
-from tests.support.raw import RawClient
 
 Names = Callable[..., str]
 PATIENCE = timedelta(seconds=120)
@@ -53,7 +52,7 @@ async def keys(client: kvctl.Client, bucket: str) -> list[str]:
 
 
 @pytest.mark.guarantee("topology-1")
-async def test_second_apply_has_no_changes(client: kvctl.Client, unique: Names) -> None:
+async def test_second_apply_has_no_changes(client, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     text = (
         f"buckets: {{{bucket}: {{history: 2, ttl: 1h, marker_ttl: 1m, metadata: {{a: b}}, compress: true, "
@@ -69,7 +68,7 @@ async def test_second_apply_has_no_changes(client: kvctl.Client, unique: Names) 
 
 
 @pytest.mark.guarantee("topology-2")
-async def test_apply_ends_after_all_entries_have_arrived(client: kvctl.Client, unique: Names) -> None:
+async def test_apply_ends_after_all_entries_have_arrived(client, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     for number in range(300):
         await bucket.put(f"k.{number}", b"v")
@@ -79,7 +78,7 @@ async def test_apply_ends_after_all_entries_have_arrived(client: kvctl.Client, u
     assert len(await keys(client, aggregate)) == 300
 
 
-async def test_recreated_replicas_have_only_new_entries(client: kvctl.Client, unique: Names) -> None:
+async def test_recreated_replicas_have_only_new_entries(client, unique):
     bucket, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     text = (
         f"buckets: {{{bucket}: {{}}, {other}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
@@ -101,9 +100,7 @@ async def test_recreated_replicas_have_only_new_entries(client: kvctl.Client, un
     assert await keys(client, aggregate) == ["p.new"]
 
 
-async def test_removed_origin_takes_its_keys_and_leaves_others(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_removed_origin_takes_its_keys_and_leaves_others(client, raw, unique):
     one, other, aggregate, reader = unique(), unique(), unique("A"), unique("A")
     for name in (one, other):
         raw.create_bucket(name)
@@ -123,9 +120,7 @@ async def test_removed_origin_takes_its_keys_and_leaves_others(
     assert await keys(client, aggregate) == ["own", "p.k", "q.k"]
 
 
-async def test_origin_added_again_before_its_keys_are_removed_recreates_the_aggregate(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_origin_added_again_before_its_keys_are_removed_recreates_the_aggregate(client, raw, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for name in (one, other):
         raw.create_bucket(name)
@@ -141,9 +136,7 @@ async def test_origin_added_again_before_its_keys_are_removed_recreates_the_aggr
     assert await keys(client, aggregate) == ["p.k", "q.k"]
 
 
-async def test_replicas_are_deleted_before_their_origin_and_created_after_it(
-    client: kvctl.Client, unique: Names
-) -> None:
+async def test_replicas_are_deleted_before_their_origin_and_created_after_it(client, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     text = (
         f"name: {unique('t')}\nbuckets: {{{bucket}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
@@ -160,9 +153,7 @@ async def test_replicas_are_deleted_before_their_origin_and_created_after_it(
     assert report.error is None
 
 
-async def test_deletion_that_another_apply_made_first_is_done(
-    client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deletion_that_another_apply_made_first_is_done(client, raw, unique, monkeypatch):
     kept, pruned = unique(), unique()
     await apply(client.api, f"name: {kept}\nbuckets: {{{kept}: , {pruned}: }}")
     deletes = catalog.delete
@@ -180,7 +171,7 @@ async def test_deletion_that_another_apply_made_first_is_done(
 
 
 @pytest.mark.guarantee("topology-6")
-async def test_plan_is_stale_after_concurrent_changes(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_plan_is_stale_after_concurrent_changes(client, raw, unique):
     changed, anew, gone, made, origin = (unique() for _ in range(5))
     mirror = unique("M")
     for name in (changed, anew, gone, origin):
@@ -208,7 +199,7 @@ async def test_plan_is_stale_after_concurrent_changes(client: kvctl.Client, raw:
     assert report.written == 0
 
 
-async def test_completed_changes_are_not_repeated(client: kvctl.Client, unique: Names) -> None:
+async def test_completed_changes_are_not_repeated(client, unique):
     first, second = unique(), unique()
     plan = await planner.plan(read(f"buckets: {{{first}: {{}}, {second}: {{}}}}"), {"": client.api})
     await client.create_bucket(first)
@@ -217,9 +208,7 @@ async def test_completed_changes_are_not_repeated(client: kvctl.Client, unique: 
     assert (report.error, report.written) == (None, 1)
 
 
-async def test_failed_step_ends_the_apply_and_the_next_completes_it(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_failed_step_ends_the_apply_and_the_next_completes_it(client, raw, unique):
     first, second, third = unique(), unique(), unique()
     raw.api(f"STREAM.CREATE.T{second}", {"name": f"T{second}", "subjects": [f"$KV.{second}.x"], "storage": "file"})
     text = f"buckets: {{{first}: {{}}, {second}: {{}}, {third}: {{}}}}"
@@ -235,9 +224,7 @@ async def test_failed_step_ends_the_apply_and_the_next_completes_it(
     assert (report.error, [change.name for change in plan.changes]) == (None, [second, third])
 
 
-async def test_replica_that_does_not_fill_in_time_is_reported(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_replica_that_does_not_fill_in_time_is_reported(client, raw, unique):
     bucket, aggregate = unique(), unique("A")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"x" * 5000)
@@ -249,7 +236,7 @@ async def test_replica_that_does_not_fill_in_time_is_reported(
     assert report.error is None
 
 
-async def test_name_taken_concurrently_is_reported(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_name_taken_concurrently_is_reported(client, raw, unique):
     bucket = unique()
     plan = await planner.plan(read(f"buckets: {{{bucket}: {{}}}}"), {"": client.api})
     raw.create_bucket(bucket, max_msgs_per_subject=9)

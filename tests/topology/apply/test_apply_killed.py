@@ -1,6 +1,5 @@
 """An apply killed at any of its writes and run again ends like one that was not interrupted."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +123,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path) -> Iterator[Callable[[], Scene]]:
+def scene(raw, server, unique, tmp_path):
     """Return a factory of scenes, which are removed afterwards."""
     made: list[Scene] = []
 
@@ -138,7 +137,7 @@ def scene(raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def wanted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def wanted(server, tmp_path_factory):
     """Return the streams after an uninterrupted apply, which makes each write once."""
     with RawClient(server.url) as raw:
         one = Scene(raw, server, "_alone", tmp_path_factory.mktemp("alone"))
@@ -161,7 +160,7 @@ def _places(*few: int) -> list[Any]:
 
 @pytest.mark.guarantee("topology-1", by="kill")
 @pytest.mark.parametrize("at", _places(1, 4, 10))
-def test_killed_apply_is_completed_by_the_next(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
+def test_killed_apply_is_completed_by_the_next(scene, wanted, at):
     one = scene()
     code, writes = one.apply(at=at, answered=True)
     assert (code, len(writes)) == (killed.KILLED, at + 1)
@@ -173,7 +172,7 @@ def test_killed_apply_is_completed_by_the_next(scene: Callable[[], Scene], wante
 
 @pytest.mark.guarantee("topology-1", by="kill")
 @pytest.mark.parametrize("at", _places(8))
-def test_killed_apply_of_saved_plan_is_resumed(scene: Callable[[], Scene], wanted: dict[str, Any], at: int) -> None:
+def test_killed_apply_of_saved_plan_is_resumed(scene, wanted, at):
     one = scene()
     plan = one.save()
     assert one.apply_saved(plan, at=at)[0] == killed.KILLED
@@ -184,9 +183,7 @@ def test_killed_apply_of_saved_plan_is_resumed(scene: Callable[[], Scene], wante
 
 
 @pytest.mark.guarantee("topology-2", by="kill")
-def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(
-    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(own_server, tmp_path, monkeypatch):
     """The journal of the killed apply is elsewhere: unfilled replicas are found from the servers."""
     entries = 100_000
     file = tmp_path / "topology.yaml"

@@ -44,7 +44,7 @@ async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
     return plan, report
 
 
-def test_apply_of_the_contract_s_example(leaf: Lab, home: Path, unique: Names, tmp_path: Path) -> None:
+def test_apply_of_the_contract_s_example(leaf, home, unique, tmp_path):
     """The example of the contract, except settings that need a cluster of three."""
     orders, stock, near, edge = unique("ORDERS"), unique("STOCK"), unique("NEAR"), unique("EDGE")
     run: Run = run_process
@@ -81,7 +81,7 @@ aggregates:
     assert (again.exit_code, again.out, again.err) == (0, "", "Nothing to change\n")
 
 
-async def test_apply_of_replicas_in_another_domain(leaf: Lab, unique: Names) -> None:
+async def test_apply_of_replicas_in_another_domain(leaf, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     async with connected(leaf, "hub", "leaf") as clients:
         apis = {"hub": clients["hub"].api, "edge": clients["leaf"].api}
@@ -105,7 +105,7 @@ async def test_apply_of_replicas_in_another_domain(leaf: Lab, unique: Names) -> 
         assert report.error is None
 
 
-async def test_apply_across_accounts(accounts: Lab, unique: Names) -> None:
+async def test_apply_across_accounts(accounts, unique):
     mirror, aggregate = unique("M"), unique("A")
     way = "ORIGIN.API"
     async with connected(accounts, "origin", "replica") as clients:
@@ -130,7 +130,7 @@ async def test_apply_across_accounts(accounts: Lab, unique: Names) -> None:
         assert [change.name for change in plan.changes] == [mirror, aggregate, "ORDERS"]
 
 
-async def test_apply_with_placement_in_a_supercluster(supercluster: Lab, unique: Names) -> None:
+async def test_apply_with_placement_in_a_supercluster(supercluster, unique):
     bucket, mirror = unique(), unique("M")
     async with connected(supercluster, "lon", "nyc") as clients:
         apis = {"": clients["lon"].api}
@@ -151,7 +151,7 @@ def _named(lab: Lab, context: str, name: str) -> Context:
     return replace(lab.contexts[context], name=name)
 
 
-async def test_apply_of_stream_replicas_in_a_cluster(cluster: Lab, unique: Names) -> None:
+async def test_apply_of_stream_replicas_in_a_cluster(cluster, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     async with connected(cluster, "cluster") as clients:
         client = clients["cluster"]

@@ -1,7 +1,6 @@
 """A bucket with its origins and dependents: described, edited, compacted."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -34,9 +33,7 @@ async def evidence(client: kvctl.Client, name: str, **changes: Any) -> list[str]
     return [hazard.evidence for hazard in plan.hazards]
 
 
-async def test_a_description_holds_bucket_origins_and_dependents(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_a_description_holds_bucket_origins_and_dependents(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
@@ -48,9 +45,7 @@ async def test_a_description_holds_bucket_origins_and_dependents(
     assert reverse.dependents == []
 
 
-async def test_mirror_of_a_mirror_is_described_as_mirror(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_mirror_of_a_mirror_is_described_as_mirror(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
@@ -59,7 +54,7 @@ async def test_mirror_of_a_mirror_is_described_as_mirror(
     assert (described.status.bucket, described.status.kind) == (f"{mirror}-2", Kind.MIRROR)
 
 
-async def test_a_bucket_is_described_where_streams_cannot_be_listed() -> None:
+async def test_a_bucket_is_described_where_streams_cannot_be_listed():
     users = """
         users: [
             {user: admin, password: admin}
@@ -78,14 +73,14 @@ async def test_a_bucket_is_described_where_streams_cannot_be_listed() -> None:
                 await client.buckets()
 
 
-async def test_edit_to_shorter_history_counts_revisions(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_to_shorter_history_counts_revisions(client, bucket_name):
     await filled(client, bucket_name)
     assert await evidence(client, bucket_name, history=3) == ["history 5 -> 3 removes 2 revisions of 2 keys"]
     assert await evidence(client, bucket_name, history=1) == ["history 5 -> 1 removes 6 revisions of 2 keys"]
     assert await evidence(client, bucket_name, history=4) == []
 
 
-async def test_edit_to_shorter_ttl_counts_revisions_by_age(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_to_shorter_ttl_counts_revisions_by_age(client, bucket_name):
     bucket = await filled(client, bucket_name)
     await asyncio.sleep(4.2)
     await bucket.put("young", b"")
@@ -97,7 +92,7 @@ async def test_edit_to_shorter_ttl_counts_revisions_by_age(client: kvctl.Client,
     ]
 
 
-async def test_edit_to_smaller_sizes_counts_revisions(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_to_smaller_sizes_counts_revisions(client, bucket_name):
     bucket = await filled(client, bucket_name)
     used = (await bucket.status()).bytes
     assert await evidence(client, bucket_name, max_value_size=9) == [
@@ -108,13 +103,13 @@ async def test_edit_to_smaller_sizes_counts_revisions(client: kvctl.Client, buck
     assert await evidence(client, bucket_name, max_bytes=used) == []
 
 
-async def test_edit_of_empty_bucket_loses_nothing(client: kvctl.Client, bucket_name: str) -> None:
+async def test_edit_of_empty_bucket_loses_nothing(client, bucket_name):
     await client.create_bucket(bucket_name, history=64)
     changes = {"history": 1, "ttl": timedelta(seconds=1), "max_bytes": 1, "max_value_size": 1}
     assert await evidence(client, bucket_name, **changes) == []
 
 
-async def test_harmless_edits_do_not_read_the_data(client: kvctl.Client, bucket_name: str) -> None:
+async def test_harmless_edits_do_not_read_the_data(client, bucket_name):
     await filled(client, bucket_name, ttl=timedelta(hours=1))
     asked: list[str] = []
     client.connection.trace = lambda subject, seconds, note: asked.append(subject)
@@ -127,15 +122,13 @@ async def test_harmless_edits_do_not_read_the_data(client: kvctl.Client, bucket_
     assert asked == [info]
 
 
-async def test_planned_edit_leaves_no_consumer_behind(client: kvctl.Client, raw: RawClient, bucket_name: str) -> None:
+async def test_planned_edit_leaves_no_consumer_behind(client, raw, bucket_name):
     await filled(client, bucket_name)
     await evidence(client, bucket_name, ttl=timedelta(seconds=1), max_value_size=1)
     until(lambda: raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["total"] == 0, within=25)
 
 
-async def test_compaction_before_replicas_received_deletions_is_a_hazard(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_compaction_before_replicas_received_deletions_is_a_hazard(client, raw, unique):
     """A mirror that never receives a marker keeps the key permanently: a purge is not replicated."""
     bucket = await filled(client, unique("O"))
     await bucket.delete("a")
@@ -153,9 +146,7 @@ async def test_compaction_before_replicas_received_deletions_is_a_hazard(
     assert [f"aggregate `{stuck}` has a lag of " in hazard.evidence for hazard in held_back] == [True]
 
 
-async def test_compaction_is_a_hazard_for_a_replica_that_lacks_the_deletion_with_a_lag_of_0(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_compaction_is_a_hazard_for_a_replica_that_lacks_the_deletion_with_a_lag_of_0(client, raw, unique):
     """The only entry that an aggregate lacks is the deletion, too large for it; servers then report a lag of 0."""
     bucket, aggregate = await client.create_bucket(unique("O")), unique("A")
     await bucket.put("a", b"x")
@@ -167,9 +158,7 @@ async def test_compaction_is_a_hazard_for_a_replica_that_lacks_the_deletion_with
     ]
 
 
-async def test_compaction_without_tombstones_has_no_hazard(
-    client: kvctl.Client, raw: RawClient, unique: Callable[..., str]
-) -> None:
+async def test_compaction_without_tombstones_has_no_hazard(client, raw, unique):
     bucket = await filled(client, unique("O"))
     await _stuck(client, raw, bucket, unique("A"))
     assert await _hazards(client, bucket) == []

@@ -8,12 +8,11 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ReadOnly, RefusedError, UsageError, WaitExpired
-from kvctl.labs import Lab, run_lab
-from kvctl.server import Server, run_server
+from kvctl.labs import run_lab
+from kvctl.server import run_server
 from kvctl.topology.apply import arrival, builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.support.raw import RawClient
 from tests.support.waiting import until
 
 Names = Callable[..., str]
@@ -24,9 +23,7 @@ async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
     return sorted([key async for key in client.bucket(bucket).keys()])
 
 
-async def test_mirror_holds_all_entries_and_serves_reads_of_its_origin(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_mirror_holds_all_entries_and_serves_reads_of_its_origin(client, raw, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket, max_msgs_per_subject=5)
     for number in range(2000):
@@ -39,9 +36,7 @@ async def test_mirror_holds_all_entries_and_serves_reads_of_its_origin(
     until(lambda: raw.request(asked).headers["Nats-Stream"] == mirror)
 
 
-async def test_purges_at_the_origin_erase_history_in_replicas(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_purges_at_the_origin_erase_history_in_replicas(client, raw, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
     for value in (b"1", b"2"):
         await bucket.put("k", value)
@@ -52,7 +47,7 @@ async def test_purges_at_the_origin_erase_history_in_replicas(
         until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 1)
 
 
-async def test_replica_that_denies_purges_keeps_history(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_replica_that_denies_purges_keeps_history(client, raw, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
     for value in (b"1", b"2"):
         await bucket.put("k", value)
@@ -63,7 +58,7 @@ async def test_replica_that_denies_purges_keeps_history(client: kvctl.Client, ra
         until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 3)
 
 
-async def test_aggregate_has_keys_where_transforms_land_them(client: kvctl.Client, unique: Names) -> None:
+async def test_aggregate_has_keys_where_transforms_land_them(client, unique):
     orders, stock, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
     for key in ("NEW.7", "NEW.8", "OLD.1"):
         await orders.put(key, b"v")
@@ -78,7 +73,7 @@ async def test_aggregate_has_keys_where_transforms_land_them(client: kvctl.Clien
         await client.bucket(aggregate).put("k", b"v")
 
 
-async def test_writable_aggregate_accepts_writes(client: kvctl.Client, unique: Names) -> None:
+async def test_writable_aggregate_accepts_writes(client, unique):
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     await bucket.put("theirs", b"v")
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),), writable=True))
@@ -86,7 +81,7 @@ async def test_writable_aggregate_accepts_writes(client: kvctl.Client, unique: N
     assert await keys_of(client, aggregate) == ["mine", "theirs"]
 
 
-async def test_aggregate_of_a_mirror_has_the_keys_of_its_origin(client: kvctl.Client, unique: Names) -> None:
+async def test_aggregate_of_a_mirror_has_the_keys_of_its_origin(client, unique):
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     await bucket.put("a.1", b"v")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
@@ -95,7 +90,7 @@ async def test_aggregate_of_a_mirror_has_the_keys_of_its_origin(client: kvctl.Cl
         assert await keys_of(client, aggregate) == ["a.1"]
 
 
-async def test_added_origin_s_keys_arrive(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_added_origin_s_keys_arrive(client, raw, unique):
     one, other, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
     await one.put("k", b"1")
     for number in range(300):
@@ -110,7 +105,7 @@ async def test_added_origin_s_keys_arrive(client: kvctl.Client, raw: RawClient, 
         await add_aggregate_origin(client, one.name, Origin(other.name))
 
 
-async def test_creating_again_is_an_error_only_with_another_configuration(client: kvctl.Client, unique: Names) -> None:
+async def test_creating_again_is_an_error_only_with_another_configuration(client, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     for _ in range(2):
         await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
@@ -121,7 +116,7 @@ async def test_creating_again_is_an_error_only_with_another_configuration(client
         await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, prefix="p"),)))
 
 
-async def test_name_of_another_kind_is_taken(client: kvctl.Client, unique: Names) -> None:
+async def test_name_of_another_kind_is_taken(client, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),)))
@@ -133,7 +128,7 @@ async def test_name_of_another_kind_is_taken(client: kvctl.Client, unique: Names
             await create_aggregate(client, Aggregate(name, (Origin(bucket.name),)))
 
 
-async def test_read_only_client_creates_no_replicas(server: Server, client: kvctl.Client, unique: Names) -> None:
+async def test_read_only_client_creates_no_replicas(server, client, unique):
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     async with kvctl.connect(server.url, read_only=True) as reading:
         with pytest.raises(ReadOnly):
@@ -143,13 +138,13 @@ async def test_read_only_client_creates_no_replicas(server: Server, client: kvct
 # -- waiting -----------------------------------------------------------------------------------------------
 
 
-async def test_empty_origin_is_waited_for_until_connected(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_empty_origin_is_waited_for_until_connected(client, raw, unique):
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     assert raw.api(f"STREAM.INFO.{mirror}")["mirror"]["active"] >= 0
 
 
-async def test_removed_entries_are_not_waited_for(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_removed_entries_are_not_waited_for(client, raw, unique):
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     await bucket.put("a", b"v")
     await bucket.put("b", b"v")
@@ -161,7 +156,7 @@ async def test_removed_entries_are_not_waited_for(client: kvctl.Client, raw: Raw
     assert await keys_of(client, aggregate) == ["a"]
 
 
-async def test_tail_of_a_purged_origin_is_not_waited_for(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_tail_of_a_purged_origin_is_not_waited_for(client, raw, unique):
     bucket, mirror = await client.create_bucket(unique()), unique("M")
     for key in ("a", "b"):
         await bucket.put(key, b"v")
@@ -169,9 +164,7 @@ async def test_tail_of_a_purged_origin_is_not_waited_for(client: kvctl.Client, r
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)), wait_for=timedelta(seconds=60))
 
 
-async def test_arrival_is_found_by_entry_on_servers_that_report_no_sequence(
-    client: kvctl.Client, unique: Names
-) -> None:
+async def test_arrival_is_found_by_entry_on_servers_that_report_no_sequence(client, unique):
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     await bucket.put("a", b"v")
     wanted = Aggregate(aggregate, (Origin(bucket.name, prefix="p"),))
@@ -183,7 +176,7 @@ async def test_arrival_is_found_by_entry_on_servers_that_report_no_sequence(
     assert await arrival.arrived(client.api, info, plan.goals[0]) == 1
 
 
-async def test_filtered_origin_is_waited_for_up_to_its_last_matching_entry(client: kvctl.Client, unique: Names) -> None:
+async def test_filtered_origin_is_waited_for_up_to_its_last_matching_entry(client, unique):
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
     for key in ("NEW.1", "OLD.1", "OLD.2"):
         await bucket.put(key, b"v")
@@ -194,7 +187,7 @@ async def test_filtered_origin_is_waited_for_up_to_its_last_matching_entry(clien
 # -- other domains, other accounts -------------------------------------------------------------------------
 
 
-async def test_replicas_of_another_domain(leaf: Lab, unique: Names) -> None:
+async def test_replicas_of_another_domain(leaf, unique):
     mirror, filtered, aggregate = unique("M"), unique("M"), unique("A")
     hub = External.of_domain("hub")
     async with kvctl.connect(leaf.contexts["hub"]) as there, kvctl.connect(leaf.contexts["leaf"]) as client:
@@ -208,7 +201,7 @@ async def test_replicas_of_another_domain(leaf: Lab, unique: Names) -> None:
         assert (await client.api.call(f"STREAM.INFO.{filtered}"))["state"]["messages"] == 1
 
 
-async def test_own_domain_is_not_external(leaf: Lab, unique: Names) -> None:
+async def test_own_domain_is_not_external(leaf, unique):
     async with kvctl.connect(leaf.contexts["hub"]) as client:
         bucket, mirror = await client.create_bucket(unique()), unique("M")
         await bucket.put("k", b"v")
@@ -216,7 +209,7 @@ async def test_own_domain_is_not_external(leaf: Lab, unique: Names) -> None:
         assert "external" not in (await client.api.call(f"STREAM.INFO.{mirror}"))["config"]["mirror"]
 
 
-async def test_replicas_of_another_account(accounts: Lab, unique: Names) -> None:
+async def test_replicas_of_another_account(accounts, unique):
     async with (
         kvctl.connect(accounts.contexts["origin"]) as there,
         kvctl.connect(accounts.contexts["replica"]) as client,
@@ -274,7 +267,7 @@ system_account: SYS
 """
 
 
-async def test_missing_exports_of_hidden_origin_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_exports_of_hidden_origin_are_named(monkeypatch):
     with run_server(name="narrow", config=NARROW) as server:
         origin = kvctl.Context(url=server.url, user="origin", password="origin")
         replica = kvctl.Context(url=server.url, user="replica", password="replica")
@@ -307,7 +300,7 @@ async def test_missing_exports_of_hidden_origin_are_named(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-async def test_mirror_in_another_cluster() -> None:
+async def test_mirror_in_another_cluster():
     with run_lab("supercluster") as lab:
         async with kvctl.connect(lab.contexts["lon"]) as lon, kvctl.connect(lab.contexts["nyc"]) as nyc:
             bucket = await lon.create_bucket("ORDERS", cluster="lon")
@@ -317,9 +310,7 @@ async def test_mirror_in_another_cluster() -> None:
             assert entry.stream == "ORDERS_NYC"
 
 
-async def test_entry_that_an_aggregate_reports_and_does_not_hold_is_waited_for_until_nothing_moves(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_entry_that_an_aggregate_reports_and_does_not_hold_is_waited_for_until_nothing_moves(client, raw, unique):
     """Servers report an entry as replicated before they store it, and one that was removed forever."""
     bucket, target = unique(), unique("A")
     raw.create_bucket(bucket)

@@ -12,10 +12,8 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.config import edit_lock
 from kvctl.jetstream.consumers import admin
 from kvctl.kv import catalog
-from kvctl.server import Server
 from kvctl.topology.apply import arrival, builders
 from kvctl.topology.model import Aggregate, Origin
-from tests.support.raw import RawClient
 from tests.topology.conftest import Replicas
 
 Names = Callable[..., str]
@@ -23,7 +21,7 @@ EDITORS = 4
 
 
 @pytest.mark.guarantee("buckets-4", by="race")
-async def test_origins_added_concurrently_are_all_kept(server: Server, raw: RawClient, unique: Names) -> None:
+async def test_origins_added_concurrently_are_all_kept(server, raw, unique):
     first, target = unique(), unique("A")
     others = [unique() for _ in range(EDITORS)]
     for name in (first, *others):
@@ -44,7 +42,7 @@ async def test_origins_added_concurrently_are_all_kept(server: Server, raw: RawC
 
 
 @pytest.mark.guarantee("buckets-4", by="race")
-async def test_concurrent_edits_of_different_fields_are_all_kept(server: Server, raw: RawClient, unique: Names) -> None:
+async def test_concurrent_edits_of_different_fields_are_all_kept(server, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket)
     changes = [{"history": 5}, {"ttl": timedelta(hours=1)}, {"description": "d"}, {"metadata": {"a": "b"}}]
@@ -62,7 +60,7 @@ async def test_concurrent_edits_of_different_fields_are_all_kept(server: Server,
 
 
 @pytest.mark.guarantee("buckets-4")
-async def test_change_made_between_plan_and_edit_survives(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_change_made_between_plan_and_edit_survives(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket)
     edit = await catalog.plan_edit(client.api, bucket, {"description": "ours"})
@@ -73,9 +71,7 @@ async def test_change_made_between_plan_and_edit_survives(client: kvctl.Client, 
 
 
 @pytest.mark.guarantee("buckets-4")
-async def test_field_changed_between_plan_and_edit_is_a_conflict(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_field_changed_between_plan_and_edit_is_a_conflict(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket)
     edit = await catalog.plan_edit(client.api, bucket, {"history": 3})
@@ -86,9 +82,7 @@ async def test_field_changed_between_plan_and_edit_is_a_conflict(
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"] == 7
 
 
-async def test_bucket_recreated_between_plan_and_edit_is_a_conflict(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_bucket_recreated_between_plan_and_edit_is_a_conflict(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket)
     edit = await catalog.plan_edit(client.api, bucket, {"history": 3})
@@ -98,9 +92,7 @@ async def test_bucket_recreated_between_plan_and_edit_is_a_conflict(
         await catalog.apply_edit(client.api, edit)
 
 
-async def test_change_that_another_tool_overwrites_is_made_again(
-    client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_that_another_tool_overwrites_is_made_again(client, raw, unique, monkeypatch):
     """Another tool takes no lock: its write falls between kvctl's write and its read back."""
     bucket = unique()
     raw.create_bucket(bucket)
@@ -124,9 +116,7 @@ async def test_change_that_another_tool_overwrites_is_made_again(
         await catalog.apply_edit(client.api, edit)
 
 
-async def test_origin_taken_out_while_waited_for_is_a_conflict(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_origin_taken_out_while_waited_for_is_a_conflict(client, raw, unique):
     first, second, target = unique(), unique(), unique("A")
     for name in (first, second):
         raw.create_bucket(name)
@@ -140,9 +130,7 @@ async def test_origin_taken_out_while_waited_for_is_a_conflict(
 
 
 @pytest.mark.guarantee("buckets-4", by="kill")
-async def test_editor_that_was_killed_blocks_others_only_for_its_lease(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_editor_that_was_killed_blocks_others_only_for_its_lease(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket)
     assert await edit_lock._take(client.api, f"KV_{bucket}") is not None

@@ -1,19 +1,11 @@
 """The journal: the next apply reports one that was killed; an unwritable journal stops nothing."""
 
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-
-import kvctl
-from kvctl.server import Server
 from kvctl.topology.apply.journal import Journal
 from tests.cli.conftest import run_process
-from tests.support.raw import RawClient
 from tests.topology import killed
 
 
-def test_journal_reports_interrupted_apply(tmp_path: Path) -> None:
+def test_journal_reports_interrupted_apply(tmp_path):
     journal = Journal(tmp_path / "deep" / "t.ndjson")
     assert journal.interrupted() is None
     journal.begin(3)
@@ -34,7 +26,7 @@ def test_journal_reports_interrupted_apply(tmp_path: Path) -> None:
     assert journal.interrupted() is None
 
 
-def test_unwritable_journal_does_not_stop_an_apply(tmp_path: Path) -> None:
+def test_unwritable_journal_does_not_stop_an_apply(tmp_path):
     (tmp_path / "file").write_text("x")
     journal = Journal(tmp_path / "file" / "t.ndjson")
     journal.begin(1)
@@ -45,9 +37,7 @@ def test_unwritable_journal_does_not_stop_an_apply(tmp_path: Path) -> None:
     assert Journal(tmp_path / "file").interrupted() is None
 
 
-async def test_journal_belongs_to_topology_and_servers(
-    client: kvctl.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_journal_belongs_to_topology_and_servers(client, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     one = Journal.of("t", {"": client.api})
     assert one.path.parent == tmp_path / "kvctl" / "topology"
@@ -55,9 +45,7 @@ async def test_journal_belongs_to_topology_and_servers(
     assert len({journal.path for journal in (one, *others)}) == 3
 
 
-def test_next_apply_reports_the_killed_one(
-    raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path
-) -> None:
+def test_next_apply_reports_the_killed_one(raw, server, unique, tmp_path):
     first, second, file = unique(), unique(), tmp_path / "t.yaml"
     file.write_text(f"version: 1\nname: {unique('t')}\nbuckets: {{{first}: {{}}, {second}: {{}}}}\n")
     apply = ["topology", "apply", "-f", str(file), "--yes", "-s", server.url]
@@ -69,9 +57,7 @@ def test_next_apply_reports_the_killed_one(
     assert "ended after" not in run_process(*apply).err
 
 
-def test_next_apply_waits_for_replicas_of_the_killed_one(
-    raw: RawClient, server: Server, unique: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_apply_waits_for_replicas_of_the_killed_one(raw, server, unique, tmp_path, monkeypatch):
     bucket, aggregate, file = unique(), unique("A"), tmp_path / "t.yaml"
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"x" * 5000)

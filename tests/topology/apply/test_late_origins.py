@@ -4,18 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-import kvctl
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate
 from kvctl.topology.model import Aggregate, Origin
-from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 Names = Callable[..., str]
 
 
 @pytest.fixture
-async def grown(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> tuple[str, str, str]:
+async def grown(client, raw, replicas, unique):
     """Create a bucket, another one, and an aggregate of the first, whose first entry was overwritten."""
     first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
     for bucket in (first, second):
@@ -27,9 +25,7 @@ async def grown(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique
     return first, second, aggregate
 
 
-async def test_entries_of_late_origin_never_arrive_without_start_sequence(
-    raw: RawClient, replicas: Replicas, grown: tuple[str, str, str]
-) -> None:
+async def test_entries_of_late_origin_never_arrive_without_start_sequence(raw, replicas, grown):
     _, second, aggregate = grown
     config = replicas.info(f"KV_{aggregate}")["config"]
     config["sources"].append(source(second, aggregate, dest="b.>"))
@@ -39,9 +35,7 @@ async def test_entries_of_late_origin_never_arrive_without_start_sequence(
     assert f"$KV.{aggregate}.b.k" not in replicas.subjects(f"KV_{aggregate}")
 
 
-async def test_late_origin_added_by_kvctl_arrives_completely(
-    client: kvctl.Client, replicas: Replicas, grown: tuple[str, str, str]
-) -> None:
+async def test_late_origin_added_by_kvctl_arrives_completely(client, replicas, grown):
     first, second, aggregate = grown
     await add_aggregate_origin(client, aggregate, Origin(second, prefix="b"))
     assert replicas.subjects(f"KV_{aggregate}").keys() == {f"$KV.{aggregate}.{key}" for key in ("a.k", "b.k")}

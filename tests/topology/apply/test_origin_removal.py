@@ -8,14 +8,13 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, RefusedError
 from kvctl.kv.stream_kind import LEAVING
-from kvctl.server import Server
 from kvctl.topology.apply import origin_removal
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology import killed
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 Names = Callable[..., str]
 
@@ -32,9 +31,7 @@ async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
     return sorted([key async for key in client.bucket(bucket).keys()])
 
 
-async def test_removal_takes_keys_of_the_origin_and_leaves_others(
-    client: kvctl.Client, replicas: Replicas, unique: Names
-) -> None:
+async def test_removal_takes_keys_of_the_origin_and_leaves_others(client, replicas, unique):
     one, other = await filled(client, unique(), "a", "b"), await filled(client, unique(), "a", "c")
     name = unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
@@ -48,7 +45,7 @@ async def test_removal_takes_keys_of_the_origin_and_leaves_others(
     assert await keys_of(client, name) == ["one.a", "one.b", "one.e"]
 
 
-async def test_removal_with_keep_data_leaves_all_keys(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_with_keep_data_leaves_all_keys(client, unique):
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     found = await origin_removal.plan(client.api, name, other, keep_data=True)
@@ -58,9 +55,7 @@ async def test_removal_with_keep_data_leaves_all_keys(client: kvctl.Client, uniq
     assert [item["name"] for item in sources] == [f"KV_{one}"]
 
 
-async def test_removal_examines_each_key_of_overlapping_origins(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_removal_examines_each_key_of_overlapping_origins(client, raw, replicas, unique):
     one, other = await filled(client, unique(), "a", "both"), await filled(client, unique(), "b", "both")
     name = unique("A")
     replicas.aggregate(name, source(one, name), source(other, name), max_msgs_per_subject=10)
@@ -71,7 +66,7 @@ async def test_removal_examines_each_key_of_overlapping_origins(
     assert await keys_of(client, name) == ["a", "both"]
 
 
-async def test_removal_leaves_keys_written_to_the_aggregate(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_leaves_keys_written_to_the_aggregate(client, unique):
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     origins = (Origin(one, prefix="one"), Origin(other, prefix="other"))
     await create_aggregate(client, Aggregate(name, origins, writable=True))
@@ -80,7 +75,7 @@ async def test_removal_leaves_keys_written_to_the_aggregate(client: kvctl.Client
     assert await keys_of(client, name) == ["one.a", "other.mine"]
 
 
-async def test_removal_takes_all_streams_of_one_bucket(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_takes_all_streams_of_one_bucket(client, unique):
     one, other, mirror, name = (
         await filled(client, unique(), "a"),
         await filled(client, unique(), "b"),
@@ -94,7 +89,7 @@ async def test_removal_takes_all_streams_of_one_bucket(client: kvctl.Client, uni
     assert await keys_of(client, name) == ["one.a"]
 
 
-async def test_interrupted_removal_is_completed_by_the_next(client: kvctl.Client, unique: Names) -> None:
+async def test_interrupted_removal_is_completed_by_the_next(client, unique):
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="other"))))
     await origin_removal.apply(client.api, await origin_removal.plan(client.api, name, other, keep_data=True))
@@ -104,9 +99,7 @@ async def test_interrupted_removal_is_completed_by_the_next(client: kvctl.Client
         await origin_removal.plan(client.api, name, other)
 
 
-async def test_removal_of_the_last_origin_is_a_hazard(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_removal_of_the_last_origin_is_a_hazard(client, raw, replicas, unique):
     bucket, damaged, name = await filled(client, unique(), "a"), unique("A"), unique("A")
     config = replicas.aggregate(damaged, source(bucket, damaged))["config"]
     left = raw.api(f"STREAM.UPDATE.KV_{damaged}", config | {"sources": []})
@@ -122,7 +115,7 @@ async def test_removal_of_the_last_origin_is_a_hazard(
     assert await keys_of(client, name) == ["k"]
 
 
-async def test_removal_of_unknown_origin_is_not_found(client: kvctl.Client, unique: Names) -> None:
+async def test_removal_of_unknown_origin_is_not_found(client, unique):
     bucket, name, denying = await filled(client, unique(), "a"), unique("A"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(bucket),)))
     await create_aggregate(client, Aggregate(denying, (Origin(bucket),), deny_purge=True))
@@ -136,7 +129,7 @@ async def test_removal_of_unknown_origin_is_not_found(client: kvctl.Client, uniq
         await origin_removal.plan(client.api, denying, bucket)
 
 
-async def test_write_since_the_plan_survives_the_removal(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_write_since_the_plan_survives_the_removal(client, raw, unique):
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "x", "y"), unique("A")
     origins = (Origin(one, prefix="one"), Origin(other, prefix="two"))
     await create_aggregate(client, Aggregate(name, origins, writable=True))
@@ -148,9 +141,7 @@ async def test_write_since_the_plan_survives_the_removal(client: kvctl.Client, r
     assert (await client.bucket(name).get("two.x")).value == b"LOCAL"
 
 
-async def test_origin_added_since_the_plan_survives_the_removal(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_origin_added_since_the_plan_survives_the_removal(client, raw, unique):
     one, other, third = [await filled(client, unique(), "a") for _ in range(3)]
     name = unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
@@ -163,9 +154,7 @@ async def test_origin_added_since_the_plan_survives_the_removal(
 
 
 @pytest.mark.parametrize(("at", "answered"), [(0, True), (1, False), (1, True), (2, False)])
-async def test_removal_that_was_killed_is_finished_by_the_next_with_success(
-    client: kvctl.Client, raw: RawClient, server: Server, unique: Names, at: int, answered: bool
-) -> None:
+async def test_removal_that_was_killed_is_finished_by_the_next_with_success(client, raw, server, unique, at, answered):
     one, other, name = await filled(client, unique(), "a"), await filled(client, unique(), "b"), unique("A")
     await create_aggregate(client, Aggregate(name, (Origin(one, prefix="one"), Origin(other, prefix="two"))))
     args = ["aggregate", "remove-origin", name, other, "--yes", "-s", server.url]
@@ -194,9 +183,7 @@ def long_and_short(raw: RawClient, url: str, path: Path, name: str) -> list[str]
     return [*apply, str(path / "one")]
 
 
-async def test_keys_of_a_removed_origin_with_a_longer_history_stay_away_after_a_server_is_killed(
-    own_server: Server, tmp_path: Path
-) -> None:
+async def test_keys_of_a_removed_origin_with_a_longer_history_stay_away_after_a_server_is_killed(own_server, tmp_path):
     with RawClient(own_server.url) as raw:
         assert killed.run(long_and_short(raw, own_server.url, tmp_path, "A"))[0] == 0
         assert raw.api("STREAM.INFO.KV_A")["config"]["max_msgs_per_subject"] == 2
@@ -211,8 +198,8 @@ async def test_keys_of_a_removed_origin_with_a_longer_history_stay_away_after_a_
 
 @pytest.mark.parametrize(("at", "answered"), [(0, True), (1, False), (1, True), (2, False), (2, True)])
 async def test_killed_apply_that_shortens_the_history_is_completed_by_the_next(
-    raw: RawClient, server: Server, unique: Names, tmp_path: Path, at: int, answered: bool
-) -> None:
+    raw, server, unique, tmp_path, at, answered
+):
     name = unique("A")
     args = long_and_short(raw, server.url, tmp_path, name)
     assert killed.run(args, at=at, answered=answered)[0] == killed.KILLED

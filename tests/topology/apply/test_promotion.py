@@ -36,7 +36,7 @@ async def history_of(client: kvctl.Client, bucket: str) -> list[tuple[str, str, 
     return [(entry.key, str(entry.operation), entry.value) async for entry in client.bucket(bucket).history()]
 
 
-async def test_promoted_bucket_equals_the_mirror(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_promoted_bucket_equals_the_mirror(client, raw, unique):
     _, mirror, entries = await mirrored(client, raw, unique)
     name = unique("RESCUED")
     found = await promotion.plan(client.api, mirror, name)
@@ -48,9 +48,7 @@ async def test_promoted_bucket_equals_the_mirror(client: kvctl.Client, raw: RawC
     assert (await client.bucket(mirror).status()).kind is Kind.MIRROR
 
 
-async def test_promotion_under_the_origin_s_name_requires_deleting_the_mirror(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_promotion_under_the_origin_s_name_requires_deleting_the_mirror(client, raw, unique):
     bucket, mirror, entries = await mirrored(client, raw, unique)
     with pytest.raises(HazardRefused) as caught:
         await promotion.apply(client, await promotion.plan(client.api, mirror, bucket))
@@ -61,9 +59,7 @@ async def test_promotion_under_the_origin_s_name_requires_deleting_the_mirror(
     assert "error" in raw.api(f"STREAM.INFO.{mirror}")
 
 
-async def test_recreated_origin_is_hidden_by_its_stale_mirror(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_recreated_origin_is_hidden_by_its_stale_mirror(client, raw, unique):
     """The damage that the hazard describes."""
     bucket, mirror, _ = await mirrored(client, raw, unique)
     raw.create_bucket(bucket, max_msgs_per_subject=5)
@@ -73,7 +69,7 @@ async def test_recreated_origin_is_hidden_by_its_stale_mirror(
     assert raw.api(f"STREAM.INFO.{mirror}")["mirror"]["lag"] == 0
 
 
-async def test_invalid_promotion_is_refused(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_invalid_promotion_is_refused(client, raw, unique):
     _, mirror, _ = await mirrored(client, raw, unique)
     other = await client.create_bucket(unique())
     with pytest.raises(BucketExists):

@@ -20,7 +20,7 @@ from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 Names = Callable[..., str]
 WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")
@@ -70,7 +70,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> list[str]:
 
 class TestMirrors:
     @pytest.fixture
-    async def poisoned(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str]:
+    async def poisoned(self, client, raw, unique):
         """Return a recreated bucket, and a mirror that serves values of the earlier one."""
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket)
@@ -87,9 +87,7 @@ class TestMirrors:
         """Return the mirror's entries of a key."""
         return raw.request(f"$JS.API.DIRECT.GET.{mirror}.$KV.{bucket}.{key}").data
 
-    async def test_stale_mirror_is_recreated(
-        self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str]
-    ) -> None:
+    async def test_stale_mirror_is_recreated(self, client, raw, poisoned):
         bucket, mirror = poisoned
         before = raw.api(f"STREAM.INFO.{mirror}")["config"]
         assert self.read(raw, bucket, mirror, "k.1") == b"old"  # and so it would answer for ever
@@ -102,9 +100,9 @@ class TestMirrors:
     @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(6))
     async def test_repair_killed_at_any_write_is_completed_by_the_next(
-        self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], writes: int,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, client, raw, poisoned, writes,
+        monkeypatch,
+    ):  # fmt: skip
         bucket, mirror = poisoned
         before = raw.api(f"STREAM.INFO.{mirror}")["config"]
         with monkeypatch.context() as patch:
@@ -119,17 +117,13 @@ class TestMirrors:
         assert (await one(client, bucket)).consistent
         assert await leftovers(client) == []
 
-    async def test_repair_makes_no_other_writes(
-        self, client: kvctl.Client, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_repair_makes_no_other_writes(self, client, poisoned, monkeypatch):
         made = kill_after(monkeypatch, 100)
         await repaired(client, poisoned[0])
         assert len(made) == 5
 
     @pytest.mark.guarantee("replicas-5")
-    async def test_mirror_stays_when_its_replacement_does_not_fill(
-        self, client: kvctl.Client, raw: RawClient, poisoned: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_mirror_stays_when_its_replacement_does_not_fill(self, client, raw, poisoned, monkeypatch):
         bucket, mirror = poisoned
 
         async def never(*_: Any, **__: Any) -> None:
@@ -147,7 +141,7 @@ class TestMirrors:
 
 class TestAggregates:
     @pytest.fixture
-    async def merged(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str, str]:
+    async def merged(self, client, raw, unique):
         """Return two buckets in one writable aggregate, below `a` and `b`, with own keys and all kinds of damage."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
@@ -166,9 +160,9 @@ class TestAggregates:
     @pytest.mark.guarantee("replicas-5")
     @pytest.mark.parametrize("many", [refill.FULL_REFILL_KEYS, 0])
     async def test_aggregate_is_refilled_and_keeps_its_own_keys(
-        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], many: int,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, client, raw, merged, many,
+        monkeypatch,
+    ):  # fmt: skip
         monkeypatch.setattr(refill, "FULL_REFILL_KEYS", many)
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
@@ -188,9 +182,9 @@ class TestAggregates:
     @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(4))
     async def test_repair_killed_at_any_write_is_completed_by_the_next(
-        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str], writes: int,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, client, raw, merged, writes,
+        monkeypatch,
+    ):  # fmt: skip
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
         with monkeypatch.context() as patch:
@@ -203,9 +197,7 @@ class TestAggregates:
         assert all(outcome.consistent for outcome in await audited(client, aggregate))
         assert raw.api(f"STREAM.INFO.KV_{aggregate}")["config"] == before
 
-    async def test_aggregate_without_its_first_entries_is_refilled_completely(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_aggregate_without_its_first_entries_is_refilled_completely(self, client, raw, replicas, unique):
         """By default a source added late replicates nothing if the aggregate's first entry was removed."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
@@ -223,9 +215,7 @@ class TestAggregates:
         await repaired(client, aggregate)
         assert all(outcome.consistent for outcome in await audited(client, aggregate))
 
-    async def test_aggregate_that_denies_purges_is_not_repaired(
-        self, client: kvctl.Client, raw: RawClient, unique: Names
-    ) -> None:
+    async def test_aggregate_that_denies_purges_is_not_repaired(self, client, raw, unique):
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
         raw.create_bucket(bucket)
         raw.put(bucket, "k", b"v")

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import kvctl
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit.coverage import HERE, unread
 from kvctl.topology.audit.verdict import Verdict
@@ -13,7 +12,7 @@ from kvctl.topology.model import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.audited import audited, one, said
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 Names = Callable[..., str]
 
@@ -25,7 +24,7 @@ def fill(raw: RawClient, bucket: str, count: int = 20, value: bytes = b"v") -> N
 
 
 @pytest.fixture
-async def mirrored(client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str]:
+async def mirrored(client, raw, unique):
     """A bucket of 20 keys, some of them deleted, and its mirror."""
     bucket, mirror = unique("ORIGIN"), unique("M")
     raw.create_bucket(bucket)
@@ -37,18 +36,16 @@ async def mirrored(client: kvctl.Client, raw: RawClient, unique: Names) -> tuple
 
 
 class TestMirrors:
-    async def test_complete_mirror_agrees(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
+    async def test_complete_mirror_agrees(self, client, mirrored):
         outcome = await one(client, mirrored[0])
         assert (outcome.origin, outcome.replica, outcome.kind) == (*mirrored, "mirror")
         assert (outcome.keys, outcome.consistent, outcome.samples, outcome.causes) == (18, True, [], set())
 
-    async def test_mirror_is_audited_by_its_own_name(self, client: kvctl.Client, mirrored: tuple[str, str]) -> None:
+    async def test_mirror_is_audited_by_its_own_name(self, client, mirrored):
         assert (await one(client, mirrored[1])).replica == mirrored[1]
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_key_removed_from_mirror_is_missing(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_key_removed_from_mirror_is_missing(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket)
         fill(raw, bucket, 5)
@@ -61,9 +58,7 @@ class TestMirrors:
         assert outcome.consistent is False
 
     @pytest.mark.guarantee("reading-10")
-    async def test_missing_keys_are_found_after_last_messages_were_removed(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_missing_keys_are_found_after_last_messages_were_removed(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket, deny_delete=False)
         fill(raw, bucket)
@@ -76,17 +71,13 @@ class TestMirrors:
             assert (outcome.keys, said(outcome)) == (19, [("missing", "k.2", None)])
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_purge_that_does_not_reach_mirror_leaves_extra_keys(
-        self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
-    ) -> None:
+    async def test_purge_that_does_not_reach_mirror_leaves_extra_keys(self, client, raw, mirrored):
         bucket, mirror = mirrored
         raw.api(f"STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}.k.7"})
         assert said(await one(client, mirror)) == [("extra", "k.7", None)]
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_mirror_of_earlier_stream_instance_is_stale(
-        self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
-    ) -> None:
+    async def test_mirror_of_earlier_stream_instance_is_stale(self, client, raw, mirrored):
         bucket, _ = mirrored
         raw.api(f"STREAM.DELETE.KV_{bucket}")
         raw.create_bucket(bucket)
@@ -98,9 +89,7 @@ class TestMirrors:
         assert outcome.counts[Verdict.EXTRA] == 2
         assert {item.cause for item in outcome.samples if item.revision} == {"recreated-origin"}
 
-    async def test_mirror_ahead_of_empty_origin_is_stale_though_no_key_differs(
-        self, client: kvctl.Client, raw: RawClient, mirrored: tuple[str, str]
-    ) -> None:
+    async def test_mirror_ahead_of_empty_origin_is_stale_though_no_key_differs(self, client, raw, mirrored):
         bucket, mirror = mirrored
         for key in [key async for key in client.bucket(bucket).keys()]:
             await client.bucket(bucket).delete(key)
@@ -110,9 +99,7 @@ class TestMirrors:
         assert (outcome.differences, outcome.consistent, outcome.causes) == (0, False, {"recreated-origin"})
         assert f"`{mirror}` is at revision" in outcome.evidence
 
-    async def test_filtered_mirror_is_compared_within_its_filter(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_filtered_mirror_is_compared_within_its_filter(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket, allow_direct=False)
         for key in ("a.1", "a.2", "b.1"):
@@ -121,9 +108,7 @@ class TestMirrors:
         outcome = await one(client, mirror)
         assert (outcome.keys, outcome.consistent) == (2, True)
 
-    async def test_renaming_mirror_is_compared_under_its_names(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_renaming_mirror_is_compared_under_its_names(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket)
         fill(raw, bucket, 5)
@@ -136,7 +121,7 @@ class TestMirrors:
         assert said(outcome) == [("missing", "x.0.y", None), ("extra", "x.1.y", None)]
         assert [item.origin_key for item in outcome.sorted_samples()] == ["k.0", "k.1"]
 
-    async def test_mirror_that_denies_purges_agrees(self, client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+    async def test_mirror_that_denies_purges_agrees(self, client, raw, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket, max_msgs_per_subject=5)
         fill(raw, bucket, 5)
@@ -144,9 +129,7 @@ class TestMirrors:
         await client.bucket(bucket).purge("k.1")
         assert (await one(client, mirror)).consistent
 
-    async def test_unconnected_mirror_misses_everything(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_unconnected_mirror_misses_everything(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         replicas.mirror(mirror, bucket)
         until(lambda: replicas.info(mirror)["mirror"].get("error"))
@@ -159,7 +142,7 @@ class TestMirrors:
 
 class TestAggregates:
     @pytest.fixture
-    async def merged(self, client: kvctl.Client, raw: RawClient, unique: Names) -> tuple[str, str, str]:
+    async def merged(self, client, raw, unique):
         """Two buckets in one aggregate, below `a` and `b`."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
@@ -170,19 +153,16 @@ class TestAggregates:
         await create_aggregate(client, Aggregate(aggregate, origins, writable=True))
         return first, second, aggregate
 
-    async def test_complete_aggregate_agrees_with_each_origin(
-        self, client: kvctl.Client, merged: tuple[str, str, str]
-    ) -> None:
+    async def test_complete_aggregate_agrees_with_each_origin(self, client, merged):
         outcomes = await audited(client, merged[2])
         assert [(item.origin, item.keys, item.consistent) for item in outcomes] == [
-            (merged[0], 19, True), (merged[1], 20, True),
-        ]  # fmt: skip
+            (merged[0], 19, True),
+            (merged[1], 20, True),
+        ]
         assert [item.replica for item in await audited(client, merged[0])] == [merged[2]] * 2
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_key_written_in_aggregate_is_its_own_unless_an_origin_has_it(
-        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
-    ) -> None:
+    async def test_key_written_in_aggregate_is_its_own_unless_an_origin_has_it(self, client, raw, merged):
         aggregate = merged[2]
         raw.put(aggregate, "own.1", b"v")
         raw.put(aggregate, "a.k.3", b"where the origin has deleted it")
@@ -194,17 +174,13 @@ class TestAggregates:
         assert said(outcomes) == [("differing", "a.k.5", "local-write"), ("missing", "b.k.6", "local-write")]
         assert outcomes[0].samples[0].origin_key == "k.5"
 
-    async def test_key_that_origin_lost_silently_is_extra(
-        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
-    ) -> None:
+    async def test_key_that_origin_lost_silently_is_extra(self, client, raw, merged):
         raw.api(f"STREAM.PURGE.KV_{merged[1]}", {"filter": f"$KV.{merged[1]}.k.7"})
         first, second = await audited(client, merged[2])
         assert (first.consistent, said(second)) == (True, [("extra", "b.k.7", None)])
 
     @pytest.mark.guarantee("replicas-2")
-    async def test_key_that_aggregate_lost_is_missing_or_stale(
-        self, client: kvctl.Client, raw: RawClient, unique: Names, replicas: Replicas
-    ) -> None:
+    async def test_key_that_aggregate_lost_is_missing_or_stale(self, client, raw, unique, replicas):
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
         raw.create_bucket(bucket, max_msgs_per_subject=5)
         for key, value in (("k.1", b"1"), ("k.2", b"2"), ("k.1", b"3")):
@@ -216,9 +192,7 @@ class TestAggregates:
         outcome = await one(client, aggregate)
         assert said(outcome) == [("missing", "k.2", None), ("stale", "k.1", None)]
 
-    async def test_keys_of_two_origins_are_reported_but_not_as_drift(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_keys_of_two_origins_are_reported_but_not_as_drift(self, client, raw, replicas, unique):
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
             raw.create_bucket(bucket)
@@ -229,9 +203,7 @@ class TestAggregates:
         outcomes = await audited(client, aggregate)
         assert [(item.consistent, item.collisions, item.differences) for item in outcomes] == [(True, 5, 0)] * 2
 
-    async def test_keys_that_become_one_are_reported_but_not_as_drift(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_keys_that_become_one_are_reported_but_not_as_drift(self, client, raw, replicas, unique):
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
         raw.create_bucket(bucket)
         for key in ("lon.nails", "nyc.nails", "lon.screws"):
@@ -240,18 +212,14 @@ class TestAggregates:
         (outcome,) = await audited(client, aggregate)
         assert (outcome.consistent, outcome.keys) == (True, 3)
 
-    async def test_deleted_origin_is_an_error_and_others_are_compared(
-        self, client: kvctl.Client, raw: RawClient, merged: tuple[str, str, str]
-    ) -> None:
+    async def test_deleted_origin_is_an_error_and_others_are_compared(self, client, raw, merged):
         raw.api(f"STREAM.DELETE.KV_{merged[0]}")
         raw.put(merged[2], "b.k.1", b"wrong")
         first, second = await audited(client, merged[2])
         assert (first.consistent, str(first.error)) == (None, f"Origin `{merged[0]}` does not exist")
         assert said(second) == [("differing", "b.k.1", "local-write")]
 
-    async def test_unknown_transform_functions_are_reported(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_unknown_transform_functions_are_reported(self, client, raw, replicas, unique):
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
         raw.create_bucket(bucket)
         replicas.aggregate(aggregate, source(bucket, aggregate, "*", "{{partition(3,1)}}"))
@@ -260,9 +228,7 @@ class TestAggregates:
 
 
 class TestKeysThatNeverExpire:
-    async def test_ttl_that_replica_does_not_allow_leaves_extra_keys(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_ttl_that_replica_does_not_allow_leaves_extra_keys(self, client, raw, replicas, unique):
         bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("A")
         raw.create_bucket(bucket, allow_msg_ttl=True)
         replicas.mirror(mirror, bucket)
@@ -278,9 +244,7 @@ class TestKeysThatNeverExpire:
 
 
 class TestKeysThatNobodyFinds:
-    async def test_filtered_mirror_that_answers_all_reads_is_inconsistent(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_filtered_mirror_that_answers_all_reads_is_inconsistent(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket)
         fill(raw, bucket, 5)
@@ -291,9 +255,7 @@ class TestKeysThatNobodyFinds:
         assert outcome.causes == {"filtered-mirror"}
         assert "not found" in outcome.hidden
 
-    async def test_of_an_aggregate_whose_keys_land_outside_of_its_prefix(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_of_an_aggregate_whose_keys_land_outside_of_its_prefix(self, client, raw, replicas, unique):
         bucket, other, aggregate = unique("ORIGIN"), unique("ORIGIN"), unique("A")
         for name in (bucket, other):
             raw.create_bucket(name)
@@ -306,7 +268,7 @@ class TestKeysThatNobodyFinds:
 
 
 class TestOfNothing:
-    def test_a_reading_that_brought_less_than_there_is_proves_nothing(self) -> None:
+    def test_a_reading_that_brought_less_than_there_is_proves_nothing(self):
         def info(keys: int, last: int) -> dict[str, Any]:
             return {"config": {"name": "KV_B"}, "state": {"num_subjects": keys, "last_seq": last}}
 
@@ -316,9 +278,7 @@ class TestOfNothing:
         assert unread({0: info(5, 5)}, {0: info(2, 5)}, {0: 2}) == []  # three have gone since
         assert unread({HERE: info(0, 9)}, {HERE: info(0, 9)}, {HERE: 0}) == []
 
-    async def test_missing_keys_are_found_after_last_entry_expired(
-        self, client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-    ) -> None:
+    async def test_missing_keys_are_found_after_last_entry_expired(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
         raw.create_bucket(bucket, allow_msg_ttl=True)
         fill(raw, bucket)

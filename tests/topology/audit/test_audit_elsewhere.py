@@ -12,8 +12,6 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound
-from kvctl.labs import Lab
-from kvctl.server import Server
 from kvctl.topology.apply import repair
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit.audit import audit
@@ -68,9 +66,7 @@ async def replicated(client: kvctl.Client, bucket: str, mirror: str, aggregate: 
 
 
 @pytest.mark.guarantee("replicas-4", by="race")
-async def test_audit_beside_a_writer_reports_only_real_differences(
-    client: kvctl.Client, server: Server, raw: RawClient, unique: Names
-) -> None:
+async def test_audit_beside_a_writer_reports_only_real_differences(client, server, raw, unique):
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket)
     await replicated(client, bucket, mirror, aggregate, 500)
@@ -90,7 +86,7 @@ async def test_audit_beside_a_writer_reports_only_real_differences(
 
 @pytest.mark.guarantee("replicas-4", by="race")
 @pytest.mark.slow
-async def test_many_audits_beside_a_writer_agree(own_server: Server) -> None:
+async def test_many_audits_beside_a_writer_agree(own_server):
     async with kvctl.connect(own_server.url) as client:
         with RawClient(own_server.url) as raw:
             raw.create_bucket("ORIGIN")
@@ -102,7 +98,7 @@ async def test_many_audits_beside_a_writer_agree(own_server: Server) -> None:
 
 
 @pytest.mark.guarantee("replicas-4")
-async def test_expiring_keys_are_not_drift(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_expiring_keys_are_not_drift(client, raw, unique):
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket, max_age=2 * 10**9, duplicate_window=10**9)
     for number in range(20):
@@ -117,7 +113,7 @@ async def test_expiring_keys_are_not_drift(client: kvctl.Client, raw: RawClient,
             assert said(outcome) == []
 
 
-async def test_key_expired_only_in_origin_is_extra(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_key_expired_only_in_origin_is_extra(client, raw, unique):
     bucket, mirror = unique("ORIGIN"), unique("M")
     raw.create_bucket(bucket, max_age=10**9, duplicate_window=10**9)
     raw.put(bucket, "k", b"v")
@@ -128,7 +124,7 @@ async def test_key_expired_only_in_origin_is_extra(client: kvctl.Client, raw: Ra
     assert said(await one(client, mirror)) == [("extra", "k", "ttl-not-inherited")]
 
 
-async def test_non_conforming_keys_are_compared(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_non_conforming_keys_are_compared(client, raw, unique):
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
     raw.create_bucket(bucket)
     for key in ("star.*", "star.a", "more.>", "b\udcff"):
@@ -143,7 +139,7 @@ async def test_non_conforming_keys_are_compared(client: kvctl.Client, raw: RawCl
     assert said(await one(client, aggregate))[-1] == ("differing", "b\udcff", "local-write")
 
 
-async def test_audit_on_a_cluster_with_stream_replicas(cluster: Lab, unique: Names) -> None:
+async def test_audit_on_a_cluster_with_stream_replicas(cluster, unique):
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
         await client.create_bucket(bucket, replicas=3, history=3)
@@ -154,7 +150,7 @@ async def test_audit_on_a_cluster_with_stream_replicas(cluster: Lab, unique: Nam
 
 
 @pytest.mark.guarantee("replicas-6")
-async def test_audit_across_clusters(supercluster: Lab, unique: Names) -> None:
+async def test_audit_across_clusters(supercluster, unique):
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(supercluster.contexts["lon"]) as lon, kvctl.connect(supercluster.contexts["nyc"]) as nyc:
         await lon.create_bucket(bucket, cluster="lon")
@@ -166,7 +162,7 @@ async def test_audit_across_clusters(supercluster: Lab, unique: Names) -> None:
 
 
 @pytest.mark.guarantee("replicas-6")
-async def test_audit_and_repair_across_domains(leaf: Lab, unique: Names) -> None:
+async def test_audit_and_repair_across_domains(leaf, unique):
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await hub.create_bucket(bucket)
@@ -186,7 +182,7 @@ async def test_audit_and_repair_across_domains(leaf: Lab, unique: Names) -> None
 
 
 @pytest.mark.guarantee("replicas-6")
-async def test_audit_across_accounts_by_names_and_single_keys(accounts: Lab, unique: Names) -> None:
+async def test_audit_across_accounts_by_names_and_single_keys(accounts, unique):
     """The exports hide the listing of the origin, but allow its info and its keys."""
     mirror = unique("M")
     origin = Origin("ORDERS", external=External("ORIGIN.API", "DELIVER.ORDERS.m"))

@@ -61,9 +61,8 @@ class Shape:
         for name in self.origins:
             self.create(name, history)
         self._made(
-            self.mirror,
-            mirror={"name": f"KV_{self.origins[0]}"}, max_msgs_per_subject=history, mirror_direct=True,
-        )  # fmt: skip
+            self.mirror, mirror={"name": f"KV_{self.origins[0]}"}, max_msgs_per_subject=history, mirror_direct=True
+        )
         sources = [
             {
                 "name": f"KV_{name}",
@@ -313,9 +312,7 @@ async def check_damaged(client: kvctl.Client, shape: Shape) -> None:
 
 @pytest.mark.guarantee("replicas-2", "replicas-4")
 @pytest.mark.oracle
-async def test_tools_agree_with_raw_reads_about_damage(
-    own_server: Server, seed: int, steps: Callable[[int], int]
-) -> None:
+async def test_tools_agree_with_raw_reads_about_damage(own_server, seed, steps):
     dice = random.Random(seed)
     keep_one(own_server)
     async with kvctl.connect(own_server.url) as client:
@@ -336,9 +333,7 @@ async def test_tools_agree_with_raw_reads_about_damage(
 
 @pytest.mark.guarantee("replicas-2")
 @pytest.mark.oracle
-async def test_tools_agree_with_raw_reads_about_origins_that_were_replaced(
-    own_server: Server, seed: int, steps: Callable[[int], int], tmp_path: Path
-) -> None:
+async def test_tools_agree_with_raw_reads_about_origins_that_were_replaced(own_server, seed, steps, tmp_path):
     dice = random.Random(seed)
     keep_one(own_server)
     async with kvctl.connect(own_server.url) as client:
@@ -358,9 +353,7 @@ async def test_tools_agree_with_raw_reads_about_origins_that_were_replaced(
 
 @pytest.mark.guarantee("replicas-2")
 @pytest.mark.oracle
-async def test_tools_agree_with_the_model_of_random_topologies(
-    own_server: Server, seed: int, steps: Callable[[int], int], tmp_path: Path
-) -> None:
+async def test_tools_agree_with_the_model_of_random_topologies(own_server, seed, steps, tmp_path):
     """Apply files with filters, maps and chains, then purge keys in one of the replicas that nothing reads."""
     dice, names = random.Random(seed), count(1)
     keep_one(own_server)

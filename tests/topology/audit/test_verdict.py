@@ -6,17 +6,7 @@ import pytest
 
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.topology.audit.comparison import DELETED, mark
-from kvctl.topology.audit.verdict import (
-    Ages,
-    Held,
-    Source,
-    Verdict,
-    difference,
-    held,
-    judge,
-    known_revision,
-    source_of,
-)
+from kvctl.topology.audit.verdict import Ages, Held, Source, Verdict, difference, held, judge, known_revision, source_of
 
 A, B = mark(b"", b"a"), mark(b"", b"b")
 HEADER = b"NATS/1.0\r\nNats-Stream-Source: KV_O:hash 7 $KV.O.> $KV.A.> $KV.O.k id\r\n\r\n"
@@ -45,12 +35,12 @@ def entry(said: bytes, revision: int, **settings: object) -> Held:
         (entry(A, 8), entry(A, 5), 9, Verdict.DIFFERING),
     ],
 )
-def test_verdict_of_a_mirror(replica: Held | None, origin: Held | None, arrived: int | None, verdict: Verdict) -> None:
+def test_verdict_of_a_mirror(replica, origin, arrived, verdict):
     known = known_revision(replica, "KV_O", mirror=True)
     assert judge(replica, origin, known, arrived, mirror=True) is verdict
 
 
-def test_verdict_of_an_aggregate_ignores_its_own_revisions() -> None:
+def test_verdict_of_an_aggregate_ignores_its_own_revisions():
     copied = entry(A, 40, source=Source("KV_O", 5, "$KV.O.k"))
     assert judge(copied, entry(A, 5), 5, 9, mirror=False) is Verdict.AGREES
     assert judge(copied, entry(B, 9), 5, 8, mirror=False) is Verdict.LATE
@@ -61,13 +51,13 @@ def test_verdict_of_an_aggregate_ignores_its_own_revisions() -> None:
     assert difference(written, entry(DELETED, 9), 0) is Verdict.EXTRA
 
 
-def test_source_of_an_entry_is_read_from_its_headers() -> None:
+def test_source_of_an_entry_is_read_from_its_headers():
     assert source_of(HEADER) == Source("KV_O", 7, "$KV.O.k")
     assert source_of(b"") is None
     assert source_of(b"NATS/1.0\r\nNats-Stream-Source: KV_O 7\r\n\r\n") == Source("KV_O", 7, "")
 
 
-def test_entry_expires_by_per_key_ttl_or_stream_ttl() -> None:
+def test_entry_expires_by_per_key_ttl_or_stream_ttl():
     header = b"NATS/1.0\r\nNats-TTL: 2s\r\n\r\n"
     message = StoredMessage("KV_O", "$KV.O.k", 3, 10**9, header, b"a")
     found = held(message)
@@ -78,6 +68,6 @@ def test_entry_expires_by_per_key_ttl_or_stream_ttl() -> None:
     assert entry(A, 1).ends(Ages(0, own=True)) is None
 
 
-def test_per_key_ttl_is_ignored_where_the_stream_does_not_allow_it() -> None:
+def test_per_key_ttl_is_ignored_where_the_stream_does_not_allow_it():
     found = entry(A, 1, ttl=timedelta(seconds=2))
     assert (found.ends(Ages(0, own=False)), found.ends(Ages(10**10, own=False))) == (None, 11 * 10**9)

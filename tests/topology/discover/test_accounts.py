@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ import kvctl
 from kvctl.contexts import Context, ContextStore
 from kvctl.documents import parser
 from kvctl.errors import ContextNotFound, UsageError
-from kvctl.labs import Lab
 from kvctl.topology.discover import accounts
 from kvctl.topology.file.document import Topology, read_topology
 
@@ -19,7 +17,7 @@ def read(text: str) -> Topology:
     return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
-def test_url_uses_credentials_of_flags_and_environment_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_uses_credentials_of_flags_and_environment_only(home, monkeypatch):
     store = ContextStore()
     store.save(Context(name="prod", url="nats://127.0.0.1:1", user="alice", password="secret"))
     store.select("prod")
@@ -31,7 +29,7 @@ def test_url_uses_credentials_of_flags_and_environment_only(home: Path, monkeypa
     assert accounts.context_of(settings, {}).user == "carol"
 
 
-def test_named_context_uses_its_own_credentials(home: Path) -> None:
+def test_named_context_uses_its_own_credentials(home):
     ContextStore().save(Context(name="prod", url="nats://127.0.0.1:1", user="alice", password="secret", domain="a"))
     flags = {"server": "nats://127.0.0.1:9", "user": "bob", "domain": "c", "read_only": True}
     context = accounts.context_of({"context": "prod", "domain": "b"}, flags)
@@ -44,12 +42,12 @@ def test_named_context_uses_its_own_credentials(home: Path) -> None:
 @pytest.mark.parametrize(
     "settings", ["[]", "{context: a, url: 'nats://b:1'}", "{domain: a, api_prefix: b}", "{url: 1, user: me}"]
 )
-def test_invalid_context_is_refused(settings: str) -> None:
+def test_invalid_context_is_refused(settings):
     with pytest.raises(UsageError, match=r"t\.yaml:2"):
         read(f"contexts: {{a: {settings}}}")
 
 
-async def test_only_needed_contexts_are_opened(leaf: Lab) -> None:
+async def test_only_needed_contexts_are_opened(leaf):
     opened: list[str] = []
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
 

@@ -11,17 +11,11 @@ import kvctl
 from kvctl.doctor.replication import of_standing
 from kvctl.errors import KeyNotFound
 from kvctl.topology.discover import overview
-from kvctl.topology.discover.completeness import (
-    Reading,
-    lacking,
-    late_start,
-    surplus,
-)
+from kvctl.topology.discover.completeness import Reading, lacking, late_start, surplus
 from kvctl.topology.discover.health import Health, check_health
 from kvctl.topology.discover.inventory import Inventory, survey
-from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 Names = Callable[..., str]
 KEYS = 12
@@ -43,26 +37,26 @@ def of(origin: dict[str, Any], **settings: Any) -> list[Reading]:
 
 
 class TestOfAMirror:
-    def test_mirror_lacks_entries_of_its_origin(self) -> None:
+    def test_mirror_lacks_entries_of_its_origin(self):
         assert lacking(info("M", 3, 3, **MIRROR), of(info("KV_O", 3, 3))) == ""
         text = lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3)))
         assert text == "`M` holds 2 entries of 2 keys, but `O` 3 entries of 3 keys"
 
-    def test_mirror_with_pending_entries_lacks_nothing(self) -> None:
+    def test_mirror_with_pending_entries_lacks_nothing(self):
         assert lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3), pending=1)) == ""
         assert lacking(info("M", 1, 1, **MIRROR), of(info("KV_O", 3, 3), pending=1)) != ""
 
-    def test_mirror_with_shorter_history_is_compared_by_keys(self) -> None:
+    def test_mirror_with_shorter_history_is_compared_by_keys(self):
         origin = info("KV_O", 9, 3, max_msgs_per_subject=5)
         assert lacking(info("M", 3, 3, **MIRROR), of(origin)) == ""
         assert lacking(info("M", 2, 2, **MIRROR), of(origin)) != ""
 
-    def test_mirror_with_surplus_is_reported(self) -> None:
+    def test_mirror_with_surplus_is_reported(self):
         assert surplus(info("M", 4, 4, **MIRROR), of(info("KV_O", 3, 3))) != ""
         longer = info("M", 4, 3, **MIRROR | {"max_msgs_per_subject": 5})
         assert surplus(longer, of(info("KV_O", 3, 3))) == ""
 
-    def test_filtered_mirror_is_not_counted(self) -> None:
+    def test_filtered_mirror_is_not_counted(self):
         filtered = info("M", 1, 1, mirror={"name": "KV_O", "filter_subject": "$KV.O.a"})
         assert lacking(filtered, [Reading(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) == ""
 
@@ -74,17 +68,17 @@ class TestOfAnAggregate:
         origins = [info(f"KV_{name}", number, number) for name, number in zip(names, counts, strict=True)]
         return sources, [Reading(at, *pair) for at, pair in enumerate(zip(sources, origins, strict=True))]
 
-    def test_aggregate_holds_at_least_the_sum_of_its_origins(self) -> None:
+    def test_aggregate_holds_at_least_the_sum_of_its_origins(self):
         sources, readings = self.readings(3, 4)
         assert lacking(info("KV_A", 7, 7, sources=sources), readings) == ""
         assert lacking(info("KV_A", 6, 6, sources=sources), readings) != ""
 
-    def test_aggregate_of_colliding_origins_is_not_counted(self) -> None:
+    def test_aggregate_of_colliding_origins_is_not_counted(self):
         sources = [source("B", "A"), source("C", "A")]
         readings = [Reading(at, one, info(one["name"], 3, 3)) for at, one in enumerate(sources)]
         assert lacking(info("KV_A", 3, 3, sources=sources), readings) == ""
 
-    def test_writable_aggregate_may_hold_more(self) -> None:
+    def test_writable_aggregate_may_hold_more(self):
         sources, readings = self.readings(3)
         assert surplus(info("KV_A", 4, 4, sources=sources), readings) != ""
         assert surplus(info("KV_A", 4, 4, sources=sources, subjects=["$KV.A.>"]), readings) == ""
@@ -101,7 +95,7 @@ class TestOfAnAggregate:
         ({}, False),
     ],
 )
-def test_source_with_late_start_is_described(start: dict[str, Any], late: bool) -> None:
+def test_source_with_late_start_is_described(start, late):
     reading = Reading(0, {"name": "KV_O", **start}, info("KV_O", 3, 3, first=5))
     assert bool(late_start(reading)) == late
 
@@ -110,7 +104,7 @@ def test_source_with_late_start_is_described(start: dict[str, Any], late: bool) 
 
 
 @pytest.fixture
-def filled(raw: RawClient, replicas: Replicas, unique: Names) -> tuple[str, str, str, str]:
+def filled(raw, replicas, unique):
     """Two buckets, a mirror of the first, and an aggregate of both."""
     first, second, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     for bucket in (first, second):
@@ -138,13 +132,13 @@ async def states(client: kvctl.Client, *streams: str) -> dict[str, set[Health]]:
 Filled = tuple[str, str, str, str]
 
 
-async def test_healthy_replicas_are_ok(client: kvctl.Client, filled: Filled) -> None:
+async def test_healthy_replicas_are_ok(client, filled):
     _, _, mirror, aggregate = filled
     found = await states(client, mirror, f"KV_{aggregate}")
     assert found == {mirror: {Health.OK}, f"KV_{aggregate}": {Health.OK}}
 
 
-async def test_healthy_replicas_are_ok_during_writes(client: kvctl.Client, filled: Filled) -> None:
+async def test_healthy_replicas_are_ok_during_writes(client, filled):
     first, second, mirror, aggregate = filled
     done = False
 
@@ -165,9 +159,7 @@ async def test_healthy_replicas_are_ok_during_writes(client: kvctl.Client, fille
 
 
 @pytest.mark.parametrize("purge", [{}, {"filter": "one"}, {"seq": 5}])
-async def test_purged_replicas_have_missing_entries(
-    client: kvctl.Client, raw: RawClient, filled: Filled, purge: dict[str, Any]
-) -> None:
+async def test_purged_replicas_have_missing_entries(client, raw, filled, purge):
     first, _, mirror, aggregate = filled
     for stream, subject in ((mirror, f"$KV.{first}.k3"), (f"KV_{aggregate}", f"$KV.{aggregate}.a.k3")):
         request = {"filter": subject} if "filter" in purge else purge
@@ -176,7 +168,7 @@ async def test_purged_replicas_have_missing_entries(
     assert found == {mirror: {Health.MISSING_ENTRIES}, f"KV_{aggregate}": {Health.MISSING_ENTRIES}}
 
 
-async def test_overview_shows_entries_that_replicas_lack(client: kvctl.Client, raw: RawClient, filled: Filled) -> None:
+async def test_overview_shows_entries_that_replicas_lack(client, raw, filled):
     first, second, mirror, aggregate = filled
     assert [(await overview.inspect(client.api, name)).doubts for name in filled] == [[], [], [], []]
     for stream in (mirror, f"KV_{aggregate}"):
@@ -186,9 +178,7 @@ async def test_overview_shows_entries_that_replicas_lack(client: kvctl.Client, r
     assert f"`{mirror}` holds 8 entries of 8 keys, but `{first}` 12 entries of 12 keys" in doubts[first]
 
 
-async def test_emptied_filtered_aggregate_has_missing_entries(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_emptied_filtered_aggregate_has_missing_entries(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
     raw.create_bucket(bucket)
     for key in ("a.1", "b.1"):
@@ -200,27 +190,21 @@ async def test_emptied_filtered_aggregate_has_missing_entries(
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.MISSING_ENTRIES}}
 
 
-async def test_replica_of_silently_purged_origin_is_unconfirmed(
-    client: kvctl.Client, raw: RawClient, filled: Filled
-) -> None:
+async def test_replica_of_silently_purged_origin_is_unconfirmed(client, raw, filled):
     first, _, mirror, aggregate = filled
     raw.api(f"STREAM.PURGE.KV_{first}")
     found = await states(client, mirror, f"KV_{aggregate}")
     assert found == {mirror: {Health.UNCONFIRMED}, f"KV_{aggregate}": {Health.UNCONFIRMED}}
 
 
-async def test_rollup_of_all_from_one_origin_removes_keys_of_others(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, filled: Filled
-) -> None:
+async def test_rollup_of_all_from_one_origin_removes_keys_of_others(client, raw, replicas, filled):
     first, _, _, aggregate = filled
     raw.put(first, "k0", b"only", {"Nats-Rollup": "all"})
     until(lambda: len(replicas.subjects(f"KV_{aggregate}")) == 1)
     assert Health.MISSING_ENTRIES in (await states(client, f"KV_{aggregate}"))[f"KV_{aggregate}"]
 
 
-async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(
-    client: kvctl.Client, raw: RawClient, filled: Filled
-) -> None:
+async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(client, raw, filled):
     first, _, _, aggregate = filled
     raw.api(f"STREAM.DELETE.KV_{first}")
     raw.create_bucket(first)
@@ -229,9 +213,7 @@ async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(
     assert found == {f"KV_{aggregate}": {Health.RECREATED_ORIGIN, Health.OK}}
 
 
-async def test_source_with_late_start_is_unconfirmed(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_source_with_late_start_is_unconfirmed(client, raw, replicas, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     raw.create_bucket(bucket)
     for number in range(KEYS):

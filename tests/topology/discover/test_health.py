@@ -4,15 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import kvctl
-from kvctl.labs import Lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover import health
 from kvctl.topology.discover.health import Health, ReplicaHealth
 from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 Names = Callable[..., str]
 QUICK = 0.2
@@ -25,9 +23,7 @@ async def look(client: kvctl.Client, *names: str) -> dict[str, ReplicaHealth]:
     return {item.name: item for item in await health.check_health(Inventory(inventory.places, links), QUICK)}
 
 
-async def test_replica_with_the_last_entry_is_ok(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_replica_with_the_last_entry_is_ok(client, raw, replicas, unique):
     origin, mirror, some, none = unique("O"), unique("M"), unique("A"), unique("A")
     raw.create_bucket(origin)
     for key in ("a.1", "a.2", "b.1"):
@@ -40,9 +36,7 @@ async def test_replica_with_the_last_entry_is_ok(
     assert (found[mirror].arrived, found[mirror].origin_last) == (last, last)
 
 
-async def test_replica_is_ok_after_last_entries_of_origin_were_erased(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_replica_is_ok_after_last_entries_of_origin_were_erased(client, raw, replicas, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     for key in ("a", "b", "c"):
@@ -53,9 +47,7 @@ async def test_replica_is_ok_after_last_entries_of_origin_were_erased(
     assert (await look(client, mirror))[mirror].state is Health.OK
 
 
-async def test_replica_that_refuses_an_entry_is_stalled(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_replica_that_refuses_an_entry_is_stalled(client, raw, replicas, unique):
     origin, aggregate = unique("O"), unique("A")
     raw.create_bucket(origin)
     raw.put(origin, "small", b"v")
@@ -63,15 +55,10 @@ async def test_replica_that_refuses_an_entry_is_stalled(
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
     last = raw.put(origin, "large", b"v" * 500)
     found = (await look(client, aggregate))[aggregate]
-    assert (found.state, found.evidence) == (
-        Health.STALLED,
-        f"at revision {last - 1} of {last}, and nothing arrives",
-    )
+    assert (found.state, found.evidence) == (Health.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
 
 
-async def test_replica_that_catches_up_between_looks_is_ok(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_replica_that_catches_up_between_looks_is_ok(client, raw, replicas, unique):
     origin, aggregate = unique("O"), unique("A")
     raw.create_bucket(origin)
     raw.put(origin, "small", b"v")
@@ -85,9 +72,7 @@ async def test_replica_that_catches_up_between_looks_is_ok(
     assert [item.state for item in await health.check_health(Inventory(inventory.places, links), 0)] == [Health.OK]
 
 
-async def test_missing_and_unconnected_origins_are_distinguished(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_missing_and_unconnected_origins_are_distinguished(client, raw, replicas, unique):
     lost, far = unique("M"), unique("M")
     replicas.mirror(lost, "NEVER_THERE")
     replicas.mirror(far, "X", mirror={"external": {"api": "$JS.nowhere.API"}})
@@ -97,9 +82,7 @@ async def test_missing_and_unconnected_origins_are_distinguished(
     raw.api(f"STREAM.DELETE.{far}")  # every look at the server would wait for its domain
 
 
-async def test_mirror_of_earlier_stream_instance_has_recreated_origin(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_mirror_of_earlier_stream_instance_has_recreated_origin(client, raw, replicas, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     raw.put(origin, "a", b"old")
@@ -115,7 +98,7 @@ async def test_mirror_of_earlier_stream_instance_has_recreated_origin(
     assert f"`{mirror}` is at revision 2" in found.evidence
 
 
-async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf: Lab, unique: Names) -> None:
+async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf, unique):
     origin, mirror = unique("O"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await (await hub.create_bucket(origin)).put("k", b"v")
@@ -127,7 +110,7 @@ async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf: Lab, unique: N
         await edge.delete_bucket(mirror)
 
 
-async def test_origin_whose_servers_are_silent_is_offline(client: kvctl.Client, unique: Names) -> None:
+async def test_origin_whose_servers_are_silent_is_offline(client, unique):
     origin, mirror = unique("O"), unique("M")
     await client.create_bucket(origin)
     await create_mirror(client, Mirror(mirror, Origin(origin)))
@@ -135,6 +118,4 @@ async def test_origin_whose_servers_are_silent_is_offline(client: kvctl.Client, 
     (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
     place = replace(link.place, unreachable=(f"KV_{origin}",))
     (found,) = await health.check_health(Inventory({"": place}, (replace(link, place=place, origin=None),)))
-    assert (found.state, found.evidence) == (
-        Health.OFFLINE_ORIGIN, f"the servers of `{origin}` do not answer",
-    )  # fmt: skip
+    assert (found.state, found.evidence) == (Health.OFFLINE_ORIGIN, f"the servers of `{origin}` do not answer")

@@ -1,6 +1,5 @@
 """Inventory of all streams in view: paged listings, and few requests to follow origins."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,15 +7,12 @@ import pytest
 import kvctl
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
-from kvctl.labs import Lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover.inventory import survey
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 
 
-async def test_origins_in_another_domain_are_found_by_one_request(
-    leaf: Lab, unique: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_origins_in_another_domain_are_found_by_one_request(leaf, unique, monkeypatch):
     hub_way = External.of_domain("hub")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         buckets = [(await hub.create_bucket(unique())).name for _ in range(3)]
@@ -49,7 +45,7 @@ async def test_origins_in_another_domain_are_found_by_one_request(
         assert len(followed) < 4
 
 
-async def test_inventory_error_names_the_context(leaf: Lab) -> None:
+async def test_inventory_error_names_the_context(leaf):
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
         with pytest.raises(KvctlError) as caught:
             await survey({"far": client.api.at("$JS.nowhere.API")})

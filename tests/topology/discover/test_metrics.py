@@ -53,8 +53,9 @@ def parsed_labels(text: str) -> dict[str, str]:
 
 def values(samples: Samples, name: str, *labels: str) -> dict[Any, float]:
     """Return the values of one metric by the values of some of its labels."""
-    return {tuple(dict(pairs).get(label) for label in labels): value for (of, pairs), value in samples.items()
-            if of == name}  # fmt: skip
+    return {
+        tuple(dict(pairs).get(label) for label in labels): value for (of, pairs), value in samples.items() if of == name
+    }
 
 
 def row(**known: Any) -> Row:
@@ -69,7 +70,7 @@ def row(**known: Any) -> Row:
     }
 
 
-def test_labels_and_help_are_escaped() -> None:
+def test_labels_and_help_are_escaped():
     metric = Metric("kvctl_x", "A \\ and a\nline")
     metric.add({"name": 'a"b\\c\nd', "empty": "", "none": None}, 1.5)
     metric.add({}, None)
@@ -78,7 +79,7 @@ def test_labels_and_help_are_escaped() -> None:
     assert parsed(text) == {("kvctl_x", frozenset({("name", 'a"b\\c\nd')})): 1.5}
 
 
-def test_state_is_one_of_all() -> None:
+def test_state_is_one_of_all():
     rows = [row(state="stalled"), row(replica="N", state="offline")]
     found = values(parsed(exposition(metrics(rows, Inventory({}, ())))), "kvctl_replica_state", "replica", "state")
     assert {key for key, value in found.items() if value} == {("M", "stalled"), ("N", "offline")}
@@ -86,7 +87,7 @@ def test_state_is_one_of_all() -> None:
     assert ("M", "ok") in found
 
 
-def test_entries_behind_are_left_out_where_they_are_unknown() -> None:
+def test_entries_behind_are_left_out_where_they_are_unknown():
     rows = [
         row(replica="ok", revision=3, origin_revision=5, keys=["a.>"]),
         row(replica="late", state="behind", revision=3, origin_revision=5, lag=2, last_seen=0.25),
@@ -100,7 +101,7 @@ def test_entries_behind_are_left_out_where_they_are_unknown() -> None:
     assert values(samples, "kvctl_replica_origin_revision", "replica")[("offline",)] == 5
 
 
-def test_sources_of_one_origin_are_told_apart() -> None:
+def test_sources_of_one_origin_are_told_apart():
     rows = [row(keys=["a.>"]), row(keys=["b.>"]), row(keys=["b.>"], prefix="p"), row(map={"b.>": "c.>"})]
     found = values(
         parsed(exposition(metrics(rows, Inventory({}, ())))), "kvctl_replica_entries_behind", "keys", "prefix"
@@ -108,7 +109,7 @@ def test_sources_of_one_origin_are_told_apart() -> None:
     assert set(found) == {("a.>", None), ("b.>", None), ("b.>", "p"), ("b.>:c.>", None)}
 
 
-def test_offline_buckets_have_limits_and_no_sizes() -> None:
+def test_offline_buckets_have_limits_and_no_sizes():
     def bucket(name: str) -> Any:
         config = {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "max_msgs_per_subject": 1, "max_bytes": 1000,
                   "max_msgs": -1, "placement": {"cluster": "nyc"}}  # fmt: skip

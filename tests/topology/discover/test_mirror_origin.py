@@ -33,7 +33,7 @@ def origin(created: str, first: int, last: int, first_ts: str) -> dict[str, Any]
     ],
     ids=["ahead", "older entries", "first entries missed", "rolled back"],
 )
-def test_recreated_origin_is_recognised(there: dict[str, Any], here: dict[str, Any], evidence: str) -> None:
+def test_recreated_origin_is_recognised(there, here, evidence):
     found = lineage(here, there)
     assert found.same is False
     assert evidence in found.evidence
@@ -50,11 +50,11 @@ def test_recreated_origin_is_recognised(there: dict[str, Any], here: dict[str, A
     ],
     ids=["behind", "made before its origin", "made before, and filled", "some keys alone"],
 )
-def test_mirror_of_current_instance_is_not_stale(there: dict[str, Any], here: dict[str, Any]) -> None:
+def test_mirror_of_current_instance_is_not_stale(there, here):
     assert lineage(here, there) == Lineage(True)
 
 
-def test_mirror_of_restored_origin_is_undecided() -> None:
+def test_mirror_of_restored_origin_is_undecided():
     found = lineage(mirror(1, 9, EARLY), origin(LATER, 1, 9, EARLY))
     assert (found.same, found.hazards()) == (None, [])
     assert "may hold old values" in found.evidence

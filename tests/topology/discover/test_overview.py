@@ -9,18 +9,16 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound
-from kvctl.labs import Lab, run_lab
+from kvctl.labs import run_lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover import overview
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.conftest import Replicas
 
 Names = Callable[..., str]
 
 
-async def test_bucket_and_mirror_on_one_server_both_answer(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_bucket_and_mirror_on_one_server_both_answer(client, raw, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     empty = await overview.inspect(client.api, bucket)
@@ -39,9 +37,7 @@ async def test_bucket_and_mirror_on_one_server_both_answer(client: kvctl.Client,
     assert (origin["state"]["last_seq"], reverse.lineage and reverse.lineage.same) == (revision, True)
 
 
-async def test_overview_distinguishes_recreated_origin(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_overview_distinguishes_recreated_origin(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"old")
@@ -56,9 +52,7 @@ async def test_overview_distinguishes_recreated_origin(
         assert (found.same, "was recreated" in found.evidence) == (False, True)
 
 
-async def test_concurrent_writes_do_not_make_a_mirror_look_stale(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_concurrent_writes_do_not_make_a_mirror_look_stale(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     replicas.mirror(mirror, bucket)
@@ -77,12 +71,9 @@ async def test_concurrent_writes_do_not_make_a_mirror_look_stale(
     await writing
 
 
-async def test_alternates_are_ordered_by_distance_from_the_client(supercluster: Lab, unique: Names) -> None:
+async def test_alternates_are_ordered_by_distance_from_the_client(supercluster, unique):
     bucket, mirror = unique(), unique("M")
-    async with (
-        kvctl.connect(supercluster.contexts["lon"]) as lon,
-        kvctl.connect(supercluster.contexts["nyc"]) as nyc,
-    ):
+    async with kvctl.connect(supercluster.contexts["lon"]) as lon, kvctl.connect(supercluster.contexts["nyc"]) as nyc:
         await (await lon.create_bucket(bucket, cluster="lon")).put("k", b"v")
         await create_mirror(lon, Mirror(mirror, Origin(bucket), cluster="nyc"))
         ours = (bucket, f"KV_{bucket}", "origin", "lon", "lon", "ok", 0)
@@ -99,7 +90,7 @@ async def test_alternates_are_ordered_by_distance_from_the_client(supercluster: 
                 assert [(row.here, row.round_trip is not None) for row in rows] == [(True, True), (False, False)]
 
 
-async def test_mirror_at_the_edge_answers_there(leaf: Lab, unique: Names) -> None:
+async def test_mirror_at_the_edge_answers_there(leaf, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await (await hub.create_bucket(bucket)).put("k", b"v")
@@ -117,7 +108,7 @@ async def test_mirror_at_the_edge_answers_there(leaf: Lab, unique: Names) -> Non
         assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
 
 
-async def test_overview_of_another_account_is_limited_by_its_exports(accounts: Lab, unique: Names) -> None:
+async def test_overview_of_another_account_is_limited_by_its_exports(accounts, unique):
     mirror = unique("M")
     async with (
         kvctl.connect(accounts.contexts["origin"]) as there,
@@ -138,7 +129,7 @@ async def test_overview_of_another_account_is_limited_by_its_exports(accounts: L
         assert (await overview.inspect(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
 
 
-async def test_overview_of_replicas_on_three_servers(cluster: Lab, unique: Names) -> None:
+async def test_overview_of_replicas_on_three_servers(cluster, unique):
     bucket, mirror = unique(), unique("M")
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
         await (await client.create_bucket(bucket, replicas=3)).put("k", b"v")
@@ -151,7 +142,7 @@ async def test_overview_of_replicas_on_three_servers(cluster: Lab, unique: Names
 
 
 @pytest.mark.slow
-async def test_overview_when_the_origin_s_cluster_is_down() -> None:
+async def test_overview_when_the_origin_s_cluster_is_down():
     with run_lab("supercluster") as lab:
         async with kvctl.connect(lab.contexts["lon"]) as lon:
             await (await lon.create_bucket("ORDERS", cluster="lon")).put("k", b"v")

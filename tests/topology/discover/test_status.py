@@ -8,15 +8,8 @@ import pytest
 import kvctl
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
-from kvctl.labs import Lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.discover.status import (
-    FIELDS,
-    GONE,
-    Wanted,
-    changes,
-    status,
-)
+from kvctl.topology.discover.status import FIELDS, GONE, Wanted, changes, status
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 
@@ -27,7 +20,7 @@ def topology_of(**file: Any) -> Topology:
     return read_topology(Document({"version": 1, **file}, "t.yaml"))
 
 
-async def test_status_of_origin_has_its_replicas(client: kvctl.Client, unique: Names) -> None:
+async def test_status_of_origin_has_its_replicas(client, unique):
     origin, mirror, aggregate = unique("O"), unique("M"), unique("A")
     await (await client.create_bucket(origin)).put("k", b"v")
     await create_mirror(client, Mirror(mirror, Origin(origin)))
@@ -49,7 +42,7 @@ async def _alone(client: kvctl.Client, unique: Names) -> str:
     return (await client.create_bucket(unique("ALONE"))).name
 
 
-async def test_status_of_file_has_its_replicas_by_context(leaf: Lab, unique: Names) -> None:
+async def test_status_of_file_has_its_replicas_by_context(leaf, unique):
     origin, mirror, other = unique("O"), unique("M"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         await hub.create_bucket(origin)
@@ -83,7 +76,7 @@ def row(replica: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_status_changes_ignore_moving_fields() -> None:
+def test_status_changes_ignore_moving_fields():
     before = [row("A", last_seen=0.1, revision=5), row("B"), row("C")]
     after = [row("A", last_seen=0.9, revision=5), row("B", state="stalled"), row("D")]
     assert changes([], before) == before

@@ -29,7 +29,7 @@ def read(text: str) -> Topology:
     return read_topology(parser.parse(text.encode(), "t.yaml"))
 
 
-def test_document_reads_example_of_the_contract() -> None:
+def test_document_reads_example_of_the_contract():
     topology = read(CONTRACT)
     assert topology.places == {"ORDERS": "hub", "ORDERS_NYC": "hub", "EDGE": "edge"}
     assert topology.contexts["edge"] == {"url": "nats://127.0.0.1:4223", "domain": "leaf"}
@@ -48,7 +48,7 @@ def test_document_reads_example_of_the_contract() -> None:
     ]  # fmt: skip
 
 
-def test_document_reports_all_errors_in_their_order() -> None:
+def test_document_reports_all_errors_in_their_order():
     text = """
 version: 1
 name: a b
@@ -79,12 +79,12 @@ mirrors:
     assert caught.value.hint is None
 
 
-def test_document_of_another_version_is_not_read_further() -> None:
+def test_document_of_another_version_is_not_read_further():
     with pytest.raises(UsageError, match=r"t\.yaml:1:1: version: This kvctl reads version 1, not `2`$"):
         read("version: 2\nbuckets: {B: {colour: red}}")
 
 
-def test_document_reads_every_setting_of_a_bucket() -> None:
+def test_document_reads_every_setting_of_a_bucket():
     topology = read(
         "version: 1\nbuckets: {B: {description: d, history: 2, ttl: 1h, marker_ttl: 5m, replicas: 3, storage: memory, "
         "max_value_size: 1KiB, max_bytes: 1MiB, compress: true, cluster: c, tag: t, metadata: {a: b}, "
@@ -97,7 +97,7 @@ def test_document_reads_every_setting_of_a_bucket() -> None:
     assert topology.buckets["C"].history == 1
 
 
-def test_document_reads_entries_of_a_bucket() -> None:
+def test_document_reads_entries_of_a_bucket():
     topology = read("version: 1\nbuckets: {B: {entries: {a.b: x, c: '', d: '1e3'}}, C: {entries: }}")
     assert topology.entries == {"B": {"a.b": "x", "c": "", "d": "1e3"}}
     assert "1e3" not in repr(topology)
@@ -106,7 +106,7 @@ def test_document_reads_entries_of_a_bucket() -> None:
     ]
 
 
-def test_document_reads_origins_in_command_line_notation() -> None:
+def test_document_reads_origins_in_command_line_notation():
     topology = read("version: 1\naggregates: {A: {origins: ['bucket=B,keys=NEW.>,prefix=p', C], writable: true}}")
     (stream,) = render(topology).streams
     assert [source["name"] for source in stream["sources"]] == ["KV_B", "KV_C"]
@@ -145,7 +145,7 @@ def test_document_reads_origins_in_command_line_notation() -> None:
         ("version: 1\naggregates: {A: {origins: [B], entries: {}}}", "`entries` is not a field of an aggregate", ""),
     ],
 )  # fmt: skip
-def test_document_error_names_place_and_suggestion(text: str, message: str, hint: str) -> None:
+def test_document_error_names_place_and_suggestion(text, message, hint):
     with pytest.raises(UsageError) as caught:
         read(text)
     assert message in caught.value.message

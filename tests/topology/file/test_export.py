@@ -1,32 +1,24 @@
 """Export of live streams: settings written, left to defaults and origins, or not expressible."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-import kvctl
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.config_diff import differences
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.discover.inventory import (
-    Inventory,
-    Link,
-    Place,
-    survey,
-)
+from kvctl.topology.discover.inventory import Inventory, Link, Place, survey
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.file.export import Exported, export
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.rendered import render
-from tests.support.raw import RawClient
-from tests.topology.conftest import Replicas, source
+from tests.topology.conftest import source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))
 EVERYTHING = BucketConfig(
@@ -52,14 +44,14 @@ def exported(*configs: dict[str, Any], names: tuple[str, ...] = ()) -> Exported:
     return export(world_of(*configs), names)
 
 
-def test_export_of_bucket_has_only_settings_that_are_not_default() -> None:
+def test_export_of_bucket_has_only_settings_that_are_not_default():
     assert exported(ORDERS.to_stream(), BucketConfig("PLAIN").to_stream()).document == {
         "version": 1,
         "buckets": {"ORDERS": {"history": 5, "ttl": "30d"}, "PLAIN": {}},
     }
 
 
-def test_export_writes_every_setting_as_a_file_does() -> None:
+def test_export_writes_every_setting_as_a_file_does():
     assert exported(EVERYTHING.to_stream()).document["buckets"]["ALL"] == {
         "description": "on", "history": 64, "ttl": "1d12h", "replicas": 3, "storage": "memory", "max_bytes": "10MiB",
         "cluster": "lon", "tags": ["a", "b:1"], "marker_ttl": "5m", "max_value_size": 1500, "compress": True,
@@ -68,7 +60,7 @@ def test_export_writes_every_setting_as_a_file_does() -> None:
     }  # fmt: skip
 
 
-def test_export_omits_settings_inherited_from_origins_in_the_file() -> None:
+def test_export_omits_settings_inherited_from_origins_in_the_file():
     origin = ORDERS.to_stream()
     mirror = Mirror("M", Origin("ORDERS")).to_stream(origin)
     aggregate = Aggregate("A", (Origin("ORDERS", keys=("NEW.>",)),)).to_stream([origin])
@@ -77,17 +69,18 @@ def test_export_omits_settings_inherited_from_origins_in_the_file() -> None:
     assert found["aggregates"] == {"A": {"origins": [{"bucket": "ORDERS", "keys": "NEW.>"}]}}
     inherited = {"history": 5, "ttl": "30d"}
     assert exported(origin, mirror, aggregate, names=("M",)).document == {
-        "version": 1, "mirrors": {"M": {"origin": "ORDERS", **inherited}},
-    }  # fmt: skip
+        "version": 1,
+        "mirrors": {"M": {"origin": "ORDERS", **inherited}},
+    }
 
 
-def test_export_has_settings_that_differ_from_the_origin() -> None:
+def test_export_has_settings_that_differ_from_the_origin():
     origin = ORDERS.to_stream()
     mirror = Mirror("M", Origin("ORDERS"), ttl=timedelta(), history=9).to_stream(origin)
     assert exported(origin, mirror).document["mirrors"]["M"] == {"origin": "ORDERS", "history": 9, "ttl": "0s"}
 
 
-def test_export_writes_origins_in_shortest_notation() -> None:
+def test_export_writes_origins_in_shortest_notation():
     origins = (
         Origin("A"),
         Origin("B", keys=("NEW.>", "OLD.>"), prefix="p"),
@@ -110,7 +103,7 @@ def test_export_writes_origins_in_shortest_notation() -> None:
 @pytest.mark.parametrize(
     "external", [None, External.of_domain("hub"), External("X.API"), External("X.API", "D.x")], ids=str
 )
-def test_exported_file_recreates_the_same_streams(external: External | None) -> None:
+def test_exported_file_recreates_the_same_streams(external):
     origin = EVERYTHING.to_stream()
     mirror = Mirror("M", Origin("ALL", external=external), cluster="nyc", max_bytes=10**9).to_stream(origin)
     aggregate = Aggregate("A", (Origin("ALL", prefix="p", external=external),), history=3).to_stream([origin])
@@ -131,7 +124,7 @@ def test_exported_file_recreates_the_same_streams(external: External | None) -> 
         ({"metadata": {"": "x", "a": "b"}}, "metadata. x"),
     ],
 )
-def test_export_remarks_settings_that_a_file_cannot_express(change: dict[str, Any], remark: str) -> None:
+def test_export_remarks_settings_that_a_file_cannot_express(change, remark):
     found = exported(ORDERS.to_stream() | change)
     assert found.remarks == {"ORDERS": [remark]}
     assert "history" not in found.document["buckets"]["ORDERS"] or change.get("max_msgs_per_subject") is None
@@ -155,7 +148,7 @@ def test_export_remarks_settings_that_a_file_cannot_express(change: dict[str, An
             {"src": "$KV.B.>", "dest": "elsewhere.>"}]}]}, "`$KV.B.>` to `elsewhere.>` maps keys out of the bucket"),
     ],
 )  # fmt: skip
-def test_export_leaves_out_other_streams_with_the_reason(stream: dict[str, Any], reason: str) -> None:
+def test_export_leaves_out_other_streams_with_the_reason(stream, reason):
     found = exported(stream, BucketConfig("OTHER").to_stream())
     assert list(found.left_out.values()) == [reason]
     assert found.names == ["OTHER"]
@@ -163,7 +156,7 @@ def test_export_leaves_out_other_streams_with_the_reason(stream: dict[str, Any],
         exported(stream, names=tuple(found.left_out))
 
 
-def test_export_of_ambiguous_name_has_the_bucket() -> None:
+def test_export_of_ambiguous_name_has_the_bucket():
     bucket, other = BucketConfig("SAME").to_stream(), BucketConfig("B").to_stream()
     mirror = Mirror("SAME", Origin("B")).to_stream(other)
     second = Mirror("SECOND", Origin("B", stream="SAME")).to_stream(other)
@@ -172,20 +165,18 @@ def test_export_of_ambiguous_name_has_the_bucket() -> None:
     assert set(found.left_out) == {"SAME", "SECOND"}
 
 
-def test_export_takes_name_from_common_mark() -> None:
+def test_export_takes_name_from_common_mark():
     marked = [config.to_stream() | {"metadata": {"kvctl.topology": "eu"}} for config in (ORDERS, BucketConfig("B"))]
     assert exported(*marked).document["name"] == "eu"
     assert "name" not in exported(*marked, BucketConfig("C").to_stream()).document
 
 
-def test_export_of_missing_name_is_not_found() -> None:
+def test_export_of_missing_name_is_not_found():
     with pytest.raises(BucketNotFound, match="`NONE` does not exist"):
         exported(ORDERS.to_stream(), names=("ORDERS", "NONE"))
 
 
-async def test_plan_of_exported_file_is_empty(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Callable[..., str]
-) -> None:
+async def test_plan_of_exported_file_is_empty(client, raw, replicas, unique):
     """Any stream of kvctl or another tool that a file can describe."""
     orders, stock, odd, mirror, second, edge, other, loose = (unique(letter) for letter in "OSXMMAAA")
     await client.create_bucket(replace(EVERYTHING, name=orders, replicas=1, cluster=None, tags=(), republish=None))

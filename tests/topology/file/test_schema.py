@@ -68,36 +68,36 @@ def read(text: str) -> Any:
     return parser.parse(text.encode(), "t.yaml")
 
 
-def test_schema_is_valid_json_schema() -> None:
+def test_schema_is_valid_json_schema():
     Draft202012Validator.check_schema(json_schema())
 
 
-def test_shipped_schema_is_up_to_date() -> None:
+def test_shipped_schema_is_up_to_date():
     shipped = json.loads((ROOT / "schemas" / "topology.json").read_text(encoding="utf-8"))
     assert shipped == json_schema(), "run `kvctl topology schema > schemas/topology.json`"
 
 
 @pytest.mark.parametrize("text", RIGHT)
-def test_schema_accepts_everything_that_the_reader_accepts(text: str) -> None:
+def test_schema_accepts_everything_that_the_reader_accepts(text):
     read_topology(read(text))
     assert [error.message for error in VALIDATOR.iter_errors(read(text).data)] == []
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_schema_and_reader_refuse_the_same_files(text: str) -> None:
+def test_schema_and_reader_refuse_the_same_files(text):
     with pytest.raises(UsageError):
         read_topology(read(text))
     assert not VALIDATOR.is_valid(read(text).data)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_schema_accepts_the_examples(path: Path) -> None:
+def test_schema_accepts_the_examples(path):
     document = parser.read(str(path))
     read_topology(document)
     assert [error.message for error in VALIDATOR.iter_errors(document.data)] == []
 
 
-def test_schema_describes_every_field() -> None:
+def test_schema_describes_every_field():
     silent = [
         f"{name}.{field}"
         for name, part in json_schema()["$defs"].items()

@@ -77,13 +77,13 @@ TABLES = {"nats": schemas.NATS, "nack": schemas.NACK, "terraform": schemas.TERRA
 
 
 @pytest.mark.parametrize("format", TABLES)
-def test_rendered_streams_are_valid_by_the_schema_of_the_tool(format: str) -> None:
+def test_rendered_streams_are_valid_by_the_schema_of_the_tool(format):
     for stream in bodies(format, EVERYTHING):
         schemas.validator(TABLES[format]).validate(stream)
 
 
 @pytest.mark.parametrize("format", TABLES)
-def test_imported_file_renders_the_same_streams(format: str) -> None:
+def test_imported_file_renders_the_same_streams(format):
     again = topology_file(READERS[format](SourceFile("f", item) for item in written(format, EVERYTHING)))
     assert not again.left_out
     assert not again.remarks
@@ -93,7 +93,7 @@ def test_imported_file_renders_the_same_streams(format: str) -> None:
     assert all(after[name]["metadata"] == config["metadata"] for name, config in before.items())
 
 
-def test_format_of_nothing_lost_is_not_refused() -> None:
+def test_format_of_nothing_lost_is_not_refused():
     assert refused("nats", EVERYTHING) == refused("nack", EVERYTHING) == refused("terraform", EVERYTHING) == []
 
 
@@ -107,7 +107,7 @@ def test_format_of_nothing_lost_is_not_refused() -> None:
         ("terraform", "tags: [a, b]", "the provider cannot express tags a, b"),
     ],
 )  # fmt: skip
-def test_setting_that_a_format_cannot_express_is_refused_by_name(format: str, fields: str, evidence: str) -> None:
+def test_setting_that_a_format_cannot_express_is_refused_by_name(format, fields, evidence):
     """The duplicate window follows a short ttl."""
     found = refused(format, f"buckets: {{B: {{{fields}}}, C: {{}}}}")
     assert f"`KV_B`: {evidence}" in found
@@ -116,23 +116,23 @@ def test_setting_that_a_format_cannot_express_is_refused_by_name(format: str, fi
     assert all(refused(other, f"buckets: {{B: {{{fields}}}}}") == [] for other in others)
 
 
-def test_lost_setting_expires_nothing_early() -> None:
+def test_lost_setting_expires_nothing_early():
     (stream,) = bodies("terraform", "buckets: {B: {ttl: 1500ms}}")
     assert stream["max_age"] == 2
 
 
-def test_bucket_without_ttl_says_so_to_controllers() -> None:
+def test_bucket_without_ttl_says_so_to_controllers():
     """In control-loop mode a stream without `maxAge` expires its entries after a year."""
     assert [stream["maxAge"] for stream in bodies("nack", "buckets: {B: {}, C: {ttl: 36h}}")] == ["0s", "36h"]
 
 
-def test_aggregate_has_no_duplicate_window_with_terraform() -> None:
+def test_aggregate_has_no_duplicate_window_with_terraform():
     """The provider's default are two minutes."""
     text = "buckets: {B: {}}\naggregates: {A: {origins: [B]}}"
     assert [stream["duplicate_window"] for stream in bodies("terraform", text)] == [120, 0]
 
 
-def test_origins_are_created_before_their_replicas_with_terraform() -> None:
+def test_origins_are_created_before_their_replicas_with_terraform():
     text = "mirrors: {M: {origin: B}}\nbuckets: {B: {}, C: {}}\naggregates: {A: {origins: [{stream: M, prefix: m}, C]}}"
     depends = {stream["name"]: stream.get("depends_on") for stream in bodies("terraform", text)}
     assert depends == {
@@ -141,13 +141,13 @@ def test_origins_are_created_before_their_replicas_with_terraform() -> None:
     }  # fmt: skip
 
 
-def test_origins_in_a_cycle_do_not_depend_on_each_other() -> None:
+def test_origins_in_a_cycle_do_not_depend_on_each_other():
     text = "aggregates: {A: {origins: [{bucket: C, keys: [c.>]}]}, C: {origins: [{bucket: A, keys: [a.>]}]}}"
     depends = [stream.get("depends_on") for stream in bodies("terraform", text)]
     assert sum(item is not None for item in depends) == 1
 
 
-def test_names_are_valid_and_unique() -> None:
+def test_names_are_valid_and_unique():
     text = "buckets: {a_b: {}, A-B: {}, A_b: {}}\nmirrors: {1M: {origin: a_b}, _1M: {origin: a_b}}"
     names = [resource["metadata"]["name"] for resource in written("nack", text)]
     assert names == ["kv-a-b", "kv-a-b-2", "kv-a-b-3", "1m", "1m-2"]
@@ -161,7 +161,7 @@ buckets: {A: {in: hub}, B: {in: EU 1}, C: {in: leaf}, D: {}}
 """
 
 
-def test_contexts_become_accounts_and_domains_of_resources() -> None:
+def test_contexts_become_accounts_and_domains_of_resources():
     specs = bodies("nack", PLACES)
     assert [(spec.get("account"), spec.get("jsDomain")) for spec in specs] == [
         ("hub", "h"), ("eu-1", None), (None, "leaf"), (None, None),
@@ -175,7 +175,7 @@ def test_contexts_become_accounts_and_domains_of_resources() -> None:
     }  # fmt: skip
 
 
-def test_contexts_become_provider_aliases() -> None:
+def test_contexts_become_provider_aliases():
     found = bodies("terraform", PLACES)
     assert [stream.get("provider") for stream in found] == ["jetstream.hub", "jetstream.EU_1", None, None]
     assert read("terraform", *written("terraform", PLACES))["buckets"]["B"] == {"in": "EU_1"}
@@ -185,7 +185,7 @@ def test_contexts_become_provider_aliases() -> None:
     ]
 
 
-def test_contexts_that_differ_in_characters_alone_stay_apart() -> None:
+def test_contexts_that_differ_in_characters_alone_stay_apart():
     text = (
         "contexts: {e u: {context: a}, e.u: {context: b}}\nbuckets: {A: {in: e u}, B: {in: e.u}}\n"
         "aggregates: {C: {in: e.u, origins: [{bucket: A, domain: d}]}}"
@@ -196,14 +196,14 @@ def test_contexts_that_differ_in_characters_alone_stay_apart() -> None:
     assert found[2]["depends_on"] == ["jetstream_stream.KV_A"]
 
 
-def test_contexts_become_folders() -> None:
+def test_contexts_become_folders():
     found = [*streams(PLACES), Placed({"name": "KV_X"}, "../etc"), Placed({"name": "KV_X"}, "/etc")]
     names = [nats_config.file_name(stream) for stream in found]
     assert names == ["hub/KV_A.json", "EU_1/KV_B.json", "leaf/KV_C.json", "KV_D.json", "_._etc/KV_X.json",
                      "_etc/KV_X.json"]  # fmt: skip
 
 
-def test_bucket_of_the_same_name_in_another_context_is_left_out() -> None:
+def test_bucket_of_the_same_name_in_another_context_is_left_out():
     config = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1}
     exported = topology_file(READERS["nats"](SourceFile("a", config, place) for place in ("x", "y")))
     assert exported.document["buckets"] == {"A": {"in": "x"}}
@@ -215,14 +215,14 @@ def test_bucket_of_the_same_name_in_another_context_is_left_out() -> None:
 RESOURCE = {"apiVersion": "jetstream.nats.io/v1beta2", "kind": "Stream", "metadata": {"name": "x"}}
 
 
-def test_stream_of_a_running_server_is_read_like_a_file() -> None:
+def test_stream_of_a_running_server_is_read_like_a_file():
     config = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 2}
     assert read("nats", {"config": config, "state": {}})["buckets"] == {"A": {"history": 2}}
     assert read("nats", [config, {**config, "name": "KV_B", "subjects": ["$KV.B.>"]}])["buckets"].keys() == {"A", "B"}
 
 
 @pytest.mark.parametrize("data", [[], {}, {"name": 5}, {"name": ""}, "text", [[]], None])
-def test_what_is_no_stream_configuration_is_named(data: Any) -> None:
+def test_what_is_no_stream_configuration_is_named(data):
     with pytest.raises((UsageError, RefusedError), match=r"file is not a stream configuration|no bucket"):
         read("nats", data)
 
@@ -240,24 +240,24 @@ def test_what_is_no_stream_configuration_is_named(data: Any) -> None:
         ({"max_msgs": 2**64}, "a number is out of range"),
     ],
 )
-def test_stream_with_wrong_values_is_left_out_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+def test_stream_with_wrong_values_is_left_out_with_the_reason(fields, reason):
     bucket = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1}
     found = topology_file(READERS["nats"]([SourceFile("f", [bucket, {**bucket, "name": "KV_B", **fields}])]))
     assert found.left_out == {"stream KV_B": reason}
 
 
-def test_fields_of_newer_servers_are_named() -> None:
+def test_fields_of_newer_servers_are_named():
     config = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1, "discard": "new", "newer": True}
     assert topology_file(READERS["nats"]([SourceFile("f", config)])).remarks["A"][-1] == "`newer`"
 
 
-def test_mark_that_is_not_the_name_of_a_topology_is_ignored() -> None:
+def test_mark_that_is_not_the_name_of_a_topology_is_ignored():
     config = {"name": "KV_A", "subjects": ["$KV.A.>"], "max_msgs_per_subject": 1}
     assert "name" not in read("nats", {**config, "metadata": {"kvctl.topology": "a b"}})
     assert read("nats", {**config, "metadata": {"kvctl.topology": "a-b"}})["name"] == "a-b"
 
 
-def test_resources_that_are_no_streams_are_left_out_with_the_reason() -> None:
+def test_resources_that_are_no_streams_are_left_out_with_the_reason():
     spec = {"name": "KV_A", "subjects": ["$KV.A.>"], "maxMsgsPerSubject": 1, "storage": "file", "maxAge": "1h"}
     found = topology_file(READERS["nack"]([SourceFile("f", {"kind": "List", "items": [
         {**RESOURCE, "spec": spec},
@@ -275,7 +275,7 @@ def test_resources_that_are_no_streams_are_left_out_with_the_reason() -> None:
     }  # fmt: skip
 
 
-def test_fields_of_resources_that_a_file_cannot_express_are_named() -> None:
+def test_fields_of_resources_that_a_file_cannot_express_are_named():
     spec = {"name": "KV_A", "subjects": ["$KV.A.>"], "maxMsgsPerSubject": 1, "discard": "new", "preventDelete": True}
     found = topology_file(READERS["nack"]([SourceFile("f", {**RESOURCE, "spec": {**spec, "servers": ["nats://h"]}})]))
     assert found.document["buckets"] == {"A": {"storage": "memory"}}
@@ -284,7 +284,7 @@ def test_fields_of_resources_that_a_file_cannot_express_are_named() -> None:
     ]  # fmt: skip
 
 
-def test_key_value_resource_is_read_as_the_controller_creates_it() -> None:
+def test_key_value_resource_is_read_as_the_controller_creates_it():
     spec = {"bucket": "A", "history": 3, "ttl": "1h", "limitMarkerTtl": 5 * 10**9, "compression": True,
             "maxBytes": -1, "placement": {"tags": ["x"]},
             "republish": {"source": ">", "destination": "c.>"}}  # fmt: skip
@@ -296,18 +296,19 @@ def test_key_value_resource_is_read_as_the_controller_creates_it() -> None:
     assert document["aggregates"]["S"]["origins"] == ["A"]
 
 
-def test_kv_bucket_of_terraform_is_read_as_the_provider_creates_it() -> None:
+def test_kv_bucket_of_terraform_is_read_as_the_provider_creates_it():
     body = {"name": "A", "ttl": 60, "limit_marker_ttl": 5, "max_value_size": 1024, "placement_tags": ["lost"]}
     blocks = {"jetstream_kv_bucket": {"a": body}, "jetstream_stream": {"s": [{"name": "EVENTS", "subjects": ["e"]}]},
               "jetstream_kv_entry": {"e": {}}}  # fmt: skip
     found = topology_file(READERS["terraform"]([SourceFile("f", {"resource": blocks, "variable": {}})]))
     assert found.document["buckets"] == {"A": {"history": 5, "ttl": "1m", "marker_ttl": "5s", "max_value_size": "1KiB"}}
     assert found.left_out == {
-        "jetstream_kv_entry.e": "not a `jetstream_stream` or `jetstream_kv_bucket`", "EVENTS": "not a bucket",
-    }  # fmt: skip
+        "jetstream_kv_entry.e": "not a `jetstream_stream` or `jetstream_kv_bucket`",
+        "EVENTS": "not a bucket",
+    }
 
 
-def test_tables_of_fields_are_those_of_the_tools() -> None:
+def test_tables_of_fields_are_those_of_the_tools():
     """Each setting of the tool's schema is read, or deliberately not."""
     rows = {row.theirs.partition(".")[0] for row in nack._STREAM}
     connection = {

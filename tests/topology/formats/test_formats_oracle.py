@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -79,7 +78,7 @@ def texts(format: str, topology: Topology) -> list[Any]:
 
 
 @pytest.mark.parametrize("format", READERS)
-def test_random_topologies_are_the_same_after_a_format(format: str, seed: int, steps: Callable[[int], int]) -> None:
+def test_random_topologies_are_the_same_after_a_format(format, seed, steps):
     dice, numbers = random.Random(seed), count(1)
     for number in range(steps(10)):
         made = RandomTopology(dice, lambda prefix: f"{prefix}{next(numbers)}", dice.choice([None, DOMAINS]))

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from syrupy.assertion import SnapshotAssertion
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
@@ -72,7 +71,7 @@ def links(graph: Graph) -> set[tuple[str, str]]:
 
 
 class TestOfAFile:
-    def test_graph_links_replicas_to_origins(self) -> None:
+    def test_graph_links_replicas_to_origins(self):
         graph = graph_of(CONTRACT)
         assert links(graph) == {
             ("ORDERS", "ORDERS_NYC"), ("ORDERS_NYC", "ORDERS_SYD"), ("ORDERS", "EDGE"), ("STOCK", "EDGE"),
@@ -90,7 +89,7 @@ class TestOfAFile:
         words = {tuple(edge.words) for edge in graph.edges}
         assert words == {(), ("NEW.> → orders.new.>",), ("*.* → stock.$2.$1",)}
 
-    def test_origin_elsewhere_is_not_a_bucket_of_the_same_name(self) -> None:
+    def test_origin_elsewhere_is_not_a_bucket_of_the_same_name(self):
         graph = graph_of({"buckets": {"B": {}}, "aggregates": {"A": {"origins": [{"bucket": "B", "domain": "hub"}]}}})
         assert [(node.name, node.kind) for node in graph.nodes] == [
             ("A", "aggregate"),
@@ -98,22 +97,22 @@ class TestOfAFile:
             ("B", "outside"),
         ]
 
-    def test_graph_of_a_name_has_its_origins_and_readers(self) -> None:
+    def test_graph_of_a_name_has_its_origins_and_readers(self):
         assert {node.name for node in graph_of(CONTRACT, "ORDERS_NYC").nodes} == {"ORDERS", "ORDERS_NYC", "ORDERS_SYD"}
         assert {node.name for node in graph_of(CONTRACT, "CONFIG").nodes} == {"CONFIG"}
         with pytest.raises(BucketNotFound):
             graph_of(CONTRACT, "NONE")
 
-    def test_as_text(self, snapshot: SnapshotAssertion) -> None:
+    def test_as_text(self, snapshot):
         assert lines_of(graph_of(CONTRACT)) == snapshot
 
-    def test_as_mermaid(self, snapshot: SnapshotAssertion) -> None:
+    def test_as_mermaid(self, snapshot):
         assert diagram.mermaid(graph_of(CONTRACT)) == snapshot
 
-    def test_as_dot(self, snapshot: SnapshotAssertion) -> None:
+    def test_as_dot(self, snapshot):
         assert diagram.dot(graph_of(CONTRACT)) == snapshot
 
-    def test_text_of_a_cycle_ends(self) -> None:
+    def test_text_of_a_cycle_ends(self):
         graph = graph_of({"aggregates": {"A": {"origins": ["B"]}, "B": {"origins": ["A"]}}})
         assert lines_of(graph) == "A  aggregate\n└─▶ B  aggregate\n    └─▶ A  aggregate (above)\n"
         ElementTree.fromstring(svg(graph))
@@ -135,9 +134,7 @@ class TestOfAFile:
         ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.C.>"}]}, "KV_A", ((">", "$KV.C.>"),)),
     ],
 )  # fmt: skip
-def test_rules_show_keys_and_other_subjects_completely(
-    taken: dict[str, Any], reader: str, rules: tuple[tuple[str, str], ...]
-) -> None:
+def test_rules_show_keys_and_other_subjects_completely(taken, reader, rules):
     assert rules_of(taken, reader) == rules
 
 
@@ -159,9 +156,7 @@ def test_rules_show_keys_and_other_subjects_completely(
          ("*", "{{partition(3,1)}}")),
     ],
 )  # fmt: skip
-def test_rules_of_an_aggregate_are_in_the_words_of_flags_and_files(
-    rules: list[tuple[str, str]], words: tuple[Any, ...], shown: tuple[str, str]
-) -> None:
+def test_rules_of_an_aggregate_are_in_the_words_of_flags_and_files(rules, words, shown):
     transforms = [{"src": src, "dest": dest} for src, dest in rules]
     found = rules_json(
         {"name": "KV_B", **({"subject_transforms": transforms} if rules else {})}, "KV_A" if rules else "M"
@@ -171,7 +166,7 @@ def test_rules_of_an_aggregate_are_in_the_words_of_flags_and_files(
     assert (row["taken"], row["lands_as"]) == shown
 
 
-def test_rules_of_a_mirror_have_filters_and_keep_names() -> None:
+def test_rules_of_a_mirror_have_filters_and_keep_names():
     found = rules_json({"name": "KV_B", "filter_subject": "$KV.B.a.>"}, "M")
     assert found == {"keys": ["a.>"], "prefix": None, "map": None, "transforms": [{"src": "$KV.B.a.>", "dest": ""}]}
     assert with_rules_text(found, "M")["lands_as"] == ""
@@ -222,30 +217,31 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
 
 
 class TestOfLiveServers:
-    def test_graph_shows_origins_out_of_view_and_missing_ones(self) -> None:
+    def test_graph_shows_origins_out_of_view_and_missing_ones(self):
         graph = live_graph()
         assert links(graph) == {("ORDERS", "COPY"), ("ORDERS", "EDGE"), ("GONE", "EDGE"), ("FAR", "EDGE")}
         assert {node.name: node.kind for node in graph.nodes if node.kind in ("outside", "missing")} == {
-            "GONE": "missing", "FAR": "outside",
-        }  # fmt: skip
+            "GONE": "missing",
+            "FAR": "outside",
+        }
         assert graph.alone == ("ALONE",)
 
-    def test_graph_leaves_out_unlinked_buckets_unless_named(self) -> None:
+    def test_graph_leaves_out_unlinked_buckets_unless_named(self):
         assert [node.name for node in live_graph("ALONE").nodes] == ["ALONE"]
         assert {node.name for node in live_graph("COPY").nodes} == {"ORDERS", "COPY"}
 
-    def test_graph_shows_unreachable_streams(self) -> None:
+    def test_graph_shows_unreachable_streams(self):
         graph = live_graph(unreachable=("KV_GONE", "KV_HIDDEN", "EVENTS"))
         # Any of them may be a replica.
         assert {node.name for node in graph.nodes if node.kind == "unknown"} == {"GONE", "HIDDEN", "EVENTS"}
 
-    def test_as_text_with_health(self, snapshot: SnapshotAssertion) -> None:
+    def test_as_text_with_health(self, snapshot):
         assert lines_of(live_graph()) == snapshot
 
-    def test_as_mermaid_with_health(self, snapshot: SnapshotAssertion) -> None:
+    def test_as_mermaid_with_health(self, snapshot):
         assert diagram.mermaid(live_graph()) == snapshot
 
-    def test_as_json(self, snapshot: SnapshotAssertion) -> None:
+    def test_as_json(self, snapshot):
         assert live_graph().to_json() == snapshot
 
 
@@ -262,7 +258,7 @@ def hostile(*texts: str) -> Graph:
 class TestWhateverNamesHold:
     @given(st.lists(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=2, max_size=4))
     @settings(max_examples=60, deadline=None)
-    def test_formats_escape_hostile_names(self, texts: list[str]) -> None:
+    def test_formats_escape_hostile_names(self, texts):
         graph = hostile(*texts)
         assert_mermaid(diagram.mermaid(graph), len(graph.nodes), len(graph.edges))
         assert_dot(diagram.dot(graph), len(graph.nodes), len(graph.edges))
@@ -272,7 +268,7 @@ class TestWhateverNamesHold:
         }  # fmt: skip
 
     @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-    def test_graphviz_accepts_dot_output(self) -> None:
+    def test_graphviz_accepts_dot_output(self):
         subprocess.run(["dot", "-Tsvg"], input=diagram.dot(hostile(*HOSTILE)).encode(), check=True, capture_output=True)
 
 
@@ -303,11 +299,11 @@ def assert_dot(text: str, nodes: int, edges: int) -> None:
 
 
 class TestPicture:
-    def test_picture_is_deterministic(self) -> None:
+    def test_picture_is_deterministic(self):
         assert svg(graph_of(CONTRACT)) == svg(graph_of(CONTRACT))
 
     @pytest.mark.parametrize("count", [1, 3, 12])
-    def test_boxes_never_overlap_and_lie_within(self, count: int) -> None:
+    def test_boxes_never_overlap_and_lie_within(self, count):
         clusters = ("lon", "nyc", "syd")
         names = [f"REGION_{number}" for number in range(count)]
         file = {
@@ -329,21 +325,21 @@ class TestPicture:
                 apart = box.x + box.width <= other.x or other.x + other.width <= box.x
                 assert apart or box.y + box.height <= other.y or other.y + other.height <= box.y
 
-    def test_headings_fit_into_the_picture(self) -> None:
+    def test_headings_fit_into_the_picture(self):
         prefix = ".".join(["LONG"] * 20)
         placed = layout(graph_of({"aggregates": {"A": {"origins": [{"bucket": "B", "api": prefix}]}}}))
         assert placed.width > len(f"account behind {prefix}") * 7
 
-    def test_empty_graph_is_an_empty_picture(self) -> None:
+    def test_empty_graph_is_an_empty_picture(self):
         ElementTree.fromstring(svg(graph_of({})))
         assert lines_of(graph_of({})) == ""
 
-    def test_origins_stand_left_of_their_replicas(self) -> None:
+    def test_origins_stand_left_of_their_replicas(self):
         graph = graph_of(CONTRACT)
         boxes = layout(graph).boxes
         assert all(boxes[edge.origin].x < boxes[edge.replica].x for edge in graph.edges)
 
-    def test_long_names_are_shortened_but_complete_in_the_title(self) -> None:
+    def test_long_names_are_shortened_but_complete_in_the_title(self):
         picture = svg(graph_of({"buckets": {"A" * 252: {}}}))
         assert f"<title>{'A' * 252}</title>" in picture
         assert f"{'A' * 22}…{'A' * 21}</text>" in picture

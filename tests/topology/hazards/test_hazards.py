@@ -1,14 +1,13 @@
 """Edits that would lose data, and the text of their refusals."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from kvctl.errors import HazardRefused
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import KIND
-from kvctl.topology.hazards.hazards import (  # fmt: skip
+from kvctl.topology.hazards.hazards import (
     AGE,
     BYTES,
     HISTORY,
@@ -45,18 +44,18 @@ BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max
     ],
     ids=str,
 )
-def test_only_smaller_limits_and_changed_subjects_are_measured(change: dict[str, Any], aspects: set[str]) -> None:
+def test_only_smaller_limits_and_changed_subjects_are_measured(change, aspects):
     assert looks_at(BEFORE, BEFORE | change) == aspects
 
 
-def test_first_limit_counts_as_smaller() -> None:
+def test_first_limit_counts_as_smaller():
     without = BucketConfig("B").to_stream() | {"max_msgs_per_subject": -1}
     assert looks_at(without, BEFORE) == {HISTORY, AGE, BYTES, SIZE}
     assert looks_at(BEFORE, without) == set()
 
 
 @pytest.mark.parametrize("absent", [{}, {"max_bytes": 0}, {"max_bytes": -1}, {"max_bytes": None}], ids=str)
-def test_any_limit_is_smaller_than_unlimited(absent: dict[str, Any]) -> None:
+def test_any_limit_is_smaller_than_unlimited(absent):
     assert looks_at(absent, {"max_bytes": 1}) == {BYTES}
     assert looks_at({"max_bytes": 1}, absent) == set()
     assert looks_at(absent, absent) == set()
@@ -64,7 +63,7 @@ def test_any_limit_is_smaller_than_unlimited(absent: dict[str, Any]) -> None:
     assert looks_at({"max_bytes": 2}, {"max_bytes": 1}) == {BYTES}
 
 
-def test_stream_without_subjects_changes_none() -> None:
+def test_stream_without_subjects_changes_none():
     aggregate = {**BEFORE, "subjects": []}
     assert looks_at(aggregate, aggregate | {"subjects": ["$KV.B.>"]}) == set()
 
@@ -82,21 +81,13 @@ def test_stream_without_subjects_changes_none() -> None:
             Cost(messages=2, over_history=1, keys_over_history=1),
             "history 5 -> 1 removes 1 revision of 1 key",
         ),
-        (
-            {"max_age": 60 * 10**9},
-            Cost(messages=9, expired=9),
-            "ttl 1d -> 1m removes all 9 revisions immediately",
-        ),
+        ({"max_age": 60 * 10**9}, Cost(messages=9, expired=9), "ttl 1d -> 1m removes all 9 revisions immediately"),
         (
             {"max_age": 60 * 10**9},
             Cost(messages=9, expired=2),
             "ttl 1d -> 1m removes 2 revisions immediately and 7 more at that age",
         ),
-        (
-            {"max_age": 60 * 10**9},
-            Cost(messages=1, expired=1),
-            "ttl 1d -> 1m removes all 1 revision immediately",
-        ),
+        ({"max_age": 60 * 10**9}, Cost(messages=1, expired=1), "ttl 1d -> 1m removes all 1 revision immediately"),
         ({"max_age": 60 * 10**9}, Cost(messages=9), "ttl 1d -> 1m removes 9 revisions at that age"),
         (
             {"max_bytes": 100},
@@ -125,7 +116,7 @@ def test_stream_without_subjects_changes_none() -> None:
         ),
     ],
 )
-def test_evidence_counts_data_that_would_be_lost(change: dict[str, Any], cost: Cost, evidence: str) -> None:
+def test_evidence_counts_data_that_would_be_lost(change, cost, evidence):
     assert lossy(BEFORE, BEFORE | change, cost) == [Hazard("lossy-edit", evidence)]
 
 
@@ -134,26 +125,26 @@ def test_evidence_counts_data_that_would_be_lost(change: dict[str, Any], cost: C
     [{"max_msgs_per_subject": 1}, {"max_age": 1}, {"max_bytes": 10}, {"max_msg_size": 1}, {"subjects": ["x.>"]}],
     ids=str,
 )
-def test_edit_that_loses_nothing_has_no_hazard(change: dict[str, Any]) -> None:
+def test_edit_that_loses_nothing_has_no_hazard(change):
     assert lossy(BEFORE, BEFORE | change, Cost()) == []
 
 
-def test_bucket_that_is_exactly_full_loses_nothing() -> None:
+def test_bucket_that_is_exactly_full_loses_nothing():
     assert lossy(BEFORE, BEFORE | {"max_bytes": 100}, Cost(messages=1, bytes=100)) == []
 
 
-def test_evidence_shows_missing_ttl_as_none() -> None:
+def test_evidence_shows_missing_ttl_as_none():
     found = lossy({"name": "S"}, {"name": "S", "max_age": 10**9}, Cost(messages=2, expired=1))
     assert [hazard.evidence for hazard in found] == [
         "ttl none -> 1s removes 1 revision immediately and 1 more at that age"
     ]
 
 
-def test_cost_is_completed_and_keeps_what_was_measured() -> None:
+def test_cost_is_completed_and_keeps_what_was_measured():
     assert Cost(messages=2).having(bytes=3) == Cost(messages=2, bytes=3)
 
 
-def test_stream_of_a_table_is_a_foreign_kind() -> None:
+def test_stream_of_a_table_is_a_foreign_kind():
     [hazard] = of_foreign({"name": "KVT_T", "metadata": {KIND: "table"}})
     assert hazard == Hazard(
         "foreign-kind", "`KVT_T` belongs to a table, which would break", "Use `kvctl table` instead"
@@ -161,7 +152,7 @@ def test_stream_of_a_table_is_a_foreign_kind() -> None:
     assert of_foreign(BEFORE) == []
 
 
-def test_hint_names_each_remedy_and_each_hazard_once() -> None:
+def test_hint_names_each_remedy_and_each_hazard_once():
     found = [Hazard("a", "1", "Wait"), Hazard("b", "2"), Hazard("a", "3", "Wait"), Hazard("b", "4", "Ask")]
     with pytest.raises(HazardRefused) as refused:
         refuse(found, None, "No")
@@ -169,7 +160,7 @@ def test_hint_names_each_remedy_and_each_hazard_once() -> None:
     assert refused.value.hint == "Wait. Ask. Use `--force a --force b` to proceed anyway"
 
 
-def test_refusal_reports_all_hazards() -> None:
+def test_refusal_reports_all_hazards():
     cost = Cost(messages=9, bytes=5000, over_history=5, keys_over_history=2, oversized=1)
     change = {"max_msgs_per_subject": 1, "max_bytes": 10, "max_msg_size": 10}
     found = lossy(BEFORE, BEFORE | change, cost)
@@ -181,7 +172,7 @@ def test_refusal_reports_all_hazards() -> None:
     assert refused.value.exit_code == 1
 
 
-def test_forced_hazard_is_not_refused() -> None:
+def test_forced_hazard_is_not_refused():
     hazards = [Hazard("lossy-edit", "one"), Hazard("lagging-replica", "two")]
     refuse(hazards, ["lossy-edit", "lagging-replica"], "What")
     with pytest.raises(HazardRefused, match="two") as refused:

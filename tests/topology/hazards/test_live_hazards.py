@@ -1,6 +1,6 @@
 """Hazards that arise later: recreated origins, edits, streams of others, cycles through accounts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ import kvctl
 from kvctl.doctor import examination
 from kvctl.errors import HazardRefused, RefusedError, ServerError, UsageError
 from kvctl.jetstream import streams
-from kvctl.server import Server, run_server
+from kvctl.server import run_server
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.discover import inventory
@@ -19,7 +19,7 @@ from kvctl.topology.hazards.cycle import Reading, cycles
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.conftest import Replicas, refused, source
+from tests.topology.conftest import refused, source
 
 Names = Callable[..., str]
 
@@ -39,7 +39,7 @@ async def edit(client: kvctl.Client, bucket: str, force: tuple[str, ...] = (), *
 # -- origins made anew -------------------------------------------------------------------------------------
 
 
-async def test_recreated_origin(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_recreated_origin(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     for key in ("a", "b"):
@@ -60,7 +60,7 @@ async def test_recreated_origin(client: kvctl.Client, raw: RawClient, replicas: 
 # -- edits -------------------------------------------------------------------------------------------------
 
 
-async def test_lossy_edit(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_lossy_edit(client, raw, unique):
     bucket = unique()
     config = raw.create_bucket(bucket, max_msgs_per_subject=5)["config"]
     for value in (b"1", b"2", b"3"):
@@ -71,9 +71,7 @@ async def test_lossy_edit(client: kvctl.Client, raw: RawClient, unique: Names) -
 
 
 @pytest.mark.parametrize("size", ["1", "abc"])
-async def test_large_value_counts_as_one_whatever_its_writer_says(
-    client: kvctl.Client, raw: RawClient, unique: Names, size: str
-) -> None:
+async def test_large_value_counts_as_one_whatever_its_writer_says(client, raw, unique, size):
     bucket = unique()
     raw.create_bucket(bucket)
     assert "seq" in raw.request(f"$KV.{bucket}.k", b"v" * 5000, {"Nats-Msg-Size": size}).json()
@@ -81,9 +79,7 @@ async def test_large_value_counts_as_one_whatever_its_writer_says(
     assert "max_value_size 1000 is below 1 revision" in text
 
 
-async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"v")
@@ -99,14 +95,14 @@ async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(
     await edit(client, bucket, description="harmless")  # nothing that was not there before
 
 
-async def test_edit_of_mirror_has_the_hazards_of_its_creation(client: kvctl.Client, unique: Names) -> None:
+async def test_edit_of_mirror_has_the_hazards_of_its_creation(client, unique):
     bucket, mirror = await client.create_bucket(unique(), history=3), unique("M")
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     assert "--force shorter-history" in await refused(edit(client, mirror, history=1))
     assert "--force shorter-ttl" in await refused(edit(client, mirror, ttl=timedelta(hours=1)))
 
 
-async def test_mirror_cannot_rename_keys(unique: Names) -> None:
+async def test_mirror_cannot_rename_keys(unique):
     with pytest.raises(UsageError, match="cannot rename keys"):
         Mirror("M", Origin("B", prefix="p"))
 
@@ -114,7 +110,7 @@ async def test_mirror_cannot_rename_keys(unique: Names) -> None:
 # -- streams of others -------------------------------------------------------------------------------------
 
 
-async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_foreign_kind(client, raw, unique):
     bucket = unique()
     marked = raw.create_bucket(bucket, max_msgs_per_subject=5, metadata={"kvctl.kind": "table"})["config"]
     for value in (b"1", b"2"):
@@ -139,7 +135,7 @@ async def test_foreign_kind(client: kvctl.Client, raw: RawClient, unique: Names)
     await create_mirror(client, Mirror(unique("M"), Origin(bucket)))  # whole, and so the same
 
 
-async def test_key_writes_never_reach_a_table(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_key_writes_never_reach_a_table(client, raw, unique):
     name = unique("T")
     config = {"name": f"KVT_{name}", "subjects": [f"$KVT.{name}.>"], "metadata": {"kvctl.kind": "table"}}
     assert "error" not in raw.api(f"STREAM.CREATE.KVT_{name}", config)
@@ -178,7 +174,7 @@ def _shared(own: str, stream: str, other: str, theirs: str) -> str:
 
 
 @pytest.fixture
-def joined() -> Iterator[Server]:
+def joined():
     """Two accounts that replicate from each other."""
     config = ACCOUNTS.replace("@one@", _shared("ONE", "KV_X", "TWO", "KV_Y")).replace(
         "@two@", _shared("TWO", "KV_Y", "ONE", "KV_X")
@@ -187,7 +183,7 @@ def joined() -> Iterator[Server]:
         yield running
 
 
-async def test_cycle_across_accounts(joined: Server) -> None:
+async def test_cycle_across_accounts(joined):
     contexts = {name: kvctl.Context(url=joined.url, user=name, password=name) for name in ("one", "two")}
     there, back = External("TWO.API", "D.TWO.x"), External("ONE.API", "D.ONE.y")
     with (
@@ -225,9 +221,7 @@ async def test_cycle_across_accounts(joined: Server) -> None:
         assert "--force cycle" in text
 
 
-async def test_aggregate_of_bucket_and_its_mirror_is_refused(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_aggregate_of_bucket_and_its_mirror_is_refused(client, raw, replicas, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     raw.create_bucket(bucket)
     replicas.mirror(mirror, bucket)
@@ -246,7 +240,7 @@ async def test_aggregate_of_bucket_and_its_mirror_is_refused(
 # -- what exists -------------------------------------------------------------------------------------------
 
 
-def test_unconnected_replica_is_reported_after_a_grace_period() -> None:
+def test_unconnected_replica_is_reported_after_a_grace_period():
     def info(age: int, **live: Any) -> dict[str, Any]:
         config = {"name": "M", "mirror": {"name": "KV_B", "external": {"api": "$JS.nowhere.API"}}}
         live = {"name": "KV_B", "lag": 0, "active": -1, **live}

@@ -12,7 +12,6 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, WaitExpired
-from kvctl.labs import Lab
 from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.hazards import inspection, stream_edit
@@ -40,7 +39,7 @@ async def names_of(client: kvctl.Client, stream: str) -> set[str]:
 # -- mirrors -----------------------------------------------------------------------------------------------
 
 
-async def test_filtered_mirror(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_filtered_mirror(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     raw.put(bucket, "NEW.1", b"v")
@@ -56,9 +55,7 @@ async def test_filtered_mirror(client: kvctl.Client, raw: RawClient, replicas: R
     await create_mirror(client, wanted, force=["filtered-mirror"])
 
 
-async def test_filtered_mirror_in_another_domain_is_harmless(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_filtered_mirror_in_another_domain_is_harmless(client, raw, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket, allow_direct=False)
     for key in ("a.1", "b.1", "c.1"):
@@ -68,7 +65,7 @@ async def test_filtered_mirror_in_another_domain_is_harmless(
     assert (info["state"]["messages"], info["config"]["mirror_direct"]) == (2, False)
 
 
-async def test_renaming_mirror(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_renaming_mirror(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"v")
@@ -78,7 +75,7 @@ async def test_renaming_mirror(client: kvctl.Client, raw: RawClient, replicas: R
     assert await names_of(client, mirror) == {"renaming-mirror"}
 
 
-async def test_shorter_ttl(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_shorter_ttl(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"v")
@@ -90,7 +87,7 @@ async def test_shorter_ttl(client: kvctl.Client, raw: RawClient, replicas: Repli
     assert "ttl 1s is shorter" in await refused(create_aggregate(client, aggregate))
 
 
-async def test_shorter_history(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_shorter_history(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket, max_msgs_per_subject=3)
     first = raw.put(bucket, "k", b"1")
@@ -104,7 +101,7 @@ async def test_shorter_history(client: kvctl.Client, raw: RawClient, replicas: R
     assert await names_of(client, inheriting) == set()
 
 
-async def test_ttl_not_inherited(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_ttl_not_inherited(client, raw, replicas, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     raw.create_bucket(bucket, max_age=1_500_000_000, duplicate_window=1_500_000_000)
     raw.put(bucket, "k", b"v")
@@ -122,9 +119,7 @@ async def test_ttl_not_inherited(client: kvctl.Client, raw: RawClient, replicas:
     assert "ttl-not-inherited" in await refused(create_aggregate(client, wanted))
 
 
-async def test_aggregate_takes_longest_ttl_and_warns_of_keys_that_stay(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_aggregate_takes_longest_ttl_and_warns_of_keys_that_stay(client, raw, replicas, unique):
     second = 1_000_000_000
     marking, expiring, lasting, aggregate = unique(), unique(), unique(), unique("A")
     ages = {"max_age": second, "duplicate_window": second}
@@ -154,9 +149,7 @@ async def test_aggregate_takes_longest_ttl_and_warns_of_keys_that_stay(
     }
 
 
-async def test_per_key_ttl_not_inherited(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_per_key_ttl_not_inherited(client, raw, replicas, unique):
     bucket, mirror, inheriting = unique(), unique("M"), unique("M")
     raw.create_bucket(bucket, allow_msg_ttl=True)
     raw.put(bucket, "k", b"v", {"Nats-TTL": "2s"})
@@ -168,7 +161,7 @@ async def test_per_key_ttl_not_inherited(
     assert replicas.subjects(mirror)
 
 
-async def test_origin_not_direct(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_origin_not_direct(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
     raw.create_bucket(bucket, allow_direct=False)
     made = replicas.mirror(mirror, bucket)
@@ -179,7 +172,7 @@ async def test_origin_not_direct(client: kvctl.Client, raw: RawClient, replicas:
     await create_mirror(client, Mirror(unique("M"), Origin(bucket)), force=["origin-not-direct"])
 
 
-async def test_missing_origin(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_missing_origin(client, raw, replicas, unique):
     absent, mirror = unique(), unique("M")
     assert replicas.mirror(mirror, absent)["did_create"]  # no word of it
     with pytest.raises(BucketNotFound, match=f"Origin `{absent}` does not exist"):
@@ -192,7 +185,7 @@ async def test_missing_origin(client: kvctl.Client, raw: RawClient, replicas: Re
 # -- aggregates --------------------------------------------------------------------------------------------
 
 
-async def test_outside_prefix(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_outside_prefix(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
     raw.create_bucket(bucket)
     raw.put(bucket, "k", b"v")
@@ -202,7 +195,7 @@ async def test_outside_prefix(client: kvctl.Client, raw: RawClient, replicas: Re
     assert await names_of(client, f"KV_{aggregate}") == {"outside-prefix"}
 
 
-async def test_key_collision(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_key_collision(client, raw, replicas, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for bucket in (one, other):
         raw.create_bucket(bucket)
@@ -220,9 +213,7 @@ async def test_key_collision(client: kvctl.Client, raw: RawClient, replicas: Rep
     await create_aggregate(client, apart)
 
 
-async def test_key_collision_of_stored_keys_under_overlapping_names(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_key_collision_of_stored_keys_under_overlapping_names(client, raw, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     raw.create_bucket(one)
     raw.create_bucket(other)
@@ -240,9 +231,7 @@ async def test_key_collision_of_stored_keys_under_overlapping_names(
     assert "no stored key does" in plan.warnings[0]
 
 
-async def test_key_collision_of_keys_that_differ_in_a_dropped_token(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_key_collision_of_keys_that_differ_in_a_dropped_token(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
     raw.create_bucket(bucket)
     raw.put(bucket, "lon.x", b"1")
@@ -255,7 +244,7 @@ async def test_key_collision_of_keys_that_differ_in_a_dropped_token(
     assert "differ only in token 1" in await refused(create_aggregate(client, wanted))
 
 
-async def test_duplicate_window(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_duplicate_window(client, raw, replicas, unique):
     one, other, aggregate, sound = unique(), unique(), unique("A"), unique("A")
     for bucket in (one, other):
         raw.create_bucket(bucket)
@@ -271,9 +260,7 @@ async def test_duplicate_window(client: kvctl.Client, raw: RawClient, replicas: 
     assert len(replicas.subjects(f"KV_{sound}")) == 2
 
 
-async def test_stream_edit_has_the_hazards_of_creating_an_aggregate(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_stream_edit_has_the_hazards_of_creating_an_aggregate(client, raw, replicas, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for bucket in (one, other):
         raw.create_bucket(bucket)
@@ -294,7 +281,7 @@ async def test_stream_edit_has_the_hazards_of_creating_an_aggregate(
     assert await named(plain, sources=[source(other, one)]) == {"duplicate-window"}
 
 
-async def test_smaller_limits(client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names) -> None:
+async def test_smaller_limits(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
     raw.create_bucket(bucket)
     raw.put(bucket, "large", b"v" * 1000)
@@ -316,7 +303,7 @@ async def test_smaller_limits(client: kvctl.Client, raw: RawClient, replicas: Re
 # -- both --------------------------------------------------------------------------------------------------
 
 
-async def test_cycle_across_domains(leaf: Lab, unique: Names) -> None:
+async def test_cycle_across_domains(leaf, unique):
     here, there = unique("X"), unique("Y")
     with RawClient(leaf.contexts["hub"].url) as hub, RawClient(leaf.contexts["leaf"].url) as edge:
         to_leaf = {"external": {"api": "$JS.leaf.API"}}
@@ -341,7 +328,7 @@ async def test_cycle_across_domains(leaf: Lab, unique: Names) -> None:
         assert f"`{there}` in domain `leaf` <- `{here}` in domain `hub` <- `{there}` in domain `leaf`" in text
 
 
-async def test_cycle_in_one_account(client: kvctl.Client, unique: Names) -> None:
+async def test_cycle_in_one_account(client, unique):
     bucket, one, other = await client.create_bucket(unique()), unique("A"), unique("A")
     await create_aggregate(client, Aggregate(one, (Origin(bucket.name),)))
     await create_aggregate(client, Aggregate(other, (Origin(one),)))
@@ -349,7 +336,7 @@ async def test_cycle_in_one_account(client: kvctl.Client, unique: Names) -> None
     assert f"`{one}` <- `{other}` <- `{one}`" in text
 
 
-async def test_unconnected(leaf: Lab, unique: Names) -> None:
+async def test_unconnected(leaf, unique):
     mirror = unique("M")
     with RawClient(leaf.contexts["leaf"].url) as raw:
         made = Replicas(raw).mirror(mirror, "ORDERS", mirror={"external": {"api": "$JS.nowhere.API"}})
@@ -366,7 +353,7 @@ async def test_unconnected(leaf: Lab, unique: Names) -> None:
             await create_mirror(client, Mirror(mirror + "2", nowhere), force=["unconnected"], wait_for=SECOND)
 
 
-async def test_refusal_names_all_hazards(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_refusal_names_all_hazards(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket, max_msgs_per_subject=5)
     wanted = Mirror(unique("M"), Origin(bucket, keys=("a.>",)), history=1, ttl=SECOND)

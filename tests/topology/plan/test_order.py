@@ -24,19 +24,19 @@ def order(*changes: Change) -> str:
     return "".join(item.name for item in ordered(changes))
 
 
-def test_created_streams_come_before_their_readers() -> None:
+def test_created_streams_come_before_their_readers():
     assert order(change(Action.CREATE, "R", origins="O"), change(Action.CREATE, "O")) == "OR"
     assert order(change(Action.CHANGE, "R", origins="O"), change(Action.RECREATE, "O")) == "OR"
 
 
-def test_follower_comes_before_its_changed_or_recreated_origin() -> None:
+def test_follower_comes_before_its_changed_or_recreated_origin():
     follower = change(Action.CHANGE, "R", origins="O", reads="O", follows=True)
     for action in (Action.CHANGE, Action.RECREATE):
         assert order(change(action, "O"), follower) == "RO"
     assert order(change(Action.CHANGE, "O"), change(Action.CHANGE, "R", origins="O", reads="O")) == "OR"
 
 
-def test_follower_of_old_origin_with_new_origin_comes_between_them() -> None:
+def test_follower_of_old_origin_with_new_origin_comes_between_them():
     changes = (
         change(Action.CHANGE, "A"),
         change(Action.CHANGE, "R", origins="AN", reads="A", follows=True),
@@ -45,16 +45,16 @@ def test_follower_of_old_origin_with_new_origin_comes_between_them() -> None:
     assert order(*changes) == "NRA"
 
 
-def test_origin_loses_keys_before_it_gets_a_reader() -> None:
+def test_origin_loses_keys_before_it_gets_a_reader():
     source: dict[str, Any] = {"name": "X"}
     changes = change(Action.CHANGE, "R", origins="O", follows=True), change(Action.CHANGE, "O", leaving=[source])
     assert order(*changes) == "OR"
 
 
-def test_deletions_are_last_and_readers_first_unless_they_free_a_name() -> None:
+def test_deletions_are_last_and_readers_first_unless_they_free_a_name():
     gone = change(Action.DELETE, "G"), change(Action.DELETE, "H", origins="G"), change(Action.DELETE, "N")
     assert order(*gone, change(Action.CREATE, "N")) == "NNHG"
 
 
-def test_cycle_is_ordered() -> None:
+def test_cycle_is_ordered():
     assert order(change(Action.CREATE, "A", origins="B"), change(Action.CREATE, "B", origins="A")) == "BA"

@@ -12,7 +12,6 @@ from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.stream_kind import TOPOLOGY
-from kvctl.labs import Lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.discover.inventory import survey
 from kvctl.topology.file.document import Topology, read_topology
@@ -20,13 +19,7 @@ from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.origin_place import Locator
-from kvctl.topology.plan.plan import (
-    Change,
-    Plan,
-    compare,
-    fingerprint,
-)
-from tests.support.raw import RawClient
+from kvctl.topology.plan.plan import Change, Plan, compare, fingerprint
 
 Names = Callable[..., str]
 
@@ -56,7 +49,7 @@ def names(found: Plan) -> set[str]:
 # -- what differs ------------------------------------------------------------------------------------------
 
 
-async def test_plan_creates_missing_streams_origins_first(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_creates_missing_streams_origins_first(client, unique):
     bucket, mirror, first, second = unique(), unique("M"), unique("A"), unique("A")
     found = await plan(
         client,
@@ -78,9 +71,7 @@ async def test_plan_creates_missing_streams_origins_first(client: kvctl.Client, 
 
 
 @pytest.mark.guarantee("topology-5")
-async def test_plan_compares_only_fields_that_the_file_names(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_plan_compares_only_fields_that_the_file_names(client, raw, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     raw.create_bucket(bucket, max_msgs_per_subject=7, description="theirs", metadata={"team": "a"}, max_bytes=10**6)
     await create_mirror(client, Mirror(mirror, Origin(bucket), description="theirs"))
@@ -98,7 +89,7 @@ async def test_plan_compares_only_fields_that_the_file_names(
     assert (after["description"], after["max_bytes"]) == ("theirs", 10**6)
 
 
-async def test_plan_ignores_notation_of_sources(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_plan_ignores_notation_of_sources(client, raw, unique):
     one, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     raw.create_bucket(one, allow_direct=False)
     raw.create_bucket(other)
@@ -118,7 +109,7 @@ async def test_plan_ignores_notation_of_sources(client: kvctl.Client, raw: RawCl
     assert steps(await plan(client, text)) == []
 
 
-async def test_inherited_settings_follow_the_origins(client: kvctl.Client, unique: Names) -> None:
+async def test_inherited_settings_follow_the_origins(client, unique):
     bucket, mirror, own, aggregate = unique(), unique("M"), unique("M"), unique("A")
     await client.create_bucket(bucket, history=3)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -138,9 +129,7 @@ async def test_inherited_settings_follow_the_origins(client: kvctl.Client, uniqu
     assert found.hazards == []
 
 
-async def test_plan_needs_one_listing_for_any_number_of_buckets(
-    client: kvctl.Client, raw: RawClient, unique: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_plan_needs_one_listing_for_any_number_of_buckets(client, raw, unique, monkeypatch):
     names = [unique() for _ in range(20)]
     for name in names:
         raw.create_bucket(name)
@@ -162,7 +151,7 @@ async def test_plan_needs_one_listing_for_any_number_of_buckets(
 # -- what is made anew -------------------------------------------------------------------------------------
 
 
-async def test_unchangeable_bucket_is_recreated_with_its_readers(client: kvctl.Client, unique: Names) -> None:
+async def test_unchangeable_bucket_is_recreated_with_its_readers(client, unique):
     bucket, mirror, aggregate, other = unique(), unique("M"), unique("A"), unique()
     await (await client.create_bucket(bucket)).put("k", b"v")
     await client.create_bucket(other)
@@ -182,14 +171,14 @@ async def test_unchangeable_bucket_is_recreated_with_its_readers(client: kvctl.C
     assert steps(found) == [f"-/+ {mirror} storage: file -> memory"]  # its content stays the same
 
 
-async def test_recreation_with_mirror_outside_the_file_is_a_hazard(client: kvctl.Client, unique: Names) -> None:
+async def test_recreation_with_mirror_outside_the_file_is_a_hazard(client, unique):
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     assert names(await plan(client, f"buckets: {{{bucket}: {{storage: memory}}}}")) == {"recreated-origin"}
 
 
-async def test_aggregate_history_follows_longer_history_of_origin(client: kvctl.Client, unique: Names) -> None:
+async def test_aggregate_history_follows_longer_history_of_origin(client, unique):
     one, other, aggregate, own = unique(), unique(), unique("A"), unique("A")
     await client.create_bucket(one, history=2)
     for name, history in ((aggregate, None), (own, 3)):
@@ -201,7 +190,7 @@ async def test_aggregate_history_follows_longer_history_of_origin(client: kvctl.
     assert "history" not in found[own]
 
 
-async def test_removed_origin_takes_its_keys_along(client: kvctl.Client, unique: Names) -> None:
+async def test_removed_origin_takes_its_keys_along(client, unique):
     one, other, aggregate, mirror = unique(), unique(), unique("A"), unique("M")
     for name in (one, other):
         await client.create_bucket(name)
@@ -222,7 +211,7 @@ async def test_removed_origin_takes_its_keys_along(client: kvctl.Client, unique:
     assert steps(await plan(client, text.replace(aggregate, denying)))[0].startswith(f"-/+ {denying}")
 
 
-async def test_plan_warns_that_removed_origin_takes_overwritten_keys_along(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_warns_that_removed_origin_takes_overwritten_keys_along(client, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for name in (one, other):
         await client.create_bucket(name)
@@ -232,9 +221,7 @@ async def test_plan_warns_that_removed_origin_takes_overwritten_keys_along(clien
     assert found.warnings == [f"Removing `{other}` from `{aggregate}` also removes keys that it overwrote: {repair}"]
 
 
-async def test_new_origin_is_added_and_changed_origin_recreates_the_aggregate(
-    client: kvctl.Client, unique: Names
-) -> None:
+async def test_new_origin_is_added_and_changed_origin_recreates_the_aggregate(client, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for name in (one, other):
         await client.create_bucket(name)
@@ -252,9 +239,7 @@ async def test_new_origin_is_added_and_changed_origin_recreates_the_aggregate(
 
 
 @pytest.mark.guarantee("topology-3")
-async def test_prune_deletes_only_marked_streams_readers_first(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_prune_deletes_only_marked_streams_readers_first(client, raw, unique):
     title, bucket, mirror, theirs, unmarked = unique("t"), unique(), unique("M"), unique(), unique()
     raw.create_bucket(unmarked)
     raw.create_bucket(theirs, metadata={TOPOLOGY: "another"})
@@ -271,7 +256,7 @@ async def test_prune_deletes_only_marked_streams_readers_first(
     assert (deletion.name, deletion.readers, deletion.asks_name) == (bucket, (mirror,), True)
 
 
-async def test_planned_readers_count_as_readers(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_planned_readers_count_as_readers(client, raw, unique):
     title, bucket, mirror = unique("t"), unique(), unique("M")
     raw.create_bucket(bucket, metadata={TOPOLOGY: title})
     found = await plan(client, f"name: {title}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}", prune=True)
@@ -279,7 +264,7 @@ async def test_planned_readers_count_as_readers(client: kvctl.Client, raw: RawCl
     assert (found.changes[-1].readers, found.changes[-1].asks_name) == ((mirror,), True)
 
 
-async def test_account_with_two_contexts_is_pruned_once(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_account_with_two_contexts_is_pruned_once(client, raw, unique):
     title, wanted, gone = unique("t"), unique(), unique()
     for name in (wanted, gone):
         raw.create_bucket(name, metadata={TOPOLOGY: title})
@@ -288,7 +273,7 @@ async def test_account_with_two_contexts_is_pruned_once(client: kvctl.Client, ra
     assert steps(found) == [f"- {gone}"]
 
 
-async def test_stream_of_another_topology_keeps_its_mark(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_stream_of_another_topology_keeps_its_mark(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket, metadata={TOPOLOGY: "another"})
     (change,) = (await plan(client, f"buckets: {{{bucket}: {{history: 2}}}}")).changes
@@ -298,7 +283,7 @@ async def test_stream_of_another_topology_keeps_its_mark(client: kvctl.Client, r
 # -- what speaks against it --------------------------------------------------------------------------------
 
 
-async def test_plan_finds_all_hazards(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_finds_all_hazards(client, unique):
     bucket, mirror, aggregate, losing, lost = unique(), unique("M"), unique("A"), unique(), unique("NONE")
     await client.create_bucket(bucket, history=5)
     holder = await client.create_bucket(losing, history=2)
@@ -317,7 +302,7 @@ async def test_plan_finds_all_hazards(client: kvctl.Client, unique: Names) -> No
     assert shorter.startswith(f"`{mirror}`: history 1 is shorter than that of `{bucket}` (5)")
 
 
-async def test_accepted_hazards_are_not_reported_again(client: kvctl.Client, unique: Names) -> None:
+async def test_accepted_hazards_are_not_reported_again(client, unique):
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket, history=5)
     await create_mirror(client, Mirror(mirror, Origin(bucket), history=1), force=["shorter-history"])
@@ -326,7 +311,7 @@ async def test_accepted_hazards_are_not_reported_again(client: kvctl.Client, uni
     assert found.hazards == []
 
 
-async def test_change_of_origin_has_hazards_of_all_its_readers(client: kvctl.Client, unique: Names) -> None:
+async def test_change_of_origin_has_hazards_of_all_its_readers(client, unique):
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -337,7 +322,7 @@ async def test_change_of_origin_has_hazards_of_all_its_readers(client: kvctl.Cli
     assert found.hazards[0].evidence.startswith(f"`{mirror}` reads from `{bucket}`: history 1 is shorter than")
 
 
-async def test_plan_finds_cycles_in_the_file(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_finds_cycles_in_the_file(client, unique):
     one, other = unique("A"), unique("A")
     text = f"aggregates: {{{one}: {{origins: [{other}], writable: true}}, {other}: {{origins: [{one}]}}}}"
     found = await plan(client, text)
@@ -345,7 +330,7 @@ async def test_plan_finds_cycles_in_the_file(client: kvctl.Client, unique: Names
     assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would circulate endlessly"
 
 
-async def test_plan_finds_cycle_of_mirrors(client: kvctl.Client, unique: Names) -> None:
+async def test_plan_finds_cycle_of_mirrors(client, unique):
     one, other, aggregate = unique("M"), unique("M"), unique("A")
     text = (
         f"mirrors: {{{one}: {{origin: {other}}}, {other}: {{origin: {one}}}}}\n"
@@ -354,7 +339,7 @@ async def test_plan_finds_cycle_of_mirrors(client: kvctl.Client, unique: Names) 
     assert names(await plan(client, text)) == {"cycle"}
 
 
-async def test_plan_finds_cycles_across_domains(leaf: Lab, unique: Names) -> None:
+async def test_plan_finds_cycles_across_domains(leaf, unique):
     one, other = unique("A"), unique("A")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         bucket = await hub.create_bucket(unique())
@@ -370,13 +355,13 @@ async def test_plan_finds_cycles_across_domains(leaf: Lab, unique: Names) -> Non
         assert "cycle" in names(found)
 
 
-async def test_plan_reports_unreachable_domain(leaf: Lab, unique: Names) -> None:
+async def test_plan_reports_unreachable_domain(leaf, unique):
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
         found = await plan(client, f"mirrors: {{{unique('M')}: {{origin: {unique()}, origin_domain: nowhere}}}}")
         assert names(found) == {"unconnected"}
 
 
-async def test_origin_in_another_domain_may_be_outside_the_file(leaf: Lab, unique: Names) -> None:
+async def test_origin_in_another_domain_may_be_outside_the_file(leaf, unique):
     mirror = unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as client:
         bucket = await hub.create_bucket(unique(), history=4)
@@ -390,7 +375,7 @@ async def test_origin_in_another_domain_may_be_outside_the_file(leaf: Lab, uniqu
 # -- what stands in the way --------------------------------------------------------------------------------
 
 
-async def test_name_of_another_kind_is_a_conflict(client: kvctl.Client, raw: RawClient, unique: Names) -> None:
+async def test_name_of_another_kind_is_a_conflict(client, raw, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -405,7 +390,7 @@ async def test_name_of_another_kind_is_a_conflict(client: kvctl.Client, raw: Raw
             await plan(client, text)
 
 
-async def test_unreachable_stream_is_not_planned(client: kvctl.Client, unique: Names) -> None:
+async def test_unreachable_stream_is_not_planned(client, unique):
     bucket = unique()
     inventory = await survey({"": client.api})
     place = replace(inventory.places[""], unreachable=(f"KV_{bucket}",))
@@ -418,9 +403,7 @@ async def test_unreachable_stream_is_not_planned(client: kvctl.Client, unique: N
 # -- what was seen -----------------------------------------------------------------------------------------
 
 
-async def test_fingerprint_distinguishes_stream_instances_and_configurations(
-    client: kvctl.Client, raw: RawClient, unique: Names
-) -> None:
+async def test_fingerprint_distinguishes_stream_instances_and_configurations(client, raw, unique):
     bucket = await client.create_bucket(unique())
     seen: list[str] = [fingerprint(None)]
 

@@ -30,7 +30,7 @@ async def saved(client: kvctl.Client, path: Path, unique: Callable[..., str]) ->
     return result
 
 
-async def test_plan_file_round_trips(client: kvctl.Client, tmp_path: Path, unique: Callable[..., str]) -> None:
+async def test_plan_file_round_trips(client, tmp_path, unique):
     path = tmp_path / "x.plan"
     for _ in range(2):  # also over an existing one
         written = await saved(client, path, unique)
@@ -46,7 +46,7 @@ async def test_plan_file_round_trips(client: kvctl.Client, tmp_path: Path, uniqu
         assert list(one.differences) == list(other.differences)
 
 
-async def test_invalid_plan_file_is_refused(client: kvctl.Client, tmp_path: Path, unique: Callable[..., str]) -> None:
+async def test_invalid_plan_file_is_refused(client, tmp_path, unique):
     path = tmp_path / "x.plan"
     await saved(client, path, unique)
     content = path.read_bytes()
@@ -63,6 +63,6 @@ async def test_invalid_plan_file_is_refused(client: kvctl.Client, tmp_path: Path
             plan_file.load(damaged, "x.plan")
 
 
-async def test_unwritable_plan_file_is_a_usage_error(client: kvctl.Client, tmp_path: Path) -> None:
+async def test_unwritable_plan_file_is_a_usage_error(client, tmp_path):
     with pytest.raises(UsageError, match="Cannot write"):
         plan_file.save(str(tmp_path / "none" / "x.plan"), plan_file.Saved({}, "t.yaml", planner.Plan([])))

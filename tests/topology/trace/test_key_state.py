@@ -83,17 +83,17 @@ ERROR = {"arrived": 4, "upstream": replace(CONNECTED, error="stream not found (1
         (passage(held(9, source=HERE), GONE), KeyState.ARRIVED, "revision 5 of `O`: does not answer"),
     ],
 )  # fmt: skip
-def test_state_of_a_key_follows_from_both_sides(found: Passage, state: KeyState, evidence: str) -> None:
+def test_state_of_a_key_follows_from_both_sides(found, state, evidence):
     assert judge(found) == (state, evidence)
 
 
-def test_state_where_a_trace_begins_is_that_of_its_entry() -> None:
+def test_state_where_a_trace_begins_is_that_of_its_entry():
     readings = (ORIGIN, held(5, DELETED), NOTHING, GONE, DENIED)
     states = [of_start(reading)[0] for reading in readings]
     assert states == [KeyState.HELD, KeyState.DELETED, KeyState.ABSENT, KeyState.OFFLINE, KeyState.UNKNOWN]
 
 
-def test_entry_does_not_arrive_beyond_a_stream_without_it() -> None:
+def test_entry_does_not_arrive_beyond_a_stream_without_it():
     arrived = (KeyState.ARRIVED, "")
     assert inherited(None, "A", arrived) == inherited(KeyState.ARRIVED, "A", arrived) == arrived
     assert inherited(KeyState.OVERWRITTEN, "A", arrived) == (KeyState.OVERWRITTEN, "in `A`")

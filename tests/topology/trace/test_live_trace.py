@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import kvctl
-from kvctl.labs import Lab
 from kvctl.topology.trace import live_trace
 from kvctl.topology.trace.trace import Trace, flat
 from tests.support.raw import RawClient
@@ -32,9 +31,7 @@ async def until_caught_up(client: kvctl.Client, bucket: str, key: str) -> Found:
             return states
 
 
-async def test_key_is_overwritten_by_another_origin_another_key_and_a_client(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_key_is_overwritten_by_another_origin_another_key_and_a_client(client, raw, replicas, unique):
     first, second, merged, writable, copy = unique("O"), unique("P"), unique("A"), unique("W"), unique("M")
     raw.create_bucket(first)
     raw.create_bucket(second)
@@ -64,9 +61,7 @@ async def test_key_is_overwritten_by_another_origin_another_key_and_a_client(
     assert states[writable, "1.k"] == ("overwritten", "by a client of the aggregate")
 
 
-async def test_key_is_deleted_expired_kept_or_absent(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_key_is_deleted_expired_kept_or_absent(client, raw, replicas, unique):
     origin, short, long = unique("O"), unique("SHORT"), unique("LONG")
     raw.create_bucket(origin)
     replicas.aggregate(short, source(origin, short), max_age=10**9)
@@ -90,9 +85,7 @@ async def test_key_is_deleted_expired_kept_or_absent(
     assert not (await traced(client, origin, "none")).exists
 
 
-async def test_key_behind_a_missing_origin_and_in_a_stale_mirror(
-    client: kvctl.Client, raw: RawClient, replicas: Replicas, unique: Names
-) -> None:
+async def test_key_behind_a_missing_origin_and_in_a_stale_mirror(client, raw, replicas, unique):
     origin, mirror, aggregate = unique("O"), unique("M"), unique("A")
     raw.create_bucket(origin)
     replicas.mirror(mirror, origin)
@@ -109,7 +102,7 @@ async def test_key_behind_a_missing_origin_and_in_a_stale_mirror(
     assert states["NOBODY", "k"] == ("unknown", "`NOBODY` does not exist")
 
 
-async def test_trace_passes_domains(leaf: Lab, unique: Names) -> None:
+async def test_trace_passes_domains(leaf, unique):
     origin, edge, copy = unique("O"), unique("EDGE"), unique("M")
     with RawClient(leaf.servers["hub"].url) as hub, RawClient(leaf.servers["leaf"].url) as raw:
         hub.create_bucket(origin)

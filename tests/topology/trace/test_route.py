@@ -23,11 +23,9 @@ FILE: dict[str, Any] = {
         "ALL": {
             "origins": [{"bucket": "NEW", "prefix": "o"}, {"bucket": "STOCK", "map": {"*.*": "s.$2", "x.y.*": "x.$1"}}]
         },
-        "FAR": {
-            "origins": [{"bucket": "REMOTE", "domain": "hub", "prefix": "r"}, "COPY"]
-        },
+        "FAR": {"origins": [{"bucket": "REMOTE", "domain": "hub", "prefix": "r"}, "COPY"]},
     },
-}  # fmt: skip
+}
 
 
 def graph_of(file: dict[str, Any]) -> Graph:
@@ -44,7 +42,7 @@ def ways(name: str, key: str, file: dict[str, Any] = FILE) -> list[tuple[str, in
     ]
 
 
-def test_key_goes_to_mirrors_and_aggregates_under_its_name_in_each() -> None:
+def test_key_goes_to_mirrors_and_aggregates_under_its_name_in_each():
     assert ways("ORDERS", "NEW.7") == [
         ("replica", 1, "COPY", "NEW.7", ""),
         ("replica", 2, "COPY2", "NEW.7", ""),
@@ -56,7 +54,7 @@ def test_key_goes_to_mirrors_and_aggregates_under_its_name_in_each() -> None:
     assert ways("ALONE", "k") == []
 
 
-def test_key_that_no_filter_takes_ends_there() -> None:
+def test_key_that_no_filter_takes_ends_there():
     assert ways("ORDERS", "OLD.1")[3:] == [("replica", 1, "NEW", None, "filtered out")]
     assert ways("STOCK", "a.b.c") == [("replica", 1, "ALL", None, "filtered out")]
 
@@ -73,12 +71,12 @@ def test_key_that_no_filter_takes_ends_there() -> None:
         ("FAR", "r.1", [(1, "COPY", "r.1"), (2, "ORDERS", "r.1"), (1, "REMOTE", "1")]),
     ],
 )
-def test_key_came_from_every_key_that_lands_there(name: str, key: str, expected: list[tuple[int, str, str]]) -> None:
+def test_key_came_from_every_key_that_lands_there(name, key, expected):
     found = [(depth, at, text) for role, depth, at, text, _ in ways(name, key) if role == "origin"]
     assert found == expected
 
 
-def test_several_keys_are_followed_back_as_a_filter() -> None:
+def test_several_keys_are_followed_back_as_a_filter():
     file = {
         "buckets": {"A": {}},
         "aggregates": {
@@ -91,7 +89,7 @@ def test_several_keys_are_followed_back_as_a_filter() -> None:
     assert ways("D", "d.1", file) == [("origin", 1, "B", "b.1.>", ""), ("origin", 2, "A", "x.1.>", "")]
 
 
-def test_cycle_ends_where_it_returns() -> None:
+def test_cycle_ends_where_it_returns():
     file = {
         "aggregates": {
             "A": {"origins": [{"bucket": "B", "prefix": "a"}]},
@@ -106,7 +104,7 @@ def test_cycle_ends_where_it_returns() -> None:
     ]
 
 
-def test_stream_on_two_ways_is_followed_once() -> None:
+def test_stream_on_two_ways_is_followed_once():
     file = {
         "buckets": {"A": {}},
         "mirrors": {"M": {"origin": "A"}, "T_COPY": {"origin": "T"}},
@@ -116,7 +114,7 @@ def test_stream_on_two_ways_is_followed_once() -> None:
     assert [(name, end) for _, _, name, _, end in found] == [("M", ""), ("T", ""), ("T_COPY", ""), ("T", "above")]
 
 
-def test_trace_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_has_a_limit(monkeypatch):
     monkeypatch.setattr(route, "MAX_STOPS", 3)
     streams = [Node(f"n{at}", f"n{at}", f"n{at}", "mirror") for at in range(6)]
     edges = tuple(Edge(one.id, other.id) for one, other in pairwise(streams))
@@ -128,7 +126,7 @@ def test_trace_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (depth, stop.end) == (4, "limit")
 
 
-def test_unknown_transform_is_not_predicted() -> None:
+def test_unknown_transform_is_not_predicted():
     source = {"name": "KV_A", "subject_transforms": [{"src": "$KV.A.*", "dest": "$KV.B.{{partition(3,1)}}"}]}
     nodes = (Node("KV_A", "A", "KV_A", "bucket"), Node("KV_B", "B", "KV_B", "aggregate"))
     graph = Graph(nodes, (Edge("KV_A", "KV_B", source=source),))
@@ -139,14 +137,14 @@ def test_unknown_transform_is_not_predicted() -> None:
     assert there.state is KeyState.UNKNOWN
 
 
-def test_subject_outside_of_the_bucket_has_no_key() -> None:
+def test_subject_outside_of_the_bucket_has_no_key():
     nodes = (Node("KV_A", "A", "KV_A", "bucket"), Node("KV_B", "B", "KV_B", "aggregate"))
     graph = Graph(nodes, (Edge("KV_A", "KV_B", source={"name": "KV_A"}),))
     (_, (_, _, _, there)) = flat(predicted(graph, "A", "k"))
     assert (there.key, there.stop.subject) == (None, "$KV.A.k")
 
 
-def test_name_means_a_bucket_before_a_stream_out_of_view() -> None:
+def test_name_means_a_bucket_before_a_stream_out_of_view():
     nodes = (
         Node("hub/KV_A", "A", "KV_A", "outside", domain="hub"),
         Node("KV_A", "A", "KV_A", "bucket"),

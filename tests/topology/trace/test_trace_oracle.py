@@ -1,14 +1,12 @@
 """Random topologies on a real server: a trace finds exactly the replicas that hold a key, and the way back."""
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import kvctl
 from kvctl.documents.parser import Document
-from kvctl.server import Server
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.graph.file_graph import of_topology
 from kvctl.topology.plan.rendered import render
@@ -83,9 +81,7 @@ def _arrived(items: tuple[Traced, ...]) -> set[Place]:
     return found
 
 
-async def test_trace_finds_exactly_the_replicas_that_hold_a_key(
-    own_server: Server, seed: int, steps: Callable[[int], int], unique: Callable[..., str]
-) -> None:
+async def test_trace_finds_exactly_the_replicas_that_hold_a_key(own_server, seed, steps, unique):
     async with kvctl.connect(own_server.url) as client:
         with RawClient(own_server.url) as raw:
             for number in range(steps(2)):

@@ -14,7 +14,7 @@ from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, staged
 
 
-async def test_write_if_staged_fails_after_the_same_value_is_staged_again(repo: Repository) -> None:
+async def test_write_if_staged_fails_after_the_same_value_is_staged_again(repo):
     first = await repo.put("main", "lock", b"held")
     second = await repo.write_if_staged("main", "lock", b"held", first.__eq__)
     assert second != first
@@ -27,7 +27,7 @@ async def test_write_if_staged_fails_after_the_same_value_is_staged_again(repo: 
     assert (told.value.staged, told.value.identity) == (None, None)
 
 
-async def test_write_if_staged_finds_values_in_sealed_epochs_but_not_committed_ones(repo: Repository) -> None:
+async def test_write_if_staged_finds_values_in_sealed_epochs_but_not_committed_ones(repo):
     first = await repo.put("main", "k", b"1")
     await staging.seal(repo.store, "main")
     second = await repo.write_if_staged("main", "k", b"2", first.__eq__)
@@ -42,7 +42,7 @@ async def test_write_if_staged_finds_values_in_sealed_epochs_but_not_committed_o
 
 
 @pytest.mark.guarantee("versions-3", by="race")
-async def test_one_of_many_conditional_writes_with_the_same_revision_succeeds(repo: Repository) -> None:
+async def test_one_of_many_conditional_writes_with_the_same_revision_succeeds(repo):
     read = await repo.put("main", "lock", b"free")
     ends = await asyncio.gather(
         *(repo.write_if_staged("main", "lock", b"free", read.__eq__) for _ in range(8)), return_exceptions=True
@@ -52,7 +52,7 @@ async def test_one_of_many_conditional_writes_with_the_same_revision_succeeds(re
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-async def test_write_if_staged_is_refused_if_the_same_value_is_staged_at_any_step(backwards: bool) -> None:
+async def test_write_if_staged_is_refused_if_the_same_value_is_staged_at_any_step(backwards):
     outcomes: set[bool] = set()
 
     async def scenario(fuse: Fuse) -> None:
@@ -79,7 +79,7 @@ async def test_write_if_staged_is_refused_if_the_same_value_is_staged_at_any_ste
     assert outcomes == {True, False}
 
 
-async def test_writes_return_their_acknowledged_revision(repo: Repository) -> None:
+async def test_writes_return_their_acknowledged_revision(repo):
     made = [
         await repo.put("main", "a", b"1"), await repo.write_if("main", "b", b"1", None), await repo.delete("main", "c"),
         *(await repo.put_many("main", {"d": b"1", "e": None})).values(),

@@ -1,7 +1,6 @@
 """Any number of changes that appear on a branch together, whatever happens beside them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
@@ -20,7 +19,7 @@ LOADED = {"a": b"load", "c": b"load", "d": b"load"}
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     """The changes are too many for one batch."""
     monkeypatch.setattr(private_epoch, "FEW", 2)
 
@@ -51,7 +50,7 @@ async def epochs(repo: Repository, branch: str = "main") -> list[str]:
     return (await staging.read(repo.store, branch)).staging.epochs
 
 
-async def test_changes_replace_what_was_staged_and_are_replaced_by_later_ones(repo: Repository) -> None:
+async def test_changes_replace_what_was_staged_and_are_replaced_by_later_ones(repo):
     await based(repo)
     await repo.put_each("main", CHANGES)
     assert await held(repo) == LOADED
@@ -64,7 +63,7 @@ async def test_changes_replace_what_was_staged_and_are_replaced_by_later_ones(re
     assert await dropped_epochs.listed(repo.store) == []
 
 
-async def test_empty_current_epoch_is_kept(repo: Repository) -> None:
+async def test_empty_current_epoch_is_kept(repo):
     before = await epochs(repo)
     for _ in range(6):
         await repo.put_each("main", CHANGES)
@@ -75,7 +74,7 @@ async def test_empty_current_epoch_is_kept(repo: Repository) -> None:
     assert await held(repo, made.id) == LOADED
 
 
-async def test_few_changes_need_no_epoch(repo: Repository) -> None:
+async def test_few_changes_need_no_epoch(repo):
     before = await epochs(repo)
     await repo.put_each("main", {"a": b"1", "b": None})
     await repo.put_each("main", {})
@@ -83,7 +82,7 @@ async def test_few_changes_need_no_epoch(repo: Repository) -> None:
     assert await held(repo) == {"a": b"1"}
 
 
-async def test_error_in_the_block_stages_nothing(repo: Repository) -> None:
+async def test_error_in_the_block_stages_nothing(repo):
     await based(repo)
     before = await held(repo)
 
@@ -101,7 +100,7 @@ async def test_error_in_the_block_stages_nothing(repo: Repository) -> None:
     assert await dropped_epochs.listed(repo.store) == []
 
 
-async def test_added_changes_are_known_before_they_appear(repo: Repository) -> None:
+async def test_added_changes_are_known_before_they_appear(repo):
     async with private_epoch.load(repo.store, repo.writer, "main") as loading:
         await loading.add({b"a": b"1", b"b": None})
         assert await loading.added([b"a", b"b", b"c"]) == {b"a": b"1", b"b": None}
@@ -157,9 +156,7 @@ OTHERS = [put, commit, put_and_commit, reset, reset_keys, load, clean_and_merge,
     [put, commit, put_and_commit, reset, reset_keys, load, clean_and_merge, collect],
     ids=lambda one: one.__name__,
 )
-async def test_other_operation_at_any_step_comes_completely_before_or_after(
-    other: Callable[[Repository], Awaitable[None]],
-) -> None:
+async def test_other_operation_at_any_step_comes_completely_before_or_after(other):
     async def load_all(repo: Repository) -> None:
         await repo.put_each("main", CHANGES)
 
@@ -191,7 +188,7 @@ async def test_other_operation_at_any_step_comes_completely_before_or_after(
 
 
 @pytest.mark.guarantee("versions-23", by="race")
-async def test_readers_see_all_or_nothing_at_any_step() -> None:
+async def test_readers_see_all_or_nothing_at_any_step():
     seen = list[bool]()
 
     async def scenario(fuse: Fuse) -> None:
@@ -210,7 +207,7 @@ async def test_readers_see_all_or_nothing_at_any_step() -> None:
     assert seen.count(True) > 8
 
 
-async def test_branch_deleted_at_any_step_leaves_nothing() -> None:
+async def test_branch_deleted_at_any_step_leaves_nothing():
     async def scenario(fuse: Fuse) -> None:
         repo = await fresh()
 
@@ -228,9 +225,7 @@ async def test_branch_deleted_at_any_step_leaves_nothing() -> None:
 
 
 @pytest.mark.guarantee("versions-23", by="kill")
-async def test_killed_at_any_write_all_or_nothing_is_staged_and_the_rest_is_collected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_killed_at_any_write_all_or_nothing_is_staged_and_the_rest_is_collected(monkeypatch):
     async def scenario(fuse: Fuse) -> None:
         repo = await fresh()
         before = await held(repo)
@@ -255,7 +250,7 @@ async def test_killed_at_any_write_all_or_nothing_is_staged_and_the_rest_is_coll
 
 
 @pytest.mark.guarantee("versions-23", by="race")
-async def test_collection_after_the_lease_at_any_step_leaves_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_collection_after_the_lease_at_any_step_leaves_all_or_nothing(monkeypatch):
     monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
     refused = list[bool]()
 
@@ -280,7 +275,7 @@ async def test_collection_after_the_lease_at_any_step_leaves_all_or_nothing(monk
     assert {*refused} == {True, False}
 
 
-async def test_lease_is_renewed_for_as_long_as_changes_come(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lease_is_renewed_for_as_long_as_changes_come(repo, monkeypatch):
     monkeypatch.setattr(dropped_epochs, "RENEWAL_S", 0.01)
     async with private_epoch.load(repo.store, repo.writer, "main") as loading:
         await loading.add({b"a": b"1", b"b": b"1", b"c": b"1"})

@@ -6,12 +6,7 @@ import pytest
 
 from kvctl.errors import UsageError
 from kvctl.versions import commits
-from kvctl.versions.branch import (
-    branch_state,
-    dropped_epochs,
-    sealed_epochs,
-    staging,
-)
+from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
 from kvctl.versions.branch.staging import partition_of
 from kvctl.versions.commits import CommitInfo, NothingToCommit, Staged
 from kvctl.versions.model import encode_staged
@@ -29,7 +24,7 @@ async def keys_of(repo: Repository, epoch: str) -> list[bytes]:
         return [entry.key async for entry in entries]
 
 
-async def test_reset_drops_all_staged_changes_and_leaves_nothing_behind(repo: Repository) -> None:
+async def test_reset_drops_all_staged_changes_and_leaves_nothing_behind(repo):
     await committed(repo, "main", "one", a=b"1")
     await repo.put("main", "a", b"2")
     await staging.seal(repo.store, "main")
@@ -46,7 +41,7 @@ async def test_reset_drops_all_staged_changes_and_leaves_nothing_behind(repo: Re
 
 
 @pytest.mark.parametrize("seals", [0, 1, 2])
-async def test_reset_of_a_key_works_in_any_epoch(repo: Repository, seals: int) -> None:
+async def test_reset_of_a_key_works_in_any_epoch(repo, seals):
     await committed(repo, "main", "one", a=b"1", ab=b"1")
     await repo.put_many("main", {"a": b"2", "ab": b"2", "c": b"1"})
     if seals:
@@ -64,7 +59,7 @@ async def test_reset_of_a_key_works_in_any_epoch(repo: Repository, seals: int) -
 
 
 @pytest.mark.parametrize("seals", [0, 1, 2])
-async def test_reset_of_a_prefix_drops_all_its_keys(repo: Repository, seals: int) -> None:
+async def test_reset_of_a_prefix_drops_all_its_keys(repo, seals):
     await repo.put_many("main", {f"app.{number}": b"1" for number in range(20)} | {"ap": b"1", "apq": b"1", "z": b"1"})
     if seals:
         await staging.seal(repo.store, "main")
@@ -77,7 +72,7 @@ async def test_reset_of_a_prefix_drops_all_its_keys(repo: Repository, seals: int
     assert set(await held(repo, (await repo.commit("main", "rest")).id)) == left
 
 
-async def test_reset_of_many_keys_is_atomic(repo: Repository) -> None:
+async def test_reset_of_many_keys_is_atomic(repo):
     many = {f"k{number}": b"1" for number in range(700)}
     await repo.put_many("main", many)
     await repo.put("main", "other", b"1")
@@ -85,7 +80,7 @@ async def test_reset_of_many_keys_is_atomic(repo: Repository) -> None:
     assert await staged(repo) == {"other": b"1"}
 
 
-async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(repo: Repository) -> None:
+async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(repo):
     for number in range(3):
         await committed(repo, "main", str(number), n=b"%d" % number)
     ids = await history_ids(repo)
@@ -106,9 +101,7 @@ async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(re
 
 
 @pytest.mark.guarantee("versions-13")
-async def test_epochs_of_many_failed_commits_are_folded_without_loss(
-    repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_epochs_of_many_failed_commits_are_folded_without_loss(repo, monkeypatch):
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
 
     class Fails(Exception):
@@ -134,7 +127,7 @@ async def test_epochs_of_many_failed_commits_are_folded_without_loss(
 
 
 @pytest.mark.guarantee("versions-13")
-async def test_failed_commits_with_nothing_new_staged_seal_once(repo: Repository) -> None:
+async def test_failed_commits_with_nothing_new_staged_seal_once(repo):
     class Fails(Exception):
         pass
 
@@ -171,31 +164,31 @@ CROWDED = {"k0", "app.x", "same", *(f"k{number + 1}" for number in range(0, 1100
 class TestManySealedEpochs:
     """More epochs than one write has room for: each operation continues from others' leftovers."""
 
-    async def test_commit(self, repo: Repository) -> None:
+    async def test_commit(self, repo):
         await crowd(repo, 1100)
         made = await repo.commit("main", "at last")
         assert (await held(repo, made.id)).keys() == CROWDED
         assert (await held(repo, made.id))["same"] == b"1000"
         assert await sealed(repo) == ()
 
-    async def test_reset(self, repo: Repository) -> None:
+    async def test_reset(self, repo):
         await crowd(repo, 1100)
         await repo.reset("main")
         assert (await staged(repo), await sealed(repo)) == ({}, ())
 
-    async def test_reset_of_a_prefix(self, repo: Repository) -> None:
+    async def test_reset_of_a_prefix(self, repo):
         await crowd(repo, 1100)
         assert await repo.reset_prefix("main", "app.") == 1
         assert (await staged(repo)).keys() == CROWDED - {"app.x"}
 
-    async def test_deleted_branch(self, repo: Repository) -> None:
+    async def test_deleted_branch(self, repo):
         await crowd(repo, 1100)
         await repo.delete_branch("main")
         assert await repo.branches() == {}
         await repo.gc()
         assert await dropped_epochs.uncollected(repo.store) == []
 
-    async def test_merge_when_staged_values_equal_committed_ones(self, repo: Repository) -> None:
+    async def test_merge_when_staged_values_equal_committed_ones(self, repo):
         await committed(repo, "main", "one", k0=b"1", app_x=b"1")
         await repo.create_branch("side")
         await committed(repo, "side", "side", s=b"1")
@@ -209,9 +202,7 @@ class TestManySealedEpochs:
 
 
 @pytest.mark.guarantee("versions-13")
-async def test_many_failed_commits_are_folded_however_short_the_time(
-    repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_failed_commits_are_folded_however_short_the_time(repo, monkeypatch):
     monkeypatch.setattr(sealed_epochs, "GRACE", 10**6)
     monkeypatch.setattr(sealed_epochs, "CROWD", 12)
     for number in range(40):
@@ -222,9 +213,7 @@ async def test_many_failed_commits_are_folded_however_short_the_time(
 
 
 @pytest.mark.parametrize("others", [15, 16, 30])
-async def test_commit_whose_epoch_is_folded_and_forgotten_takes_all_sealed_epochs(
-    repo: Repository, others: int
-) -> None:
+async def test_commit_whose_epoch_is_folded_and_forgotten_takes_all_sealed_epochs(repo, others):
     """It used to report that the head has its changes, which were still staged."""
     await repo.put("main", "mine", b"1")
     own, _ = await commits._seal(repo.store, "main", CommitInfo("", ""))

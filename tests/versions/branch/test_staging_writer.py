@@ -11,12 +11,7 @@ from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.refs import BranchNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Found,
-    Predicate,
-)
+from kvctl.versions.store.protocol import Change, Condition, Found, Predicate
 from tests.versions.repos import held, staged
 
 
@@ -39,7 +34,7 @@ class CountingStore(MemoryStore):
 
 
 @pytest.fixture
-async def counting() -> tuple[Repository, CountingStore]:
+async def counting():
     store = CountingStore()
     repo = Repository(store)
     await repo.init()
@@ -47,7 +42,7 @@ async def counting() -> tuple[Repository, CountingStore]:
     return repo, store
 
 
-async def test_epoch_is_requested_once(counting: tuple[Repository, CountingStore]) -> None:
+async def test_epoch_is_requested_once(counting):
     repo, store = counting
     for number in range(10):
         await repo.put("main", f"k{number}", b"v")
@@ -56,7 +51,7 @@ async def test_epoch_is_requested_once(counting: tuple[Repository, CountingStore
     assert (store.asked, store.written) == (1, 12)
 
 
-async def test_one_of_many_refused_tasks_requests_the_epoch(counting: tuple[Repository, CountingStore]) -> None:
+async def test_one_of_many_refused_tasks_requests_the_epoch(counting):
     repo, store = counting
     await repo.put("main", "k", b"v")
     await staging.seal(store, "main")
@@ -66,7 +61,7 @@ async def test_one_of_many_refused_tasks_requests_the_epoch(counting: tuple[Repo
     assert len(await staged(repo)) == 51
 
 
-async def test_deleted_branch_is_detected_and_a_new_one_of_its_name_is_distinct(repo: Repository) -> None:
+async def test_deleted_branch_is_detected_and_a_new_one_of_its_name_is_distinct(repo):
     await repo.create_branch("b")
     await repo.put("b", "k", b"v")
     other = Repository(repo.store)
@@ -78,7 +73,7 @@ async def test_deleted_branch_is_detected_and_a_new_one_of_its_name_is_distinct(
     assert await held(other, "b") == {"new": b"v"}
 
 
-async def test_write_during_a_seal_is_committed_or_staged(repo: Repository) -> None:
+async def test_write_during_a_seal_is_committed_or_staged(repo):
     sealing = Repository(repo.store)
     changes = {f"key.{number:04}": b"%d" % number for number in range(3000)}
 
@@ -96,7 +91,7 @@ async def test_write_during_a_seal_is_committed_or_staged(repo: Repository) -> N
 
 @pytest.mark.guarantee("versions-2")
 @pytest.mark.parametrize("size", ["at the limit", "above it"])
-async def test_the_largest_value_is_staged_committed_and_read(repo: Repository, size: str) -> None:
+async def test_the_largest_value_is_staged_committed_and_read(repo, size):
     largest = repo.writer.largest
     value = b"x" * (largest + (size == "above it"))
     writes: list[Callable[[], object]] = [

@@ -15,13 +15,7 @@ from kvctl.versions.maintenance.garbage import Collected
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Found,
-    Place,
-    Predicate,
-)
+from kvctl.versions.store.protocol import Change, Condition, Found, Place, Predicate
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.races import Race, Record, roles
 from tests.versions.conftest import Open
@@ -70,7 +64,7 @@ class Slow(MemoryStore):
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     monkeypatch.setattr(private_epoch, "FEW", 2)
 
 
@@ -81,7 +75,7 @@ def all_have_acted(record: Record) -> bool:
 
 @pytest.mark.guarantee("versions-6", by="race")
 @pytest.mark.parametrize("seed", range(3))
-async def test_race_in_memory_with_interleaving_at_any_step(seed: int) -> None:
+async def test_race_in_memory_with_interleaving_at_any_step(seed):
     dice = random.Random(seed)
     store = Slow(dice)
     await Repository(store).init()
@@ -91,7 +85,7 @@ async def test_race_in_memory_with_interleaving_at_any_step(seed: int) -> None:
 
 @pytest.mark.guarantee("versions-5", by="race")
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_race_of_sixteen_writers_and_a_committer_every_50_ms(reopen: Open) -> None:
+async def test_race_of_sixteen_writers_and_a_committer_every_50_ms(reopen):
     await Repository(reopen()).init()
     race = Race(reopen, 3, random.Random(1))
     await race.run(1.5, *roles(race, writers=16, committers=[0.05]), enough=all_have_acted)
@@ -99,7 +93,7 @@ async def test_race_of_sixteen_writers_and_a_committer_every_50_ms(reopen: Open)
 
 @pytest.mark.guarantee("versions-5", by="kill")
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_race_with_killed_committer_processes(reopen: Open) -> None:
+async def test_race_with_killed_committer_processes(reopen):
     await killed_committers(reopen, seconds=1, least=2)
 
 
@@ -129,7 +123,7 @@ def anything(repo: Repository, dice: random.Random, number: int) -> Sequence[Cal
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_any_concurrent_operations_leave_all_data_complete(seed: int) -> None:
+async def test_any_concurrent_operations_leave_all_data_complete(seed):
     """Only what is documented is raised, and all can be read afterwards."""
     dice = random.Random(seed)
     store = Slow(dice)
@@ -155,7 +149,7 @@ async def test_any_concurrent_operations_leave_all_data_complete(seed: int) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_race_of_many_committers_for_a_minute(reopen: Open) -> None:
+async def test_race_of_many_committers_for_a_minute(reopen):
     await Repository(reopen()).init()
     race = Race(reopen, 4, random.Random(2))
     await race.run(60, *roles(race, writers=16, committers=[0.05, 0.05, 0.01, 0.2]), enough=all_have_acted)
@@ -163,7 +157,7 @@ async def test_race_of_many_committers_for_a_minute(reopen: Open) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reopen", ["bucket", "replicas"], indirect=True)
-async def test_race_with_killed_processes_for_a_minute(reopen: Open) -> None:
+async def test_race_with_killed_processes_for_a_minute(reopen):
     await killed_committers(reopen, seconds=60, least=5)
 
 

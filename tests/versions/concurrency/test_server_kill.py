@@ -5,7 +5,6 @@ decides never expire. Here all others expire after a second.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -20,18 +19,18 @@ from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import jetstream_store, store_writes
 from kvctl.versions.store.jetstream_store import BucketStore
-from kvctl.versions.store.protocol import Change, Store
+from kvctl.versions.store.protocol import Change
 from tests.versions.repos import committed, held, staged, whole
 
 
 @pytest.fixture
-def short_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_markers(monkeypatch):
     for module in (jetstream_store, store_writes):
         monkeypatch.setattr(module, "MARKER_TTL", timedelta(seconds=1))
 
 
 @pytest.fixture
-async def repo(own_server: Server, short_markers: None) -> AsyncIterator[Repository]:
+async def repo(own_server, short_markers):
     async with kvctl.connect(own_server.url) as client:
         yield await Repositories(client).create("c")
 
@@ -52,7 +51,7 @@ async def kill(server: Server, repo: Repository) -> None:
 
 
 @pytest.mark.guarantee("versions-8", by="kill")
-async def test_deleted_branches_and_tags_stay_deleted(own_server: Server, repo: Repository) -> None:
+async def test_deleted_branches_and_tags_stay_deleted(own_server, repo):
     await committed(repo, "main", "one", a=b"1")
     for name in ("gone", "again"):
         await repo.create_branch(name)
@@ -69,7 +68,7 @@ async def test_deleted_branches_and_tags_stay_deleted(own_server: Server, repo: 
 
 
 @pytest.mark.guarantee("versions-8", by="kill")
-async def test_changes_that_were_reset_stay_reset(own_server: Server, repo: Repository) -> None:
+async def test_changes_that_were_reset_stay_reset(own_server, repo):
     await committed(repo, "main", "one", a=b"1", b_c=b"1")
     await repo.put_many("main", {"a": b"2", "b.c": None, "b.d": b"2", "new": b"2", "kept": b"2"})
     await repo.reset_key("main", "a")
@@ -81,7 +80,7 @@ async def test_changes_that_were_reset_stay_reset(own_server: Server, repo: Repo
     assert await held(repo, made.id) == {"a": b"1", "b.c": b"1", "kept": b"2"}
 
 
-async def test_folded_epoch_survives_the_collection_after_a_kill(own_server: Server, repo: Repository) -> None:
+async def test_folded_epoch_survives_the_collection_after_a_kill(own_server, repo):
     """The epoch was on the dropped list before the branch used it; that entry is restored, and must be ignored."""
     await repo.put_many("main", {"app.a": b"1", "app.b": b"1", "kept": b"1"})
     await staging.seal(repo.store, "main")
@@ -92,7 +91,7 @@ async def test_folded_epoch_survives_the_collection_after_a_kill(own_server: Ser
     await whole(repo)
 
 
-async def test_doctor_finds_nothing_after_a_kill_and_a_collection(own_server: Server, repo: Repository) -> None:
+async def test_doctor_finds_nothing_after_a_kill_and_a_collection(own_server, repo):
     for number in range(6):
         await committed(repo, "main", str(number), **{f"k{number}": b"x" * 5000})
     await repo.create_branch("gone")
@@ -110,12 +109,12 @@ class TestList:
     """Restored entries are written by the test: no kill is needed."""
 
     @pytest.fixture
-    async def repo(self, store: Store) -> Repository:
+    async def repo(self, store):
         made = Repository(store)
         await made.init()
         return made
 
-    async def test_listed_epoch_that_a_branch_uses_is_not_cleared(self, repo: Repository) -> None:
+    async def test_listed_epoch_that_a_branch_uses_is_not_cleared(self, repo):
         await repo.put("main", "k", b"1")
         await staging.seal(repo.store, "main")
         await repo.put("main", "l", b"1")
@@ -126,7 +125,7 @@ class TestList:
         assert await staged(repo) == {"k": b"1", "l": b"1"}
         assert await dropped_epochs.listed(repo.store) == []
 
-    async def test_restored_cleared_epoch_is_collected(self, repo: Repository) -> None:
+    async def test_restored_cleared_epoch_is_collected(self, repo):
         await repo.put("main", "k", b"1")
         (epoch,) = (await staging.read(repo.store, "main")).staging.epochs
         await repo.commit("main", "one")
@@ -137,7 +136,7 @@ class TestList:
         assert await held(repo) == {"k": b"1"}
 
 
-async def test_doctor_and_collection_agree_on_restored_epochs(own_server: Server, repo: Repository) -> None:
+async def test_doctor_and_collection_agree_on_restored_epochs(own_server, repo):
     for name in ("old", "older"):
         await repo.store.set(staging.partition_of(name), b"k", b"\x01v")
     found = await fsck.inspect(*await opened(api_of(repo), "c"))

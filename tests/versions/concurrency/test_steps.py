@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import kvctl
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.ordered_token import untoken
@@ -24,12 +23,7 @@ from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.three_way import Strategy
-from tests.versions.concurrency.steps import (
-    Fuse,
-    StagingRecord,
-    SteppedStore,
-    at_every_step,
-)
+from tests.versions.concurrency.steps import Fuse, StagingRecord, SteppedStore, at_every_step
 from tests.versions.conftest import stored
 from tests.versions.repos import committed, held, history, staged, whole
 
@@ -148,12 +142,12 @@ WRITING = [commit, merge, reset_prefix, reset_hard, record, reset, create_branch
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     monkeypatch.setattr(private_epoch, "FEW", 2)
 
 
 @pytest.fixture
-async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Callable[[str], str]) -> Fresh:
+async def fresh(request, client, unique):
     """Makes stores of the kind that the test's parameter says."""
     made = count()
 
@@ -173,9 +167,7 @@ async def fresh(request: pytest.FixtureRequest, client: kvctl.Client, unique: Ca
     indirect=["fresh"],
     ids=lambda one: getattr(one, "__name__", one),
 )
-async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_completes_it(
-    fresh: Fresh, operation: Operation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_completes_it(fresh, operation, monkeypatch):
     monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
     done = await forked(MemoryStore())
     await operation(done)
@@ -203,9 +195,7 @@ async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_complet
 
 @pytest.mark.guarantee("versions-14", by="kill")
 @pytest.mark.parametrize(("fresh", "together"), [("memory", 1), ("bucket", 400)], indirect=["fresh"])
-async def test_collection_killed_at_any_write_leaves_all_reachable_data(
-    fresh: Fresh, together: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_collection_killed_at_any_write_leaves_all_reachable_data(fresh, together, monkeypatch):
     monkeypatch.setattr(garbage, "DELETIONS_PER_WRITE", together)
     done = await forked(MemoryStore())
     gone = await done.gc()
@@ -259,7 +249,7 @@ LINKING = [pick, tag_lost, merge_lost, hard_lost]
 @pytest.mark.guarantee("versions-14", by="race")
 @pytest.mark.parametrize("operation", [*WRITING, reuse, *LINKING], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("first", [True, False], ids=["gc-meets-it", "it-meets-gc"])
-async def test_collection_at_any_step_leaves_other_operations_complete(operation: Operation, first: bool) -> None:
+async def test_collection_at_any_step_leaves_other_operations_complete(operation, first):
     """Each runs completely at every step of the other; unreachable commits may be missing, but never incomplete."""
 
     async def scenario(fuse: Fuse) -> None:
@@ -288,7 +278,7 @@ async def test_collection_at_any_step_leaves_other_operations_complete(operation
 
 @pytest.mark.guarantee("versions-3", by="race")
 @pytest.mark.parametrize("operation", WRITING[:5], ids=lambda one: one.__name__)
-async def test_key_creation_at_any_step_is_kept_or_refused(operation: Operation) -> None:
+async def test_key_creation_at_any_step_is_kept_or_refused(operation):
     """A key that is created while another operation runs was absent then, and nothing is committed under it."""
     outcomes: set[bool] = set()
 
@@ -319,7 +309,7 @@ async def test_key_creation_at_any_step_is_kept_or_refused(operation: Operation)
 
 
 @pytest.mark.parametrize("operation", [merge, reset_hard, record], ids=lambda one: one.__name__)
-async def test_branch_change_during_key_creation_is_seen_or_refused(operation: Operation) -> None:
+async def test_branch_change_during_key_creation_is_seen_or_refused(operation):
     outcomes: set[bool] = set()
 
     async def scenario(fuse: Fuse) -> None:
@@ -353,7 +343,7 @@ async def test_branch_change_during_key_creation_is_seen_or_refused(operation: O
 @pytest.mark.guarantee("versions-5", by="race")
 @pytest.mark.parametrize("first", [True, False], ids=["commit-meets-reset", "reset-meets-commit"])
 @pytest.mark.parametrize("prefix", ["t", "v", ""])
-async def test_concurrent_reset_and_commit_are_serialized(prefix: str, first: bool) -> None:
+async def test_concurrent_reset_and_commit_are_serialized(prefix, first):
     """For a sealed key, an unsealed key, all keys: the change is dropped, or committed."""
     outcomes: set[bool] = set()
     content = {"t": LARGE + b"third", "u": b"1", "v": b"1"}
@@ -385,7 +375,7 @@ async def test_concurrent_reset_and_commit_are_serialized(prefix: str, first: bo
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["commit-meets-deletion", "deletion-meets-commit"])
-async def test_branch_deleted_during_a_commit_is_removed_completely(first: bool) -> None:
+async def test_branch_deleted_during_a_commit_is_removed_completely(first):
     async def commit_if_there(repo: Repository) -> object:
         with suppress(BranchNotFound, NothingToCommit):
             await repo.put("third", "w", b"1")
@@ -408,7 +398,7 @@ async def test_branch_deleted_during_a_commit_is_removed_completely(first: bool)
     assert await at_every_step(scenario, kill=False) > 2
 
 
-async def test_collection_between_any_two_steps_of_a_reset_removes_nothing_it_keeps() -> None:
+async def test_collection_between_any_two_steps_of_a_reset_removes_nothing_it_keeps():
     """Three parts: some steps of the reset, some of the collection, then the rest of both."""
     for pause in range(1, 8):
 
@@ -442,7 +432,7 @@ async def test_collection_between_any_two_steps_of_a_reset_removes_nothing_it_ke
 @asynccontextmanager
 async def begun_collection(
     store: Store, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Callable[[], Awaitable[object]]]:  # fmt: skip
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
     """Hold a collection that has found the reachable objects; yields the function that lets it end."""
     reach, reached, go_on = garbage._reach, asyncio.Event(), asyncio.Event()
 
@@ -467,9 +457,7 @@ async def begun_collection(
 
 @pytest.mark.guarantee("versions-14", by="race")
 @pytest.mark.parametrize("again", [True, False])
-async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collection(
-    again: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collection(again, monkeypatch):
     """The collection began before: its number does not tell that objects of the old head are removed."""
     content = {f"k{number:03}": LARGE if number == 1 else b"1" for number in range(300)}
     wanted = {**content, "new": b"1"}
@@ -499,9 +487,7 @@ async def test_recorded_commit_is_complete_after_a_reset_and_the_end_of_a_collec
     assert await at_every_step(scenario, kill=False) > 5
 
 
-async def test_commit_reports_no_missing_object_after_its_branch_was_recreated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_commit_reports_no_missing_object_after_its_branch_was_recreated(monkeypatch):
     async def scenario(fuse: Fuse) -> None:
         store = MemoryStore()
         repo = Repository(store)
@@ -525,7 +511,7 @@ async def test_commit_reports_no_missing_object_after_its_branch_was_recreated(
     assert await at_every_step(scenario, kill=False) > 5
 
 
-async def test_commit_succeeds_despite_many_concurrent_commits() -> None:
+async def test_commit_succeeds_despite_many_concurrent_commits():
     store = MemoryStore()
     repo = await forked(store)
     begun = 0
@@ -546,7 +532,7 @@ async def test_commit_succeeds_despite_many_concurrent_commits() -> None:
     }
 
 
-async def test_commit_without_changes_during_another_becomes_its_parent() -> None:
+async def test_commit_without_changes_during_another_becomes_its_parent():
     """The tree that the other has prepared still fits the epochs, but not the head."""
 
     async def scenario(fuse: Fuse) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.oracle
 
 
 @pytest.fixture(autouse=True)
-def quick_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_folds(monkeypatch):
     monkeypatch.setattr(sealed_epochs, "GRACE", 0)
     monkeypatch.setattr(private_epoch, "FEW", 1)
 
@@ -78,9 +78,7 @@ class Counter:
 
 
 @pytest.mark.parametrize(("keys", "all_sorts"), [(1, False), (2, False), (4, True)])
-async def test_torn_reads_lose_no_acknowledged_write(
-    seed: int, steps: Callable[[int], int], keys: int, all_sorts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_torn_reads_lose_no_acknowledged_write(seed, steps, keys, all_sorts, monkeypatch):
     """Each record is read at another time; commits, merges, resets, folds and collections come in between."""
     monkeypatch.setattr(sealed_epochs, "MAX_SEALED_EPOCHS", 3)
     monkeypatch.setattr(sealed_epochs, "CROWD", 6)
@@ -146,9 +144,7 @@ class Pace(Fuse):
 
 
 @pytest.mark.guarantee("versions-5", "versions-7")
-async def test_value_changed_back_survives_torn_reads_of_committers(
-    seed: int, steps: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_value_changed_back_survives_torn_reads_of_committers(seed, steps, monkeypatch):
     """Many short rounds: k is 1, then 2, then 1 again, beside committers that may take one 1 for the other."""
     for number in range(steps(600)):
         dice = random.Random(seed * 1000 + number)

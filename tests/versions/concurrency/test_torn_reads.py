@@ -1,7 +1,6 @@
 """Keys read together are not consistent: whatever others do between two of them, nothing is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -9,12 +8,7 @@ from kvctl.versions.branch import staging
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Store
-from tests.versions.concurrency.steps import (
-    Fuse,
-    StagingRecord,
-    SteppedStore,
-    at_every_step,
-)
+from tests.versions.concurrency.steps import Fuse, StagingRecord, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, staged
 
 pytestmark = pytest.mark.parametrize("backwards", [False, True])
@@ -55,9 +49,7 @@ async def reset_other(repo: Repository) -> object:
 
 @pytest.mark.guarantee("versions-7", by="fault")
 @pytest.mark.parametrize("operation", [commit, merge, record, reset_other], ids=lambda one: one.__name__)
-async def test_value_staged_again_survives_a_commit_between_any_two_reads(
-    operation: Callable[[Repository], Awaitable[object]], backwards: bool
-) -> None:
+async def test_value_staged_again_survives_a_commit_between_any_two_reads(operation, backwards):
     """k is 1; a commit of 2 is under way, and 1 is staged again: with the head of before, that would be no change."""
 
     async def scenario(fuse: Fuse) -> None:
@@ -84,7 +76,7 @@ async def test_value_staged_again_survives_a_commit_between_any_two_reads(
     assert await at_every_step(scenario, kill=False) > 5
 
 
-async def test_conditional_write_reports_no_false_conflict(backwards: bool) -> None:
+async def test_conditional_write_reports_no_false_conflict(backwards):
     """A commit between the reads moves the value from staged to committed: it stays the same."""
 
     async def scenario(fuse: Fuse) -> None:
@@ -100,7 +92,7 @@ async def test_conditional_write_reports_no_false_conflict(backwards: bool) -> N
     assert await at_every_step(scenario, kill=False) > 3
 
 
-async def test_merge_raises_staged_only_for_a_branch_with_staged_changes(backwards: bool) -> None:
+async def test_merge_raises_staged_only_for_a_branch_with_staged_changes(backwards):
     """A commit between the reads takes the staged changes: at no time do they differ from the head."""
 
     async def scenario(fuse: Fuse) -> None:

@@ -37,7 +37,7 @@ async def lost(repo: Repository) -> tuple[str, str]:
     return before.id, after.id
 
 
-async def test_commit_after_a_full_root_keeps_all_keys(repo: Repository) -> None:
+async def test_commit_after_a_full_root_keeps_all_keys(repo):
     for key in KEYS[:100]:
         await repo.put("main", key, b"v")
         await repo.commit("main", key)
@@ -45,7 +45,7 @@ async def test_commit_after_a_full_root_keeps_all_keys(repo: Repository) -> None
     assert await losses(repo) == []
 
 
-async def test_lost_keys_are_reported_until_they_are_restored(repo: Repository) -> None:
+async def test_lost_keys_are_reported_until_they_are_restored(repo):
     before, after = await lost(repo)
     await repo.create_branch("other")
     await repo.put("main", "zzz", b"v")
@@ -57,14 +57,14 @@ async def test_lost_keys_are_reported_until_they_are_restored(repo: Repository) 
 
 
 @pytest.mark.parametrize("content", [["k000003"], ["a", "k000010x"], ["zzz", *KEYS[5:]]])
-async def test_replaced_content_within_the_range_is_not_a_loss(repo: Repository, content: list[str]) -> None:
+async def test_replaced_content_within_the_range_is_not_a_loss(repo, content):
     await repo.put_many("main", dict.fromkeys(full(), b"v"))
     await repo.commit("main", "before")
     await repo.record("main", dict.fromkeys(content, b"w"), "after")
     assert await losses(repo) == []
 
 
-async def test_parent_that_is_not_full_is_not_a_loss(repo: Repository) -> None:
+async def test_parent_that_is_not_full_is_not_a_loss(repo):
     await repo.put_many("main", dict.fromkeys(full()[:-1], b"v"))
     await repo.commit("main", "before")
     await repo.record("main", {"zzz": b"v"}, "after")
@@ -104,7 +104,7 @@ FULL_LEAF, FULL_TREE = LEAVES[0], MANY[: MANY.index(BRANCH.keys[-1]) + 1]
 
 
 @pytest.mark.parametrize("before", [FULL_LEAF, FULL_TREE], ids=["leaf", "two levels"])
-def test_full_tree_counts_as_lost_when_no_key_in_its_range_is_left(before: list[bytes]) -> None:
+def test_full_tree_counts_as_lost_when_no_key_in_its_range_is_left(before):
     first, last = before[0], before[-1]
     outside = [b"a%06d" % number for number in range(200)]
     for after, lost in (
@@ -125,7 +125,7 @@ def test_full_tree_counts_as_lost_when_no_key_in_its_range_is_left(before: list[
 
 
 @pytest.mark.parametrize("before", [[], [b"k"], FULL_LEAF[:-1], FULL_TREE[:-1], [*FULL_LEAF, b"x"]])
-def test_tree_that_is_not_full_does_not_count_as_lost(before: list[bytes]) -> None:
+def test_tree_that_is_not_full_does_not_count_as_lost(before):
     (one, held), (other, new) = tree(before), tree([b"z"])
     assert answer(lost_keys._lost_all(one, other), held | new) is False
 
@@ -141,7 +141,7 @@ def test_tree_that_is_not_full_does_not_count_as_lost(before: list[bytes]) -> No
     ],
     ids=["all", "both ends", "first", "last", "between"],
 )
-def test_lost_tree_counts_as_restored_when_both_its_ends_exist(head: list[bytes], restored: bool) -> None:
+def test_lost_tree_counts_as_restored_when_both_its_ends_exist(head, restored):
     (one, held), (other, new) = tree(FULL_LEAF), tree(head)
     assert answer(lost_keys._has_ends(other, one), held | new) is restored
     (single, few) = tree([b"k"])
@@ -149,9 +149,7 @@ def test_lost_tree_counts_as_restored_when_both_its_ends_exist(head: list[bytes]
 
 
 @pytest.mark.parametrize(("limit", "found"), [(1, 0), (2, 0), (3, 1), (4, 1)])
-async def test_commits_are_read_up_to_a_limit_the_newest_first(
-    monkeypatch: pytest.MonkeyPatch, limit: int, found: int
-) -> None:
+async def test_commits_are_read_up_to_a_limit_the_newest_first(monkeypatch, limit, found):
     repo = Repository(MemoryStore())
     await repo.init()
     before, after = await lost(repo)
@@ -161,7 +159,7 @@ async def test_commits_are_read_up_to_a_limit_the_newest_first(
     assert await losses(repo) == [Loss("main", after, before)] * found
 
 
-async def test_limit_of_commits_is_for_all_branches_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limit_of_commits_is_for_all_branches_together(monkeypatch):
     repo = Repository(MemoryStore())
     await repo.init()
     before, after = await lost(repo)
@@ -172,7 +170,7 @@ async def test_limit_of_commits_is_for_all_branches_together(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("side", ["parent", "commit", "head"])
-async def test_missing_object_is_a_separate_finding_not_a_loss(side: str) -> None:
+async def test_missing_object_is_a_separate_finding_not_a_loss(side):
     store = MemoryStore()
     repo = Repository(store)
     await repo.init()

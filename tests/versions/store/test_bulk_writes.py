@@ -1,6 +1,5 @@
 """Many writes over lost connections: all are stored, and the last of each key is its value."""
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
 import pytest
@@ -13,7 +12,6 @@ from kvctl.versions.store import bulk_writes
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.store_subjects import subject_token
 from tests.support.proxy import DOWN, Cut, Late, Proxy, Swallow
-from tests.support.raw import RawClient
 from tests.versions.conftest import stored
 
 pytestmark = pytest.mark.asyncio
@@ -25,20 +23,20 @@ VALUES = {b"%03d" % number: b"v%d" % number for number in range(COUNT)}
 
 
 @pytest.fixture
-def proxy(server: kvctl.server.Server) -> Iterator[Proxy]:
+def proxy(server):
     with Proxy(server.url) as running:
         yield running
 
 
 @pytest.fixture
-async def ours(proxy: Proxy, client: kvctl.Client, bucket_name: str) -> AsyncIterator[BucketStore]:
+async def ours(proxy, client, bucket_name):
     await stored(client, bucket_name, 1)
     async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=1))) as connected:
         yield BucketStore(Bucket(connected.api, bucket_name))
 
 
 @pytest.fixture
-async def theirs(client: kvctl.Client, ours: BucketStore) -> BucketStore:
+async def theirs(client, ours):
     return BucketStore(Bucket(client.api, ours.bucket.name))
 
 
@@ -53,9 +51,7 @@ def subject(store: BucketStore, key: bytes) -> bytes:
 
 @pytest.mark.guarantee("versions-23", by="fault")
 @pytest.mark.parametrize("lost", ["request", "answer", "answers without an end of the connection"])
-async def test_writes_that_are_lost_are_sent_again(
-    ours: BucketStore, theirs: BucketStore, proxy: Proxy, lost: str
-) -> None:
+async def test_writes_that_are_lost_are_sent_again(ours, theirs, proxy, lost):
     if lost == "request":
         rule = proxy.on(subject(ours, b"300"), Cut())
     elif lost == "answer":
@@ -69,9 +65,7 @@ async def test_writes_that_are_lost_are_sent_again(
 
 @pytest.mark.guarantee("versions-23", by="fault")
 @pytest.mark.parametrize("late", [False, True], ids=["lost", "arriving late"])
-async def test_later_value_of_a_key_is_its_value_after_a_lost_connection(
-    ours: BucketStore, theirs: BucketStore, proxy: Proxy, late: bool
-) -> None:
+async def test_later_value_of_a_key_is_its_value_after_a_lost_connection(ours, theirs, proxy, late):
     """The earlier value is sent again first, and its first copy may arrive after that."""
     rule = proxy.on(subject(ours, b"300"), Late(0.05) if late else Cut())
     async with ours.fill(P) as filling:
@@ -81,16 +75,14 @@ async def test_later_value_of_a_key_is_its_value_after_a_lost_connection(
     assert await contents(theirs) == dict.fromkeys(VALUES, b"old") | {b"300": b"new"}
 
 
-async def test_server_that_stays_away_ends_the_writes(
-    ours: BucketStore, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_that_stays_away_ends_the_writes(ours, proxy, monkeypatch):
     monkeypatch.setattr(bulk_writes, "LEADER_DEADLINE_S", 0.5)
     proxy.on(subject(ours, b"300"), Cut(), hook=proxy.refuse)
     with pytest.raises(UnreachableError, match="Could not write all keys"):
         await ours.set_many(P, VALUES)
 
 
-async def test_refusal_by_the_server_ends_the_writes(ours: BucketStore, raw: RawClient) -> None:
+async def test_refusal_by_the_server_ends_the_writes(ours, raw):
     name = f"KV_{ours.bucket.name}"
     config = raw.api(f"STREAM.INFO.{name}")["config"]
     raw.api(f"STREAM.UPDATE.{name}", config | {"max_msgs": 100})

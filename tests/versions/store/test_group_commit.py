@@ -3,20 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-import pytest
-
 from kvctl.errors import ServerError
 from kvctl.versions.store import group_commit
-from kvctl.versions.store.group_commit import (
-    GroupCommit,
-    PendingWrite,
-    UnmetConditions,
-)
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    Predicate,
-    PredicateFailed,
-)
+from kvctl.versions.store.group_commit import GroupCommit, PendingWrite, UnmetConditions
+from kvctl.versions.store.protocol import ABSENT, Predicate, PredicateFailed
 
 FENCE = ("fence", Predicate(("s", "fence", 7)))
 
@@ -52,7 +42,7 @@ async def ended(carrier: Carrier, *writes: PendingWrite) -> list[object]:
     return await asyncio.gather(*(group.write(pending) for pending in writes), return_exceptions=True)
 
 
-async def test_writes_during_a_batch_in_flight_join_the_next_one() -> None:
+async def test_writes_during_a_batch_in_flight_join_the_next_one():
     carrier = Carrier()
     group = GroupCommit(carrier)
     first = asyncio.create_task(group.write(put("first")))
@@ -63,14 +53,14 @@ async def test_writes_during_a_batch_in_flight_join_the_next_one() -> None:
     assert carrier.sizes == [1, 20]
 
 
-async def test_failing_condition_fails_only_its_own_write() -> None:
+async def test_failing_condition_fails_only_its_own_write():
     carrier = Carrier("k3", "k5")
     ends = await ended(carrier, *(create(f"k{number}") for number in range(8)))
     assert [number for number, end in enumerate(ends) if isinstance(end, PredicateFailed)] == [3, 5]
     assert carrier.sizes == [8, 6]
 
 
-async def test_unknown_failing_condition_fails_the_batch() -> None:
+async def test_unknown_failing_condition_fails_the_batch():
     class Mute(Carrier):
         async def __call__(self, writes: Sequence[PendingWrite]) -> None:
             await super().__call__(writes)
@@ -82,7 +72,7 @@ async def test_unknown_failing_condition_fails_the_batch() -> None:
     assert carrier.sizes == [2]
 
 
-async def test_writes_of_the_same_key_are_not_in_one_batch() -> None:
+async def test_writes_of_the_same_key_are_not_in_one_batch():
     other_fence = PendingWrite([("fence", Predicate(("s", "fence", 8)))], {"x": b"v"})
     moves_fence = PendingWrite([], {"fence": b"v"})
     for one, two in (
@@ -94,13 +84,13 @@ async def test_writes_of_the_same_key_are_not_in_one_batch() -> None:
         assert carrier.sizes == [1, 1]
 
 
-async def test_equal_changes_are_made_once() -> None:
+async def test_equal_changes_are_made_once():
     carrier = Carrier()
     await ended(carrier, put("k"), put("k"), create("a"), create("b"))
     assert carrier.sizes == [4]
 
 
-async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_bounded(monkeypatch):
     monkeypatch.setattr(group_commit, "MOST_MESSAGES", 10)
     carrier = Carrier()
     await ended(carrier, *(put(f"k{number}") for number in range(12)))
@@ -111,7 +101,7 @@ async def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert carrier.sizes == [1, 2, 2]
 
 
-async def test_error_of_a_batch_reaches_all_its_writers_and_the_next_batch_runs() -> None:
+async def test_error_of_a_batch_reaches_all_its_writers_and_the_next_batch_runs():
     class Refusing(Carrier):
         async def __call__(self, writes: Sequence[PendingWrite]) -> None:
             await super().__call__(writes)
@@ -125,7 +115,7 @@ async def test_error_of_a_batch_reaches_all_its_writers_and_the_next_batch_runs(
     await group.write(put("c"))
 
 
-async def test_write_cancelled_before_its_turn_is_skipped() -> None:
+async def test_write_cancelled_before_its_turn_is_skipped():
     carrier = Carrier()
     group = GroupCommit(carrier)
     tasks = [asyncio.create_task(group.write(put(f"k{number}"))) for number in range(3)]

@@ -1,27 +1,19 @@
 """The store on JetStream: lagging replicas, listings of any size, lost answers, batches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 import kvctl
-from kvctl import Client, Context
+from kvctl import Context
 from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout, UsageError
 from kvctl.jetstream.publish import publish_soon
 from kvctl.kv.bucket import Bucket
-from kvctl.server import Server
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import ordered_scan, store_writes
 from kvctl.versions.store.jetstream_store import BucketStore
-from kvctl.versions.store.protocol import (
-    ABSENT,
-    Change,
-    Condition,
-    Found,
-    PredicateFailed,
-)
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, Found, PredicateFailed
 from kvctl.versions.store.store_subjects import subject_token
 from tests.support.raw import RawClient
 from tests.support.socket_writes import recorded_writes
@@ -32,7 +24,7 @@ ROUNDS = 12
 
 
 @pytest.fixture
-async def store(client: Client, bucket_name: str) -> BucketStore:
+async def store(client, bucket_name):
     return BucketStore(Bucket(client.api, await stored(client, bucket_name, 1)))
 
 
@@ -50,7 +42,7 @@ class TestLaggingReplica:
     """A mirror that answers half of all direct gets, and has stopped at the first messages: it is full."""
 
     @pytest.fixture
-    async def lagging(self, raw: RawClient, store: BucketStore) -> BucketStore:
+    async def lagging(self, raw, store):
         name = store.bucket.name
         for number in range(4):
             await store.set(P, b"k%d" % number, b"old")
@@ -67,7 +59,7 @@ class TestLaggingReplica:
                 await asyncio.sleep(0.05)
         return store
 
-    async def test_reads_are_as_new_as_the_leader(self, lagging: BucketStore) -> None:
+    async def test_reads_are_as_new_as_the_leader(self, lagging):
         for number in range(ROUNDS):
             expected = {b"k%d" % key: b"%d" % number for key in range(4)}
             await lagging.set_many(P, expected)
@@ -80,7 +72,7 @@ class TestLaggingReplica:
             assert await values_of(lagging) == {}
 
     @pytest.mark.guarantee("versions-20", by="fault")
-    async def test_missing_message_is_requested_from_the_leader(self, lagging: BucketStore) -> None:
+    async def test_missing_message_is_requested_from_the_leader(self, lagging):
         for number in range(ROUNDS):
             await lagging.set(Q, b"%d" % number, b"v")
             places = [(Q, b"%d" % one) for one in range(number + 1)]
@@ -91,9 +83,7 @@ class TestLaggingReplica:
 class TestListings:
     @pytest.mark.parametrize("held", [1 << 20, 2000], ids=["values held", "values fetched"])
     @pytest.mark.parametrize("values", [True, False], ids=["entries", "keys"])
-    async def test_listing_of_more_keys_than_one_answer(
-        self, store: BucketStore, monkeypatch: pytest.MonkeyPatch, held: int, values: bool
-    ) -> None:
+    async def test_listing_of_more_keys_than_one_answer(self, store, monkeypatch, held, values):
         monkeypatch.setattr(ordered_scan, "HELD", held)
         content = {b"%05d" % number: b"v%d" % number for number in range(1500)}
         await store.set_many(P, content)
@@ -112,9 +102,7 @@ class TestListings:
             assert (await anext(entries)).key == b"00901"
 
     @pytest.mark.parametrize(("beside", "most"), [(0, 1500), (99, 0)], ids=["alone", "beside others"])
-    async def test_listings_beside_others_hold_fewer_values(
-        self, store: BucketStore, monkeypatch: pytest.MonkeyPatch, beside: int, most: int
-    ) -> None:
+    async def test_listings_beside_others_hold_fewer_values(self, store, monkeypatch, beside, most):
         monkeypatch.setattr(ordered_scan, "HELD", 100_000)
         content = {b"%05d" % number: b"v" * 20 for number in range(1500)}
         await store.set_many(P, content)
@@ -126,7 +114,7 @@ class TestListings:
                 found.update(page)
         assert found == content
 
-    async def test_listing_of_large_values_comes_in_parts(self, store: BucketStore) -> None:
+    async def test_listing_of_large_values_comes_in_parts(self, store):
         content = {b"%d" % number: bytes([number]) * 900_000 for number in range(20)}
         await store.set_many(P, content)
         assert await values_of(store) == content
@@ -134,7 +122,7 @@ class TestListings:
 
 class TestBatches:
     @pytest.mark.guarantee("versions-22")
-    async def test_conditional_writes_of_many_tasks_share_few_batches(self, store: BucketStore, raw: RawClient) -> None:
+    async def test_conditional_writes_of_many_tasks_share_few_batches(self, store, raw):
         fence = await fence_of(store)
         wishes = [
             store.write([fence, Condition(P, b"%d" % number, ABSENT)], [Change(P, b"%d" % number, b"v")])
@@ -146,7 +134,7 @@ class TestBatches:
         assert len(messages) >= 40
         assert len(batches) <= 3
 
-    async def test_write_too_large_for_a_batch_is_refused_before_it_is_sent(self, store: BucketStore) -> None:
+    async def test_write_too_large_for_a_batch_is_refused_before_it_is_sent(self, store):
         many = [Change(P, b"%d" % number, b"v" * 1_000_000) for number in range(40)]
         with pytest.raises(UsageError, match="the maximum is"):
             await store.write([], many)
@@ -156,7 +144,7 @@ class TestBatches:
         await store.write([], many[:30])
         assert len(await values_of(store, values=False)) == 30
 
-    async def test_fenced_value_needs_no_batch(self, store: BucketStore, raw: RawClient) -> None:
+    async def test_fenced_value_needs_no_batch(self, store, raw):
         fence = await fence_of(store)
         await asyncio.gather(*(store.put_while(fence, P, b"%d" % number, b"v") for number in range(10)))
         assert not [message for message in _all(raw, store.bucket.name) if "Nats-Batch-Id" in message]
@@ -174,21 +162,19 @@ def _all(raw: RawClient, bucket: str) -> list[dict[str, str]]:
 
 class TestLostAnswers:
     @pytest.fixture
-    async def impatient(self, own_server: Server) -> AsyncIterator[BucketStore]:
+    async def impatient(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             store = BucketStore(Bucket(client.api, await stored(client, "B", 1)))
             client.connection.timeout = 1
             yield store
 
-    async def test_stored_fenced_write_is_found(self, impatient: BucketStore, lose: Callable[[bool], None]) -> None:
+    async def test_stored_fenced_write_is_found(self, impatient, lose):
         fence = await fence_of(impatient)
         lose(True)
         await impatient.put_while(fence, P, b"k", b"v")
         assert (await impatient.get(P, b"k")).value == b"v"
 
-    async def test_fenced_write_that_is_not_found_has_an_unknown_outcome(
-        self, impatient: BucketStore, lose: Callable[[bool], None]
-    ) -> None:
+    async def test_fenced_write_that_is_not_found_has_an_unknown_outcome(self, impatient, lose):
         fence = await fence_of(impatient)
         await impatient.set(P, b"k", b"v")
         lose(False)
@@ -197,7 +183,7 @@ class TestLostAnswers:
         assert "kvctl repo status" in str(refused.value.hint)
 
     @pytest.fixture
-    def lose(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    def lose(self, monkeypatch):
         """Have the answer of the next fenced write be lost, after it was stored or before."""
         publish = publish_soon
 
@@ -212,7 +198,7 @@ class TestLostAnswers:
 
         return install
 
-    async def test_restarted_server_accepts_writes_in_progress(self, own_server: Server) -> None:
+    async def test_restarted_server_accepts_writes_in_progress(self, own_server):
         async with kvctl.connect(own_server.url) as client:
             store = BucketStore(Bucket(client.api, await stored(client, "B", 1)))
             values = {b"%d" % number: b"v" * 1000 for number in range(20_000)}
@@ -224,7 +210,7 @@ class TestLostAnswers:
             assert len(await values_of(store, values=False)) == 20_000
 
 
-async def test_read_only_store_refuses_writes(server: Server, client: Client, store: BucketStore) -> None:
+async def test_read_only_store_refuses_writes(server, client, store):
     fence = await fence_of(store)
     async with kvctl.connect(Context(url=server.url, read_only=True)) as other:
         reading = BucketStore(Bucket(other.api, store.bucket.name))
@@ -240,7 +226,7 @@ async def test_read_only_store_refuses_writes(server: Server, client: Client, st
     assert await values_of(store) == {b"fence": b""}
 
 
-async def test_predicates_belong_to_one_stream(client: Client, store: BucketStore, unique: Callable[..., str]) -> None:
+async def test_predicates_belong_to_one_stream(client, store, unique):
     other = BucketStore(Bucket(client.api, await stored(client, unique(), 1)))
     for one in (store, other):
         await one.set(P, b"k", b"v")
@@ -249,9 +235,7 @@ async def test_predicates_belong_to_one_stream(client: Client, store: BucketStor
         await store.set_if(P, b"k", b"w", foreign)
 
 
-async def test_commit_and_diff_are_few_writes_to_the_socket(
-    client: Client, store: BucketStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_commit_and_diff_are_few_writes_to_the_socket(client, store, monkeypatch):
     writes = recorded_writes(client.connection, monkeypatch)
     repository = Repository(store)
     await repository.init()

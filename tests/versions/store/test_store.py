@@ -24,7 +24,6 @@ from kvctl.versions.store.protocol import (
     StoreClosed,
 )
 from tests.support.waiting import until_async
-from tests.versions.conftest import Open
 
 pytestmark = pytest.mark.parametrize("reopen", ["memory", "bucket", "replicas"], indirect=True)
 
@@ -43,7 +42,7 @@ async def fill(store: Store, *keys: bytes, partition: bytes = P) -> None:
 
 
 class TestArguments:
-    async def test_missing_argument_is_named(self, store: Store) -> None:
+    async def test_missing_argument_is_named(self, store):
         none: Any = None
         attempts: list[Awaitable[Any]] = [
             store.get(b"", b"k"), store.get(P, b""), store.set(b"", b"k", b"v"), store.set(P, b"", b"v"),
@@ -59,19 +58,19 @@ class TestArguments:
             store.scan(b"")
         assert await keys_of(store) == []
 
-    async def test_an_empty_value_is_a_value(self, store: Store) -> None:
+    async def test_an_empty_value_is_a_value(self, store):
         await store.set(P, b"k", b"")
         assert (await store.get(P, b"k")).value == b""
         await store.set_if(P, b"k", b"v", EXISTS)
 
-    async def test_the_callers_buffers_may_change_afterwards(self, store: Store) -> None:
+    async def test_the_callers_buffers_may_change_afterwards(self, store):
         partition, key, value = bytearray(P), bytearray(b"key"), bytearray(b"value")
         await store.set(bytes(partition), bytes(key), value)  # type: ignore[arg-type]
         await store.write([], [Change(P, b"other", value)])  # type: ignore[arg-type]
         value[:] = b"wrong"
         assert (await store.get(P, b"key")).value == (await store.get(P, b"other")).value == b"value"
 
-    async def test_partitions_and_keys_are_any_bytes(self, store: Store) -> None:
+    async def test_partitions_and_keys_are_any_bytes(self, store):
         for name in (EVERY, b"\0", b".", b"*", b">", b" ", b"a/b", b"\xff" * 40):
             await store.set(name, name[::-1], name)
             assert (await store.get(name, name[::-1])).value == name
@@ -79,7 +78,7 @@ class TestArguments:
 
 
 class TestPartitions:
-    async def test_the_same_key_in_two_partitions_is_two(self, store: Store) -> None:
+    async def test_the_same_key_in_two_partitions_is_two(self, store):
         await store.set(P, b"k", b"p")
         await store.set(Q, b"k", b"q")
         await store.delete(P, b"k")
@@ -91,9 +90,7 @@ class TestPartitions:
         [((b"a", b"b/c"), (b"a/b", b"c")), ((b"a", b"b.c"), (b"a.b", b"c")), ((b"a", b"bc"), (b"ab", b"c")),
          ((b"a", b"\0b"), (b"a\0", b"b"))],
     )  # fmt: skip
-    async def test_nested_and_concatenated_names_do_not_meet(
-        self, store: Store, one: tuple[bytes, bytes], other: tuple[bytes, bytes]
-    ) -> None:
+    async def test_nested_and_concatenated_names_do_not_meet(self, store, one, other):
         await store.set(*one, b"one")
         with pytest.raises(EntryNotFound):
             await store.get(*other)
@@ -101,7 +98,7 @@ class TestPartitions:
         assert (await store.get(*one)).value == b"one"
         assert await keys_of(store, one[0]) == [one[1]]
 
-    async def test_partition_that_was_never_written_is_empty(self, store: Store) -> None:
+    async def test_partition_that_was_never_written_is_empty(self, store):
         assert await keys_of(store, b"never") == []
         await store.delete(b"never", b"k")
         with pytest.raises(EntryNotFound):
@@ -109,7 +106,7 @@ class TestPartitions:
 
 
 class TestPredicates:
-    async def test_absent(self, store: Store) -> None:
+    async def test_absent(self, store):
         await store.set_if(P, b"k", b"1", ABSENT)
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"2", ABSENT)
@@ -117,7 +114,7 @@ class TestPredicates:
         await store.set_if(P, b"k", b"3", ABSENT)
         assert (await store.get(P, b"k")).value == b"3"
 
-    async def test_exists(self, store: Store) -> None:
+    async def test_exists(self, store):
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"1", EXISTS)
         await store.set(P, b"k", b"1")
@@ -126,7 +123,7 @@ class TestPredicates:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"3", EXISTS)
 
-    async def test_as_read(self, store: Store) -> None:
+    async def test_as_read(self, store):
         await store.set(P, b"k", b"1")
         read = (await store.get(P, b"k")).predicate
         await store.set_if(P, b"k", b"2", read)
@@ -136,7 +133,7 @@ class TestPredicates:
         assert (await store.get(P, b"k")).value == b"2"
 
     @pytest.mark.guarantee("versions-18")
-    async def test_value_changed_back_fails_the_predicate(self, store: Store) -> None:
+    async def test_value_changed_back_fails_the_predicate(self, store):
         await store.set(P, b"k", b"a")
         read = (await store.get(P, b"k")).predicate
         await store.set(P, b"k", b"b")
@@ -144,7 +141,7 @@ class TestPredicates:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"c", read)
 
-    async def test_key_deleted_and_written_again_fails_the_predicate(self, store: Store) -> None:
+    async def test_key_deleted_and_written_again_fails_the_predicate(self, store):
         await store.set(P, b"k", b"a")
         read = (await store.get(P, b"k")).predicate
         await store.delete(P, b"k")
@@ -154,7 +151,7 @@ class TestPredicates:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"b", read)
 
-    async def test_predicates_of_another_key_partition_or_store_fail(self, store: Store) -> None:
+    async def test_predicates_of_another_key_partition_or_store_fail(self, store):
         for partition, key in ((P, b"k"), (P, b"other"), (Q, b"k")):
             await store.set(partition, key, b"v")
         raw: Any = b"v"
@@ -171,7 +168,7 @@ class TestPredicates:
                 await store.write([Condition(P, b"k", predicate)], [Change(P, b"new", b"w")])
         assert (await store.get(P, b"k")).value == b"v"
 
-    async def test_one_of_many_concurrent_writes_succeeds(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_writes_succeeds(self, store):
         won = await asyncio.gather(
             *(store.set_if(P, b"k", b"%d" % number, ABSENT) for number in range(12)), return_exceptions=True
         )
@@ -179,7 +176,7 @@ class TestPredicates:
         assert sum(isinstance(result, PredicateFailed) for result in won) == 11
         await store.set_if(P, b"k", b"again", made)
 
-    async def test_concurrent_increments_are_all_counted(self, store: Store, reopen: Open) -> None:
+    async def test_concurrent_increments_are_all_counted(self, store, reopen):
         await store.set(P, b"n", b"0")
 
         async def add(own: Store) -> None:
@@ -197,7 +194,7 @@ class TestPredicates:
 
 class TestVisibility:
     @pytest.mark.guarantee("versions-10")
-    async def test_a_read_after_a_write_sees_it_in_any_session(self, store: Store, reopen: Open) -> None:
+    async def test_a_read_after_a_write_sees_it_in_any_session(self, store, reopen):
         other = reopen()
         for number in range(30):
             await store.set(P, b"k", b"%d" % number)
@@ -208,14 +205,14 @@ class TestVisibility:
             await other.get(P, b"k")
         assert await keys_of(other) == []
 
-    async def test_deleting_twice_is_not_an_error(self, store: Store) -> None:
+    async def test_deleting_twice_is_not_an_error(self, store):
         await store.set(P, b"k", b"v")
         await store.delete(P, b"k")
         await store.delete(P, b"k")
 
 
 class TestScan:
-    async def test_scan_is_in_byte_order_whatever_the_order_of_writing(self, store: Store) -> None:
+    async def test_scan_is_in_byte_order_whatever_the_order_of_writing(self, store):
         dice = random.Random(8)
         keys = {dice.randbytes(dice.randint(1, 4)) for _ in range(60)} | {b"\0", b"\xff", b"a", b"a\0", b"ab"}
         await fill(store, *dice.sample(sorted(keys), len(keys)))
@@ -224,13 +221,13 @@ class TestScan:
             assert all([entry.value == b"v" + entry.key and entry.partition == P async for entry in entries])
 
     @pytest.mark.parametrize("batch", [0, 1, 3, 1000])
-    async def test_scan_from_a_start_in_batches_of_any_size(self, store: Store, batch: int) -> None:
+    async def test_scan_from_a_start_in_batches_of_any_size(self, store, batch):
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         for start in (b"", b"00", b"035", b"09", b"099", b"z"):
             assert await keys_of(store, start=start, batch=batch) == [key for key in keys if key >= start]
 
-    async def test_pages_are_the_keys_and_values_in_order(self, store: Store) -> None:
+    async def test_pages_are_the_keys_and_values_in_order(self, store):
         keys = [b"%04d" % number for number in range(2100)]
         await store.set_many(P, {key: b"v" + key for key in keys})
         async with store.scan(P, b"0003") as entries:
@@ -245,7 +242,7 @@ class TestScan:
         with pytest.raises(StoreClosed):
             await entries.page()
 
-    async def test_partition_is_empty_until_a_key_is_set_and_once_all_are_deleted(self, store: Store) -> None:
+    async def test_partition_is_empty_until_a_key_is_set_and_once_all_are_deleted(self, store):
         assert await store.is_empty(P)
         await fill(store, b"a", b"b")
         for key in (b"b", b"a"):
@@ -256,7 +253,7 @@ class TestScan:
         await store.clear(P)
         assert await store.is_empty(P)
 
-    async def test_partition_and_a_key_are_cleared_soon(self, store: Store) -> None:
+    async def test_partition_and_a_key_are_cleared_soon(self, store):
         await fill(store, b"a", b"b")
         await store.set(b"other", b"k", b"1")
         await store.set(b"other", b"stays", b"1")
@@ -267,13 +264,13 @@ class TestScan:
 
         await until_async(done)
 
-    async def test_an_exact_number_of_batches_ends(self, store: Store) -> None:
+    async def test_an_exact_number_of_batches_ends(self, store):
         await fill(store, *(b"%d" % number for number in range(6)))
         assert len(await keys_of(store, batch=3)) == 6
         assert len(await keys_of(store, batch=6)) == 6
 
     @pytest.mark.parametrize("batch", [1, 4])
-    async def test_seeks_back_and_forth(self, store: Store, batch: int) -> None:
+    async def test_seeks_back_and_forth(self, store, batch):
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         async with store.scan(P, batch=batch) as entries:
@@ -290,14 +287,14 @@ class TestScan:
             await entries.seek(b"07")
             assert [entry.key async for entry in entries] == [b"07", b"08", b"09"]
 
-    async def test_a_seek_before_the_first_step(self, store: Store) -> None:
+    async def test_a_seek_before_the_first_step(self, store):
         await fill(store, b"a", b"b", b"c")
         async with store.scan(P) as entries:
             await entries.seek(b"b")
             assert [entry.key async for entry in entries] == [b"b", b"c"]
 
     @pytest.mark.parametrize("batch", [1, 2, 100])
-    async def test_deleting_entries_already_read_does_not_disturb_the_scan(self, store: Store, batch: int) -> None:
+    async def test_deleting_entries_already_read_does_not_disturb_the_scan(self, store, batch):
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         seen = []
@@ -308,7 +305,7 @@ class TestScan:
         assert seen == keys
         assert await keys_of(store) == []
 
-    async def test_scan_misses_only_entries_deleted_ahead(self, store: Store) -> None:
+    async def test_scan_misses_only_entries_deleted_ahead(self, store):
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         async with store.scan(P, batch=2) as entries:
@@ -319,7 +316,7 @@ class TestScan:
         assert [key for key in seen if key not in keys[4:8]] == keys[:4] + keys[8:]
         assert len(seen) == len(set(seen))
 
-    async def test_closed_scan_reads_no_more(self, store: Store) -> None:
+    async def test_closed_scan_reads_no_more(self, store):
         await fill(store, b"a", b"b")
         entries = store.scan(P)
         await anext(entries)
@@ -330,7 +327,7 @@ class TestScan:
         with pytest.raises(StoreClosed):
             await entries.seek(b"a")
 
-    async def test_cancelled_scan_leaves_the_store_usable(self, store: Store) -> None:
+    async def test_cancelled_scan_leaves_the_store_usable(self, store):
         await fill(store, *(b"%d" % number for number in range(50)))
         reading = asyncio.create_task(keys_of(store, batch=1))
         await asyncio.sleep(0)
@@ -340,9 +337,7 @@ class TestScan:
         assert len(await keys_of(store)) == 50
 
     @pytest.mark.parametrize("values", [True, False])
-    async def test_entries_bring_predicates_that_hold_until_they_are_written_again(
-        self, store: Store, values: bool
-    ) -> None:
+    async def test_entries_bring_predicates_that_hold_until_they_are_written_again(self, store, values):
         await fill(store, b"a", b"b", b"c")
         async with store.scan(P, values=values) as entries:
             found = {entry.key: entry async for entry in entries}
@@ -359,7 +354,7 @@ class TestScan:
 
 
 class TestWrite:
-    async def test_write_is_atomic(self, store: Store) -> None:
+    async def test_write_is_atomic(self, store):
         await fill(store, b"a", b"gone")
         read = (await store.get(P, b"a")).predicate
         conditions = [Condition(P, b"a", read), Condition(P, b"new", ABSENT), Condition(P, b"gone", EXISTS)]
@@ -374,7 +369,7 @@ class TestWrite:
         assert (await store.get(P, b"a")).value == b"1"
         assert await keys_of(store) == [b"a"]
 
-    async def test_predicates_of_what_was_written_hold_until_it_is_written_again(self, store: Store) -> None:
+    async def test_predicates_of_what_was_written_hold_until_it_is_written_again(self, store):
         await fill(store, b"gone", b"fence")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         changes = [Change(P, b"a", b"1"), Change(P, b"gone", None), Change(Q, b"a", b"2")]
@@ -388,7 +383,7 @@ class TestWrite:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"a", b"lost", first)
 
-    async def test_key_deleted_without_a_trace_is_absent(self, store: Store) -> None:
+    async def test_key_deleted_without_a_trace_is_absent(self, store):
         await fill(store, b"a", b"b")
         await store.delete(P, b"a", traceless=True)
         await store.write([], [Change(P, b"b", None, traceless=True)])
@@ -396,7 +391,7 @@ class TestWrite:
         await store.write([Condition(P, key, ABSENT) for key in (b"a", b"b")], [Change(P, b"a", b"again")])
         assert await keys_of(store) == [b"a"]
 
-    async def test_conditions_on_keys_that_are_not_written(self, store: Store) -> None:
+    async def test_conditions_on_keys_that_are_not_written(self, store):
         await fill(store, *(b"guard%d" % number for number in range(5)))
         guards = [Condition(P, b"guard%d" % number, EXISTS) for number in range(5)]
         await store.write(guards, [Change(P, b"one", b"v")])
@@ -405,12 +400,12 @@ class TestWrite:
             await store.write(guards, [Change(P, b"two", b"v")])
         assert b"two" not in await keys_of(store)
 
-    async def test_deleting_an_absent_key_is_allowed_in_a_write(self, store: Store) -> None:
+    async def test_deleting_an_absent_key_is_allowed_in_a_write(self, store):
         await store.write([Condition(P, b"none", ABSENT)], [Change(P, b"none", None), Change(P, b"k", b"v")])
         assert await keys_of(store) == [b"k"]
         await store.set_if(P, b"none", b"v", ABSENT)
 
-    async def test_a_key_that_was_deleted_is_absent(self, store: Store) -> None:
+    async def test_a_key_that_was_deleted_is_absent(self, store):
         for value in (b"1", b"2"):
             await store.write([Condition(P, b"k", ABSENT), Condition(P, b"x", ABSENT)], [Change(P, b"k", value)])
             with pytest.raises(PredicateFailed):
@@ -419,12 +414,12 @@ class TestWrite:
             await store.delete(P, b"k")
         assert await keys_of(store) == []
 
-    async def test_a_key_is_changed_once(self, store: Store) -> None:
+    async def test_a_key_is_changed_once(self, store):
         with pytest.raises(UsageError, match="twice"):
             await store.write([], [Change(P, b"k", b"1"), Change(P, b"k", None)])
         await store.write([], [Change(P, b"k", b"1"), Change(Q, b"k", b"1")])
 
-    async def test_concurrent_writes_of_many_tasks_are_each_written_or_refused(self, store: Store) -> None:
+    async def test_concurrent_writes_of_many_tasks_are_each_written_or_refused(self, store):
         """Stores may batch them: a failing condition affects only its own writer."""
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
@@ -442,7 +437,7 @@ class TestWrite:
             expected = b"v%d" % number if number % 3 == 0 else b"new"
             assert (await store.get(P, b"%d" % number)).value == expected
 
-    async def test_concurrent_writes_of_the_same_key_all_succeed_in_turn(self, store: Store) -> None:
+    async def test_concurrent_writes_of_the_same_key_all_succeed_in_turn(self, store):
         await store.set(P, b"n", b"0")
 
         async def add(number: int) -> None:
@@ -457,7 +452,7 @@ class TestWrite:
         found = [await store.get(Q, b"%d" % number) for number in range(6)]
         assert sorted(one.value for one in found) == [b"%d" % number for number in range(6)]
 
-    async def test_fenced_writes_stop_when_the_fence_moves(self, store: Store) -> None:
+    async def test_fenced_writes_stop_when_the_fence_moves(self, store):
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         await asyncio.gather(*(store.write([fence], [Change(Q, b"%d" % number, b"v")]) for number in range(20)))
@@ -467,7 +462,7 @@ class TestWrite:
                 await store.write([fence], [Change(Q, key, b"v") for key in keys])
         assert len(await keys_of(store, Q)) == 20
 
-    async def test_cancelled_writer_does_not_affect_others(self, store: Store) -> None:
+    async def test_cancelled_writer_does_not_affect_others(self, store):
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         tasks = [
@@ -483,7 +478,7 @@ class TestWrite:
         assert {b"%d" % number for number in range(12) if number not in (0, 7)} <= set(await keys_of(store, Q))
 
 
-async def test_a_closed_store_does_nothing(store: Store) -> None:
+async def test_a_closed_store_does_nothing(store):
     await store.set(P, b"k", b"v")
     entries = store.scan(P)
     await store.close()
@@ -503,7 +498,7 @@ async def test_a_closed_store_does_nothing(store: Store) -> None:
 class TestMany:
     """Bulk operations of our own."""
 
-    async def test_several_keys_are_read_in_the_order_asked(self, store: Store) -> None:
+    async def test_several_keys_are_read_in_the_order_asked(self, store):
         await fill(store, b"a", b"b")
         await store.set(Q, b"a", b"")
         await store.set(P, b"gone", b"v")
@@ -516,14 +511,14 @@ class TestMany:
         read = (await store.get_many([(P, b"a")]))[0]
         assert read == await store.get(P, b"a")
 
-    async def test_hundreds_of_keys_are_read_as_new_as_one(self, store: Store) -> None:
+    async def test_hundreds_of_keys_are_read_as_new_as_one(self, store):
         keys = [b"%04d" % number for number in range(1200)]
         await store.set_many(P, dict.fromkeys(keys, b"old"))
         await store.set_many(P, dict.fromkeys(keys, b"new"))
         found = await store.get_many([(P, key) for key in [*keys, b"none"]])
         assert [one.value if one else None for one in found] == [b"new"] * 1200 + [None]
 
-    async def test_many_keys_are_written(self, store: Store, reopen: Open) -> None:
+    async def test_many_keys_are_written(self, store, reopen):
         values = {b"%04d" % number: b"v%d" % number for number in range(1500)}
         await store.set_many(P, values)
         await store.set_many(P, {})
@@ -532,7 +527,7 @@ class TestMany:
             assert {entry.key: entry.value async for entry in entries} == values
         assert await keys_of(other, Q) == []
 
-    async def test_partition_is_filled_in_several_calls(self, store: Store, reopen: Open) -> None:
+    async def test_partition_is_filled_in_several_calls(self, store, reopen):
         """Later values of a key replace earlier ones, also of the call before."""
         async with store.fill(P) as filling:
             await filling.add({b"%04d" % number: b"old" for number in range(1500)})
@@ -545,7 +540,7 @@ class TestMany:
         found = await reopen().get_many([(P, key) for key in (b"0999", b"1000", b"1999", b"last")])
         assert [one and one.value for one in found] == [b"old", b"new", b"new", b"2"]
 
-    async def test_one_key_is_written_while_another_is_as_read(self, store: Store, reopen: Open) -> None:
+    async def test_one_key_is_written_while_another_is_as_read(self, store, reopen):
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         for partition, key in ((Q, b"a"), (Q, b"b"), (P, b"a"), (Q, b"a")):
@@ -562,7 +557,7 @@ class TestMany:
             await store.put_while(Condition(P, b"other", fence.predicate), Q, b"late", b"v")
         assert len(await keys_of(store, Q)) == 22
 
-    async def test_a_partition_is_cleared_and_no_other(self, store: Store, reopen: Open) -> None:
+    async def test_a_partition_is_cleared_and_no_other(self, store, reopen):
         for partition in (P, Q, P + b"x"):
             await store.set_many(partition, {b"%d" % number: b"v" for number in range(20)})
         read = (await store.get(P, b"7")).predicate
@@ -576,7 +571,7 @@ class TestMany:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"7", b"w", read)
 
-    async def test_partitions_are_listed(self, store: Store, reopen: Open) -> None:
+    async def test_partitions_are_listed(self, store, reopen):
         assert await store.partitions() == []
         for partition in (Q, EVERY, P, b"p/1"):
             await store.set(partition, b"k", b"")
@@ -585,7 +580,7 @@ class TestMany:
         await store.clear(EVERY)
         assert await store.partitions() == sorted([Q, P, b"p/1"])
 
-    async def test_missing_argument_is_named(self, store: Store) -> None:
+    async def test_missing_argument_is_named(self, store):
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
         attempts: list[Awaitable[Any]] = [
@@ -597,7 +592,7 @@ class TestMany:
             with pytest.raises(MissingArgument):
                 await attempt
 
-    async def test_the_largest_value_is_taken_and_none_above(self, store: Store) -> None:
+    async def test_the_largest_value_is_taken_and_none_above(self, store):
         largest, larger = b"v" * store.largest, b"v" * (store.largest + 1)
         await store.set(P, b"fence", b"1")
         fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
@@ -631,7 +626,7 @@ class TestUsersAndGroups:
                 found.append(entry.value)
         return found
 
-    async def test_memberships_come_and_go(self, store: Store) -> None:
+    async def test_memberships_come_and_go(self, store):
         for user in (b"ann", b"anna", b"bo"):
             await store.set(b"auth", b"users/" + user, user)
         for group in (b"admins", b"readers"):

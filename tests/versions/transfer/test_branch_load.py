@@ -6,11 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-import kvctl
 from kvctl.server import Server
 from kvctl.versions.branch import dropped_epochs
 from kvctl.versions.maintenance import fsck
@@ -24,7 +22,7 @@ ROWS = 5000
 
 
 @pytest.fixture
-async def repo(client: kvctl.Client, unique: Callable[[str], str]) -> AsyncIterator[Repository]:
+async def repo(client, unique):
     repositories = Repositories(client)
     name = unique("LOADED")
     made = await repositories.create(name)
@@ -74,9 +72,7 @@ async def ended(process: "subprocess.Popen[bytes]", repo: Repository, how: signa
 
 @pytest.mark.guarantee("versions-23", by="kill")
 @pytest.mark.guarantee("versions-24", by="kill")
-async def test_killed_load_stages_nothing_and_is_collected(
-    server: Server, client: kvctl.Client, repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_killed_load_stages_nothing_and_is_collected(server, client, repo, monkeypatch):
     before = await held(repo), await staged(repo)
     await ended(loading(server, repo), repo, signal.SIGKILL)
     assert (await held(repo), await staged(repo)) == before
@@ -92,7 +88,7 @@ async def test_killed_load_stages_nothing_and_is_collected(
 
 
 @pytest.mark.guarantee("versions-23", by="kill")
-async def test_interrupted_load_stages_nothing_and_leaves_nothing(server: Server, repo: Repository) -> None:
+async def test_interrupted_load_stages_nothing_and_leaves_nothing(server, repo):
     before = await held(repo)
     text = await ended(loading(server, repo), repo, signal.SIGINT)
     assert "stages all rows or none" in text

@@ -10,7 +10,6 @@ import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UnreachableError, UsageError
 from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
 from kvctl.kv.bucket import Bucket
-from kvctl.server import Server
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
@@ -21,14 +20,14 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
-async def repository() -> Repository:
+async def repository():
     made = Repository(MemoryStore(), author="tests")
     await made.init()
     return made
 
 
 @pytest.fixture(params=["atomic", "plain"])
-async def bucket(request: pytest.FixtureRequest, client: kvctl.Client, bucket_name: str) -> Bucket:
+async def bucket(request, client, bucket_name):
     """A bucket whose changes go in one batch, and one whose changes go key by key."""
     return await client.create_bucket(bucket_name, history=3, atomic=request.param == "atomic")
 
@@ -50,7 +49,7 @@ async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout
     return await checkout.apply(await checkout.plan(repository, ref, bucket), bucket)
 
 
-async def test_lost_server_ends_the_read(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_server_ends_the_read(own_server, monkeypatch):
     monkeypatch.setattr(ordered_consumer, "PATIENCE_S", 0.5)
     monkeypatch.setattr(pull_size, "HEARTBEAT_S", 0.2)
     async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(milliseconds=300))) as client:
@@ -65,12 +64,12 @@ async def test_lost_server_ends_the_read(own_server: Server, monkeypatch: pytest
             await asyncio.wait_for(bucket_snapshot.read(bucket, keep), 60)
 
 
-async def test_checkout_refuses_staged_changes(repository: Repository, client: kvctl.Client) -> None:
+async def test_checkout_refuses_staged_changes(repository, client):
     with pytest.raises(UsageError, match="a commit is required"):
         await checkout.plan(repository, "main$", client.bucket("B"))
 
 
-async def test_checkout_makes_the_bucket_equal_to_the_commit(repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_makes_the_bucket_equal_to_the_commit(repository, bucket):
     before = await committed(repository, {"a": b"1", "b": b"2", "c.d": b""})
     after = await committed(repository, {"a": b"1", "b": b"3", "e": b"\xff" * 9000})
     await bucket.put("stray", b"x")
@@ -80,7 +79,7 @@ async def test_checkout_makes_the_bucket_equal_to_the_commit(repository: Reposit
         assert await content(bucket) == {entry.key: entry.value for entry in await repository.entries(commit)}
 
 
-async def test_checkout_writes_only_differing_keys(repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_writes_only_differing_keys(repository, bucket):
     commit = await committed(repository, {"same": b"1", "changed": b"new", "added": b"a"})
     same = await bucket.put("same", b"1")
     changed, gone = await bucket.put("changed", b"old"), await bucket.put("gone", b"g")
@@ -94,7 +93,7 @@ async def test_checkout_writes_only_differing_keys(repository: Repository, bucke
     assert not (await checkout.plan(repository, commit, bucket)).steps
 
 
-async def test_checkout_restores_a_deleted_key_and_keeps_its_history(repository: Repository, bucket: Bucket) -> None:
+async def test_checkout_restores_a_deleted_key_and_keeps_its_history(repository, bucket):
     commit = await committed(repository, {"k": b"v"})
     await bucket.put("k", b"old")
     await bucket.delete("k")
@@ -104,9 +103,7 @@ async def test_checkout_restores_a_deleted_key_and_keeps_its_history(repository:
 
 @pytest.mark.guarantee("versions-16", by="race")
 @pytest.mark.parametrize("change", ["overwritten", "deleted", "created"])
-async def test_concurrently_changed_keys_are_reported_and_left_unchanged(
-    repository: Repository, bucket: Bucket, change: str
-) -> None:
+async def test_concurrently_changed_keys_are_reported_and_left_unchanged(repository, bucket, change):
     commit = await committed(repository, {"a": b"1", "k": b"wanted"})
     if change != "created":
         await bucket.put("k", b"before")
@@ -119,7 +116,7 @@ async def test_concurrently_changed_keys_are_reported_and_left_unchanged(
     assert await content(bucket) == expected | ({} if done.at_once else {"a": b"1"})
 
 
-async def test_equal_concurrent_write_is_not_a_conflict(repository: Repository, bucket: Bucket) -> None:
+async def test_equal_concurrent_write_is_not_a_conflict(repository, bucket):
     commit = await committed(repository, {"k": b"wanted"})
     rollout = await checkout.plan(repository, commit, bucket)
     await bucket.put("k", b"wanted")
@@ -129,16 +126,14 @@ async def test_equal_concurrent_write_is_not_a_conflict(repository: Repository, 
     assert await content(bucket) == {"k": b"wanted"}
 
 
-async def test_thousands_of_changes_are_applied(repository: Repository, bucket: Bucket) -> None:
+async def test_thousands_of_changes_are_applied(repository, bucket):
     commit = await committed(repository, {f"k.{number}": b"%d" % number for number in range(2500)})
     done = await roll_out(repository, commit, bucket)
     assert (done.done, done.at_once) == (2500, False)
     assert len(await content(bucket)) == 2500
 
 
-async def test_plan_names_keys_that_lose_a_ttl_or_headers(
-    client: kvctl.Client, repository: Repository, bucket_name: str
-) -> None:
+async def test_plan_names_keys_that_lose_a_ttl_or_headers(client, repository, bucket_name):
     bucket = await client.create_bucket(bucket_name, marker_ttl=timedelta(minutes=1))
     commit = await committed(repository, {"changed": b"new", "same": b"1"})
     for key in ("changed", "same"):
@@ -147,7 +142,7 @@ async def test_plan_names_keys_that_lose_a_ttl_or_headers(
     assert rollout.adorned == ["changed"]
 
 
-async def test_non_conforming_keys_stay(repository: Repository, bucket: Bucket, raw) -> None:
+async def test_non_conforming_keys_stay(repository, bucket, raw):
     raw.publish(f"$KV.{bucket.name}.né", b"x")
     commit = await committed(repository, {"k": b"v"})
     rollout = await checkout.plan(repository, commit, bucket)
@@ -155,22 +150,18 @@ async def test_non_conforming_keys_stay(repository: Repository, bucket: Bucket, 
     assert len(rollout.foreign) == 1
 
 
-async def test_checkout_refuses_read_only_buckets(client: kvctl.Client, repository: Repository, unique) -> None:
+async def test_checkout_refuses_read_only_buckets(client, repository, unique):
     with pytest.raises(BucketNotFound):
         await checkout.plan(repository, "main", client.bucket(unique()))
 
 
-async def test_checkout_refuses_a_read_only_handle(
-    client: kvctl.Client, repository: Repository, bucket: Bucket
-) -> None:
+async def test_checkout_refuses_a_read_only_handle(client, repository, bucket):
     with pytest.raises(ReadOnly):
         await checkout.plan(repository, "main", client.bucket(bucket.name, read_only=True))
 
 
 @pytest.mark.guarantee("versions-16", by="fault")
-async def test_interrupted_checkout_is_completed_by_the_next(
-    client: kvctl.Client, repository: Repository, bucket_name: str
-) -> None:
+async def test_interrupted_checkout_is_completed_by_the_next(client, repository, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     commit = await committed(repository, {f"k.{number}": b"%d" % number for number in range(3000)})
     rollout = await checkout.plan(repository, commit, bucket)
@@ -184,7 +175,7 @@ async def test_interrupted_checkout_is_completed_by_the_next(
     assert len(await content(bucket)) == 3000
 
 
-async def test_a_bucket_is_recorded_as_a_commit(repository: Repository, bucket: Bucket) -> None:
+async def test_a_bucket_is_recorded_as_a_commit(repository, bucket):
     await committed(repository, {"gone": b"1"})
     await bucket.put("k", b"\xff" * 5000)
     revision = await bucket.put("a.b", b"")
@@ -197,7 +188,7 @@ async def test_a_bucket_is_recorded_as_a_commit(repository: Repository, bucket: 
     assert not (await checkout.plan(repository, "main", bucket)).steps
 
 
-async def test_a_bucket_is_not_recorded_over_staged_changes(repository: Repository, bucket: Bucket) -> None:
+async def test_a_bucket_is_not_recorded_over_staged_changes(repository, bucket):
     await repository.put("main", "staged", b"1")
     with pytest.raises(ConflictError, match="staged"):
         await bucket_snapshot.record(repository, "main", bucket, "as it was")
@@ -205,9 +196,7 @@ async def test_a_bucket_is_not_recorded_over_staged_changes(repository: Reposito
 
 
 @pytest.mark.parametrize("history", [1, 8])
-async def test_a_bucket_is_read_as_of_one_revision_under_writers(
-    client: kvctl.Client, bucket_name: str, history: int
-) -> None:
+async def test_a_bucket_is_read_as_of_one_revision_under_writers(client, bucket_name, history):
     bucket = await client.create_bucket(bucket_name, history=history)
     written: list[tuple[int, str, bytes | None]] = []
     done = asyncio.Event()
@@ -242,7 +231,7 @@ async def test_a_bucket_is_read_as_of_one_revision_under_writers(
 
 
 @pytest.mark.guarantee("versions-16")
-async def test_key_created_after_the_plan_is_reported_and_left(repository: Repository, bucket: Bucket) -> None:
+async def test_key_created_after_the_plan_is_reported_and_left(repository, bucket):
     commit = await committed(repository, {"a": b"1", "b": b"1"})
     rollout = await checkout.plan(repository, commit, bucket)
     await bucket.put("theirs", b"1")
@@ -256,7 +245,7 @@ async def test_key_created_after_the_plan_is_reported_and_left(repository: Repos
     assert (await roll_out(repository, commit, bucket)).written_by_others == []
 
 
-async def test_only_writes_between_plan_and_last_change_count_as_others(repository: Repository, bucket: Bucket) -> None:
+async def test_only_writes_between_plan_and_last_change_count_as_others(repository, bucket):
     commit = await committed(repository, {"a": b"1", "b": b"1"})
     await bucket.put("a", b"1")
     await bucket.put("gone", b"1")

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import kvctl
-from kvctl.server import Server
 from kvctl.versions.repositories import Repositories
 
 VALUES, MEGABYTE = 200, 1_000_000
@@ -48,7 +47,7 @@ async def grown(url: str, work: str) -> int:
 
 
 @pytest.mark.slow
-async def test_recording_committing_and_merging_large_values_holds_few_of_them(server: Server) -> None:
+async def test_recording_committing_and_merging_large_values_holds_few_of_them(server):
     dice = random.Random(1)
     async with kvctl.connect(server.url) as client:
         bucket = await client.create_bucket("LARGE")

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import chunks_of
 from kvctl.versions.tree.join_leaves import joined
-from kvctl.versions.tree.tree import (
-    Made,
-    Reading,
-    T,
-    build,
-)
+from kvctl.versions.tree.tree import Made, Reading, T, build
 
 KEYS = st.sets(st.binary(min_size=1, max_size=12), max_size=400)
 
@@ -39,14 +34,14 @@ def root_by_parts(pairs: list[tuple[bytes, bytes]], borders: list[int]) -> tuple
 
 
 @given(KEYS, st.lists(st.integers(0, 400), max_size=5))
-def test_joined_leaves_equal_a_single_pass_wherever_parts_meet(keys: set[bytes], borders: list[int]) -> None:
+def test_joined_leaves_equal_a_single_pass_wherever_parts_meet(keys, borders):
     pairs = [(key, b"v" * (len(key) * 7)) for key in sorted(keys)]
     found, _ = root_by_parts(pairs, [min(border, len(pairs)) for border in borders])
     assert found == build(pairs).root
 
 
 @pytest.mark.parametrize("size", [10, 900])
-def test_join_of_many_keys_and_large_values_at_the_size_cap(size: int) -> None:
+def test_join_of_many_keys_and_large_values_at_the_size_cap(size):
     chosen = random.Random(size)
     pairs = sorted((b"k.%d" % number, chosen.randbytes(chosen.randrange(size))) for number in range(8000))
     found, objects = root_by_parts(pairs, [chosen.randrange(8000) for _ in range(7)])
@@ -56,12 +51,12 @@ def test_join_of_many_keys_and_large_values_at_the_size_cap(size: int) -> None:
     assert len(leaves) > 50
 
 
-def test_the_empty_tree_has_no_leaves() -> None:
+def test_the_empty_tree_has_no_leaves():
     assert root_by_parts([], [])[0] == tree.EMPTY_ROOT
     assert carried(tree.leaves(tree.EMPTY_ROOT), build([]).objects) == []
 
 
-def test_parts_that_end_with_a_leaf_need_only_their_last_leaf() -> None:
+def test_parts_that_end_with_a_leaf_need_only_their_last_leaf():
     made = Made()
     row = [made.add(chunk) for chunk in chunks_of(0, [(b"k.%06d" % number, b"v") for number in range(4000)])]
     parts = [row[:9], row[9:20], row[20:21], row[21:]]

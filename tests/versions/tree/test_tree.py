@@ -12,12 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvctl.versions.tree import chunks, tree, tree_update
-from kvctl.versions.tree.chunks import (
-    Chunk,
-    Chunker,
-    chunks_of,
-    object_id,
-)
+from kvctl.versions.tree.chunks import Chunk, Chunker, chunks_of, object_id
 from kvctl.versions.tree.three_way import Conflict, Strategy, merge
 from kvctl.versions.tree.tree import (
     EMPTY_ROOT,
@@ -39,7 +34,7 @@ MANY = 3000
 
 
 @pytest.fixture(params=["as shipped", "tiny"])
-def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def shape(request, monkeypatch):
     """Chunks as they are, and so small that a few entries make a tree of many levels."""
     if request.param == "tiny":
         tiny(monkeypatch)
@@ -92,23 +87,23 @@ def edits_of(dice: random.Random, content: Mapping[bytes, bytes], count: int) ->
 
 class TestChunks:
     @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=100)), max_size=20), st.integers(0, 9))
-    def test_chunk_round_trips_through_its_bytes(self, pairs: list[tuple[bytes, bytes]], level: int) -> None:
+    def test_chunk_round_trips_through_its_bytes(self, pairs, level):
         chunk = Chunk.of(level, pairs)
         assert Chunk.decode(chunk.encode()) == chunk
 
-    def test_damaged_bytes_are_refused(self) -> None:
+    def test_damaged_bytes_are_refused(self):
         data = Chunk(0, [b"a", b"b"], [b"1", b"2"]).encode()
         for bad in (b"", data[:-1], data + b"x", b"xx" + data[2:], data[:2] + b"\2" + data[3:], data[:9]):
             with pytest.raises(ValueError, match="chunk"):
                 Chunk.decode(bad)
 
-    def test_chunks_of_numbered_keys_have_the_intended_size(self) -> None:
+    def test_chunks_of_numbered_keys_have_the_intended_size(self):
         sizes = [len(chunk.pairs) for chunk in chunks_of(0, some(60_000).items())]
         mean = sum(sizes) / len(sizes)
         assert min(sizes[:-1]) >= chunks.LEAF_MINIMUM
         assert 0.9 < mean / (chunks.LEAF_MINIMUM + chunks.LEAF_MEAN) < 1.1
 
-    def test_large_values_end_a_chunk(self) -> None:
+    def test_large_values_end_a_chunk(self):
         pairs = [(b"%04d" % number, b"v" * 30_000) for number in range(12)]
         assert {len(chunk.pairs) for chunk in chunks_of(0, pairs)} == {3}
         assert [len(chunk.pairs) for chunk in chunks_of(0, [(b"k", b"v" * 10**6)])] == [1]
@@ -117,7 +112,7 @@ class TestChunks:
 
 class TestBuild:
     @pytest.mark.guarantee("versions-11")
-    def test_the_same_entries_have_the_same_root_in_whatever_order_they_came(self, shape: str) -> None:
+    def test_the_same_entries_have_the_same_root_in_whatever_order_they_came(self, shape):
         content = some(MANY)
         items = list(content.items())
         roots = set()
@@ -134,34 +129,34 @@ class TestBuild:
             assert run(entries(root), objects) == sorted(now.items())
         assert roots == {made(content).root}
 
-    def test_no_root_has_a_single_child(self, shape: str) -> None:
+    def test_no_root_has_a_single_child(self, shape):
         for count in (0, 1, 2, 5, 50, MANY):
             made_tree = made(some(count))
             root = Chunk.decode(made_tree.objects[made_tree.root])
             assert root.level == 0 or len(root.pairs) > 1
             assert all(object_id(data) == identity for identity, data in made_tree.objects.items())
 
-    def test_empty_tree_is_an_empty_leaf(self) -> None:
+    def test_empty_tree_is_an_empty_leaf(self):
         assert build([]).root == EMPTY_ROOT
         assert run(entries(EMPTY_ROOT), build([]).objects) == []
 
 
 class TestReading:
-    def test_get_returns_existing_keys(self, shape: str) -> None:
+    def test_get_returns_existing_keys(self, shape):
         content = some(MANY)
         held = made(content)
         wanted = [b"", b"key.000000", b"key.001500", b"key.0015001", b"key.002999", b"z"]
         assert run(get(held.root, wanted), held.objects) == {key: content[key] for key in wanted if key in content}
         assert run(get(held.root, []), held.objects) == {}
 
-    def test_entries_from_a_key_on(self, shape: str) -> None:
+    def test_entries_from_a_key_on(self, shape):
         content = some(MANY)
         held = made(content)
         for start in (b"", b"key.0010", b"key.002999", b"z"):
             expected = [(key, value) for key, value in content.items() if key >= start]
             assert run(entries(held.root, start), held.objects) == expected
 
-    def test_reading_one_key_takes_one_chunk_per_level(self) -> None:
+    def test_reading_one_key_takes_one_chunk_per_level(self):
         held = made(some(20_000))
         height = Chunk.decode(held.objects[held.root]).level
         _, read = counted(get(held.root, [b"key.012345"]), held.objects)
@@ -170,7 +165,7 @@ class TestReading:
 
 class TestUpdate:
     @pytest.mark.parametrize("seed", range(60))
-    def test_update_equals_a_rebuild(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_update_equals_a_rebuild(self, seed, monkeypatch):
         dice = random.Random(seed)
         tiny(monkeypatch, cap=dice.choice([80, 120, 400, 10**6]))
         content = some(dice.choice([0, 1, 3, 20, 300]), seed)
@@ -190,13 +185,13 @@ class TestUpdate:
             assert run(entries(root), objects) == sorted(content.items())
             held = whole
 
-    def test_all_entries_can_be_removed(self, shape: str) -> None:
+    def test_all_entries_can_be_removed(self, shape):
         content = some(500)
         held = made(content)
         step = run(update(held.root, [(key, None) for key in sorted(content)]), held.objects)
         assert step.root == EMPTY_ROOT
 
-    def test_updates_without_effect_create_nothing(self, shape: str) -> None:
+    def test_updates_without_effect_create_nothing(self, shape):
         content = some(500)
         held = made(content)
         same: list[Edit] = [(key, content[key]) for key in sorted(content)[:50]]
@@ -204,7 +199,7 @@ class TestUpdate:
             assert run(update(held.root, edits), held.objects) == Tree(held.root, {})
 
     @pytest.mark.parametrize("key", [b"", b"key.010000", b"zzz"])
-    def test_one_change_reads_and_writes_a_few_chunks(self, key: bytes) -> None:
+    def test_one_change_reads_and_writes_a_few_chunks(self, key):
         content = some(20_000)
         held = made(content)
         height = Chunk.decode(held.objects[held.root]).level
@@ -214,7 +209,7 @@ class TestUpdate:
         assert step.root == made({**content, key: b"new"}).root
 
     @pytest.mark.guarantee("versions-20")
-    def test_overwriting_a_value_reads_and_writes_one_chunk_per_level(self) -> None:
+    def test_overwriting_a_value_reads_and_writes_one_chunk_per_level(self):
         content = some(20_000)
         held = made(content)
         height = Chunk.decode(held.objects[held.root]).level
@@ -224,7 +219,7 @@ class TestUpdate:
             counts.append((read, len(step.objects)))
         assert sorted(counts)[len(counts) // 2] == (height + 1, height + 1)
 
-    def test_new_chunks_can_be_taken_during_an_update(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_new_chunks_can_be_taken_during_an_update(self, monkeypatch):
         monkeypatch.setattr(tree_update, "HAND_OVER", 5_000)
         content = some(MANY)
         held = made(content)
@@ -252,7 +247,7 @@ class TestUpdate:
         assert result.root == expected.root
         assert expected.objects.keys() <= (stored | result.objects).keys()
 
-    def test_any_number_of_changes_may_fall_into_one_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_any_number_of_changes_may_fall_into_one_chunk(self, monkeypatch):
         monkeypatch.setattr(tree_update, "CHANGES_PER_ROUND", 50)
         content = some(MANY)
         few = {key: content[key] for key in list(content)[1000:1040:3]}
@@ -260,9 +255,7 @@ class TestUpdate:
         assert step.root == made(content).root
 
     @pytest.mark.parametrize("at_once", [1, 3, 9, 10, 30])
-    def test_changes_of_one_chunk_in_parts_replace_its_entries(
-        self, at_once: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_changes_of_one_chunk_in_parts_replace_its_entries(self, at_once, monkeypatch):
         monkeypatch.setattr(tree_update, "CHANGES_PER_ROUND", at_once)
         content = some(30)
         held = made(content)
@@ -273,7 +266,7 @@ class TestUpdate:
         ):
             assert run(update(held.root, edits), held.objects).root == made(changed(content, edits)).root
 
-    def test_scattered_changes_read_each_level_together(self) -> None:
+    def test_scattered_changes_read_each_level_together(self):
         content = some(20_000)
         held = made(content)
         edits: list[Edit] = [(key, b"new") for key in list(content)[::40]]
@@ -291,7 +284,7 @@ class TestUpdate:
 
 class TestDiff:
     @pytest.mark.parametrize("seed", range(40))
-    def test_diff_equals_that_of_dictionaries(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_diff_equals_that_of_dictionaries(self, seed, monkeypatch):
         dice = random.Random(seed)
         tiny(monkeypatch)
         monkeypatch.setattr(tree, "LEAVES", dice.choice([1, 2, 5, 100]))
@@ -305,7 +298,7 @@ class TestDiff:
         ]
         assert run(diff(left.root, right.root), {**left.objects, **right.objects}) == expected
 
-    def test_diff_holds_only_part_of_the_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_diff_holds_only_part_of_the_leaves(self, monkeypatch):
         monkeypatch.setattr(tree, "LEAVES", 10)
         left, right = made(some(20_000)), made({key: value + b"+" for key, value in some(20_000).items()})
         objects = {**left.objects, **right.objects}
@@ -324,7 +317,7 @@ class TestDiff:
         assert max(sizes) < 30
 
     @pytest.mark.guarantee("versions-11")
-    def test_diff_reads_in_proportion_to_the_changes(self) -> None:
+    def test_diff_reads_in_proportion_to_the_changes(self):
         content = some(20_000)
         held = made(content)
         other = run(update(held.root, [(b"key.010000", b"new")]), held.objects)
@@ -342,17 +335,16 @@ class TestMerge:
             for _ in "123"
         )
     )
-    def test_merge_equals_that_of_dictionaries(
-        self, base: dict[bytes, bytes], source: dict[bytes, bytes], dest: dict[bytes, bytes]
-    ) -> None:
+    def test_merge_equals_that_of_dictionaries(self, base, source, dest):
         trees = [made(content) for content in (base, source, dest)]
         objects = {key: data for held in trees for key, data in held.objects.items()}
         ours = run(diff(trees[0].root, trees[1].root), objects)
         theirs = run(diff(trees[0].root, trees[2].root), objects)
         conflicting = [
-            key for key in sorted(base.keys() | source.keys() | dest.keys())
+            key
+            for key in sorted(base.keys() | source.keys() | dest.keys())
             if source.get(key) != base.get(key) != dest.get(key) and source.get(key) != dest.get(key)
-        ]  # fmt: skip
+        ]
         plain = merge(ours, theirs)
         assert plain.conflicts == [Conflict(k, base.get(k), source.get(k), dest.get(k)) for k in conflicting]
         for strategy in Strategy:
@@ -372,14 +364,14 @@ class TestMerge:
 
 class TestLeaves:
     @pytest.mark.parametrize("count", [0, 1, 3, 60, MANY])
-    def test_leaves_come_in_order_without_being_read(self, shape: str, count: int) -> None:
+    def test_leaves_come_in_order_without_being_read(self, shape, count):
         content = some(count)
         held = made(content)
         expected = [object_id(chunk.encode()) for chunk in chunks_of(0, content.items())]
         indexes = sum(Chunk.decode(data).level > 0 for data in held.objects.values())
         assert counted(tree.leaves(held.root), held.objects) == (expected, indexes or min(count, 1))
 
-    def test_diff_of_few_and_many_entries_holds_only_part_of_the_leaves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_diff_of_few_and_many_entries_holds_only_part_of_the_leaves(self, monkeypatch):
         monkeypatch.setattr(tree, "LEAVES", 10)
         content = some(20_000)
         few, many = made(dict(list(content.items())[::20])), made(dict.fromkeys(content, b"+"))
@@ -398,7 +390,7 @@ class TestLeaves:
 
 
 class TestMade:
-    def test_size_is_the_bytes_of_the_chunks_that_are_held(self) -> None:
+    def test_size_is_the_bytes_of_the_chunks_that_are_held(self):
         held = Made()
         assert held.size == 0
         pairs = [held.add(Chunk(0, [b"%d" % number], [b"v" * number])) for number in (1, 2, 2, 3)]
@@ -411,25 +403,25 @@ class TestMade:
         assert {object_id(data) for data in held.take().values()} == {identity for _, identity in pairs[1:]}
         assert (held.objects, held.size) == ({}, 0)
 
-    def test_pair_of_an_empty_chunk_has_no_key(self) -> None:
+    def test_pair_of_an_empty_chunk_has_no_key(self):
         assert Made().add(chunks.EMPTY) == (b"", EMPTY_ROOT)
         assert Made().add(Chunk(1, [b"a", b"b"], [b"1", b"2"]))[0] == b"b"
 
 
-def test_the_format_never_changes() -> None:
+def test_the_format_never_changes():
     assert build([(b"k", b"v")]).root.hex() == "6be591f02f1802ae8bd7eba9f81fac1e951a711b"
     assert tree.EMPTY_ROOT.hex() == "84d2a55e397bb042269ee2293d8026e2bf789d10"
     assert made(some(5000, 1)).root.hex() == "09d59ccd341c7a3e7a879f7db24bbc5bed479c61"
 
 
-def test_numbers_of_the_format_never_change() -> None:
+def test_numbers_of_the_format_never_change():
     assert (chunks.ID_SIZE, chunks.LEAF_MINIMUM, chunks.LEAF_MEAN) == (20, 32, 32)
     assert (chunks.INDEX_MINIMUM, chunks.INDEX_MEAN, chunks.CAP) == (2, 128, 65_536)
     assert chunks._FACTORS == (11400714819323198485, 14029467366897019727, 1609587929392839161, 15485907386658061715)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3, 4, 9])
-def test_chunk_ends_according_to_the_format(level: int) -> None:
+def test_chunk_ends_according_to_the_format(level):
     factors = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
     minimum, mean = (32, 32) if level == 0 else (2, 128)
     dice = random.Random(level)
@@ -451,13 +443,13 @@ def test_chunk_ends_according_to_the_format(level: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "counts"), [(32_758, [2, 2, 1]), (32_757, [3, 2]), (65_526, [2, 2, 1])])
-def test_chunk_ends_with_the_entry_that_reaches_64_kb(size: int, counts: list[int]) -> None:
+def test_chunk_ends_with_the_entry_that_reaches_64_kb(size, counts):
     """An entry takes a key of 4 bytes, a value and 6 more; a chunk has at least two."""
     pairs = [(b"%04d" % number, bytes(size)) for number in range(5)]
     assert [len(chunk.keys) for chunk in chunks_of(0, pairs)] == counts
 
 
-def test_damaged_chunk_of_any_kind_is_a_bad_record() -> None:
+def test_damaged_chunk_of_any_kind_is_a_bad_record():
     with pytest.raises(chunks.BadRecord, match="not a chunk of this version"):
         Chunk.decode(b"kc\x02\0\0\0\0\0")
     for error in (KeyError("a"), TypeError("b"), ValueError("c")):
@@ -467,7 +459,7 @@ def test_damaged_chunk_of_any_kind_is_a_bad_record() -> None:
         raise ZeroDivisionError
 
 
-def test_chunker_is_open_while_entries_have_not_ended_a_chunk() -> None:
+def test_chunker_is_open_while_entries_have_not_ended_a_chunk():
     chunker = Chunker(0)
     assert not chunker.open
     assert chunker.add([b"a"], [b"1"]) == []
@@ -477,7 +469,7 @@ def test_chunker_is_open_while_entries_have_not_ended_a_chunk() -> None:
     assert chunker.end() is None
 
 
-def test_chunk_that_is_full_before_its_last_entry_ends_before_it() -> None:
+def test_chunk_that_is_full_before_its_last_entry_ends_before_it():
     """Each entry counts 6 bytes beyond its key and value."""
     keys = [b"%04d" % number for number in range(400)]
     first, *_ = chunks_of(0, [(key, b"") for key in keys])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import hypothesis
@@ -21,17 +21,7 @@ from kvctl.versions.tree import chunks
 from kvctl.versions.tree.chunks import Chunk, Pair, chunks_of
 from kvctl.versions.tree.join_leaves import joined
 from kvctl.versions.tree.three_way import Strategy, merge
-from kvctl.versions.tree.tree import (
-    EMPTY_ROOT,
-    Difference,
-    Made,
-    build,
-    diff,
-    entries,
-    get,
-    leaves,
-    run,
-)
+from kvctl.versions.tree.tree import EMPTY_ROOT, Difference, Made, build, diff, entries, get, leaves, run
 from kvctl.versions.tree.tree_update import Edit, update
 
 Content = dict[bytes, bytes]
@@ -45,7 +35,7 @@ values = st.one_of(st.binary(max_size=12), st.just(b"v" * 90))
 
 
 @pytest.fixture(params=SHAPES)
-def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def shape(request, monkeypatch):
     """Chunks as shipped, and so small that a few entries make a tree of several levels."""
     for name, value in SHAPES[request.param].items():
         monkeypatch.setattr(chunks, name, value)
@@ -202,7 +192,7 @@ def part(made: Made, pairs: Sequence[Pair]) -> list[Pair]:
 
 
 @pytest.mark.oracle
-def test_updated_tree_equals_the_tree_of_its_content(shape: str, seed: int, steps: Callable[[int], int]) -> None:
+def test_updated_tree_equals_the_tree_of_its_content(shape, seed, steps):
     machine = hypothesis.seed(seed)(type(f"TreeMachine{seed}", (TreeMachine,), {}))
     examples = max(1, steps(300) // 20)
     run_state_machine_as_test(
@@ -215,7 +205,7 @@ def test_updated_tree_equals_the_tree_of_its_content(shape: str, seed: int, step
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ["k%06d", "host-%04d", "2026-11-22T%06d", "order.%08d", "a.b.%03d"])
-def test_a_tree_that_grows_in_key_order_loses_nothing(name: str, steps: Callable[[int], int]) -> None:
+def test_a_tree_that_grows_in_key_order_loses_nothing(name, steps):
     root, objects, content = EMPTY_ROOT, dict(build([]).objects), Content()
     for number in range(steps(300)):
         key = (name % number).encode()
@@ -228,7 +218,7 @@ def test_a_tree_that_grows_in_key_order_loses_nothing(name: str, steps: Callable
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("level", [0, 1])
-def test_changes_at_both_ends_of_a_full_root_lose_nothing(level: int, seed: int, steps: Callable[[int], int]) -> None:
+def test_changes_at_both_ends_of_a_full_root_lose_nothing(level, seed, steps):
     """Trees whose root is a full chunk, so that it may stay while siblings are added."""
     for number in range(max(1, steps(12) // 4)):
         dice = random.Random(seed + number)

@@ -14,11 +14,10 @@ from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, 
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.kv.entry import from_frame, from_frames
 from kvctl.server import run_server
-from tests.support.raw import RawClient
 
 
 @pytest.fixture
-async def bucket(client: Client, bucket_name: str) -> Bucket:
+async def bucket(client, bucket_name):
     """Keys k.0 to k.99, one revision each."""
     bucket = await client.create_bucket(bucket_name, history=3)
     await bucket.put_many((f"k.{number}", b"x") for number in range(100))
@@ -49,11 +48,11 @@ async def read_all(client: Client, bucket: Bucket, **options: Any) -> list[int]:
         b"$JS.ACK._.ACCHASH.KV_B.kvctl-1.1.42.7.1795265100385569383.3.random",
     ],
 )
-def test_both_forms_of_a_reply_subject_say_the_same(reply: bytes) -> None:
+def test_both_forms_of_a_reply_subject_say_the_same(reply):
     assert delivery(reply) == (42, 7, 1795265100385569383, 3)
 
 
-def test_entries_of_many_messages_are_those_of_each() -> None:
+def test_entries_of_many_messages_are_those_of_each():
     short, long = b"$JS.ACK.KV_B.kvctl-1.1.42.7.17952651003855.3", b"$JS.ACK._.H.KV_B.kvctl-1.1.43.8.17952651003856.2.r"
     headers = b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
     for replies in ([short], [short, long], [long, long]):
@@ -74,13 +73,11 @@ def test_entries_of_many_messages_are_those_of_each() -> None:
         ({"headers_only": True}, range(1, 101)),
     ],
 )
-async def test_each_selection_is_read_to_its_end(
-    client: Client, bucket: Bucket, options: dict[str, Any], expected: range
-) -> None:
+async def test_each_selection_is_read_to_its_end(client, bucket, options, expected):
     assert await read_all(client, bucket, **options) == list(expected)
 
 
-async def test_a_stream_that_is_not_there_is_not_found(client: Client) -> None:
+async def test_a_stream_that_is_not_there_is_not_found(client):
     with pytest.raises(StreamNotFound):
         async with OrderedConsumer(client.api, "KV_NONE", Selection(subjects=("$KV.NONE.>",))):
             pass
@@ -88,9 +85,7 @@ async def test_a_stream_that_is_not_there_is_not_found(client: Client) -> None:
 
 @pytest.mark.guarantee("reading-9", by="fault")
 @pytest.mark.parametrize("deliver", ["all", "last_per_subject"])
-async def test_messages_lost_in_transit_are_read_again(
-    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, deliver: str
-) -> None:
+async def test_messages_lost_in_transit_are_read_again(client, bucket, monkeypatch, deliver):
     original, calls = OrderedConsumer._receive, 0
 
     async def lossy(self: OrderedConsumer) -> list[RawFrame]:
@@ -128,9 +123,7 @@ class TestGapsInAList:
 
     @pytest.mark.parametrize("follow", [False, True])
     @pytest.mark.parametrize("history", [2, 5])
-    async def test_keys_overwritten_before_their_turn_are_read_in_time(
-        self, client: Client, bucket_name: str, history: int, follow: bool
-    ) -> None:
+    async def test_keys_overwritten_before_their_turn_are_read_in_time(self, client, bucket_name, history, follow):
         bucket = await client.create_bucket(bucket_name, history=history)
         await overwrite(bucket, [f"k.{number}" for number in range(100)], 1)
         async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket), follow=follow) as consumer:
@@ -138,17 +131,15 @@ class TestGapsInAList:
             assert set(await keys_read(consumer)) == self.KEYS
 
     @pytest.mark.parametrize("follow", [False, True])
-    async def test_keys_purged_before_their_turn_hold_nothing_up(
-        self, client: Client, bucket: Bucket, follow: bool
-    ) -> None:
+    async def test_keys_purged_before_their_turn_hold_nothing_up(self, client, bucket, follow):
         async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket), follow=follow) as consumer:
             await asyncio.gather(*(bucket.purge(key) for key in self.GONE))
             assert set(await keys_read(consumer)) == self.KEYS
 
     @pytest.mark.parametrize("informed", [True, False])
     async def test_the_last_of_the_list_is_not_missed_when_others_are_written(
-        self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, informed: bool
-    ) -> None:
+        self, client, bucket, monkeypatch, informed
+    ):
         await bucket.put("other", b"")
         if not informed:
 
@@ -162,9 +153,7 @@ class TestGapsInAList:
             await bucket.put("other", b"")
             assert set(await keys_read(consumer)) == self.KEYS
 
-    async def test_list_with_many_gaps_starts_over(
-        self, client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_list_with_many_gaps_starts_over(self, client, bucket, monkeypatch):
         monkeypatch.setattr(list_gaps, "PAUSES", 10)
         async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
             first = consumer._consumer.name
@@ -173,9 +162,7 @@ class TestGapsInAList:
             assert consumer._consumer.name != first
 
 
-async def test_reading_that_never_reaches_the_end_gives_up(
-    client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reading_that_never_reaches_the_end_gives_up(client, bucket, monkeypatch):
     monkeypatch.setattr(catch_up, "MAX_ROUNDS", 1)
     monkeypatch.setattr(OrderedConsumer, "_ended", lambda *_: None)  # always something more to send
     async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
@@ -184,7 +171,7 @@ async def test_reading_that_never_reaches_the_end_gives_up(
             await keys_read(consumer)
 
 
-async def test_silent_consumer_is_recreated(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_consumer_is_recreated(client, bucket, monkeypatch):
     """As when the server it stood on is lost from a cluster: no status comes."""
     monkeypatch.setattr(pull_size, "HEARTBEAT_S", 0.2)
     monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 10)
@@ -203,13 +190,13 @@ async def test_silent_consumer_is_recreated(client: Client, bucket: Bucket, monk
     assert sorted(set(await read_all(client, bucket))) == list(range(1, 101))  # the list begins anew
 
 
-async def test_a_refused_pull_is_an_error(client: Client, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_pull_is_an_error(client, bucket, monkeypatch):
     monkeypatch.setattr(pull_size, "HEARTBEAT_S", 20.0)  # more than half of what a pull lives
     with pytest.raises(ServerError, match="refused a pull"):
         await read_all(client, bucket)
 
 
-async def test_one_message_larger_than_a_pull_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_message_larger_than_a_pull_gets_through(monkeypatch):
     import kvctl
 
     config = 'listen: 127.0.0.1:@client@\nserver_name: @name@\nmax_payload: 8MB\njetstream { store_dir: "@store@" }\n'
@@ -221,9 +208,7 @@ async def test_one_message_larger_than_a_pull_gets_through(monkeypatch: pytest.M
             assert [len(entry.value) async for entry in bucket.entries()] == [7_000_000] * 4
 
 
-async def test_the_consumer_lives_in_memory_and_goes_with_its_reader(
-    raw: RawClient, client: Client, bucket: Bucket
-) -> None:
+async def test_the_consumer_lives_in_memory_and_goes_with_its_reader(raw, client, bucket):
     stream = f"KV_{bucket.name}"
     async with OrderedConsumer(client.api, stream, selection(bucket), follow=True):
         (name,) = raw.api(f"CONSUMER.NAMES.{stream}")["consumers"]
@@ -238,8 +223,8 @@ async def test_the_consumer_lives_in_memory_and_goes_with_its_reader(
 
 @pytest.mark.parametrize("history", [1, 3])
 async def test_end_of_a_reading_is_reported_by_the_server_even_if_a_pull_asks_for_exactly_all(
-    client: Client, bucket_name: str, monkeypatch: pytest.MonkeyPatch, history: int
-) -> None:
+    client, bucket_name, monkeypatch, history
+):
     bucket = await client.create_bucket(bucket_name, history=history)
     await bucket.put_many((f"k.{number}", b"x") for number in range(2000))
     monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 2000)
