@@ -5,7 +5,7 @@ YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text,
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -32,6 +32,7 @@ _WORDS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_TOO_DEEP = "This is nested too deeply"
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 
 
@@ -111,16 +112,30 @@ def decoded(content: bytes, source: str) -> str:
 def _parse_json(text: str, source: str) -> Document:
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-        return Document(data, source, text=text)
     except _Repeated as error:
         _parse_yaml(text, source)  # reports it, with its position
         raise UsageError(f"{source}: Key `{error}` appears twice in one object") from None
     except json.JSONDecodeError as error:
         _fail(source, (error.lineno, error.colno), error.msg)
     except RecursionError:
-        raise UsageError(f"{source} is nested too deeply") from None
+        raise UsageError(f"{source}: {_TOO_DEEP}") from None
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
+    if _is_too_deep(data):
+        raise UsageError(f"{source}: {_TOO_DEEP}")
+    return Document(data, source, text=text)
+
+
+def _is_too_deep(data: Any) -> bool:
+    """Return whether more than MAX_DEPTH lists and dicts are nested in each other."""
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        level = [item for value in level for item in _items(value)]
+    return any(isinstance(value, dict | list) for value in level)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 class _Repeated(ValueError):
@@ -152,7 +167,9 @@ def _parsed_yaml(source: str, text: str, build: "Callable[[_Builder], T]") -> T:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else None
-        _fail(source, place, error.problem or error.context or "This is not YAML")
+        problem = error.problem or error.context or "This is not YAML"
+        # libyaml reads ahead, and has a limit of its own from 0.2.6 on
+        _fail(source, place, _TOO_DEEP if "nesting depth" in problem else problem)
     except yaml.reader.ReaderError:
         # libyaml's own position counts bytes
         found = yaml.reader.Reader.NON_PRINTABLE.search(text)
@@ -224,7 +241,7 @@ class _Builder:
         if kind == "Scalar":
             value = self._scalar(event)
         elif len(path) >= MAX_DEPTH:
-            self._refuse(event, "This is nested too deeply")
+            self._refuse(event, _TOO_DEEP)
         else:
             self._check_tag(event)
             value = self._sequence(path) if kind == "SequenceStart" else self._mapping(path)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.documents import parser
-from kvctl.documents.parser import MAX_BYTES, MAX_VALUES, Document, parse, parse_all, read
+from kvctl.documents.parser import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, parse, parse_all, read
 from kvctl.errors import UsageError
 from kvctl.render.yaml_text import dump, dump_short
 
@@ -134,10 +134,16 @@ class TestBounds:
         assert "more than" in refusal("- 1\n" * 20)
         assert data("[1, 2, 3]") == [1, 2, 3]
 
-    @pytest.mark.parametrize("source", ["f.yaml", "f.json"])
+    @pytest.mark.parametrize("source", ["f.yaml", "f.json", "-"])
     def test_depth(self, source):
-        assert "nested too deeply" in refusal("[" * 100_000 + "]" * 100_000, source)
-        assert data("[" * 50 + "]" * 50, source)
+        for depth in (MAX_DEPTH + 1, 100, 999, 1_001, 100_000):
+            assert "nested too deeply" in refusal("[" * depth + "]" * depth, source)
+            assert "nested too deeply" in refusal('{"a":' * depth + "1" + "}" * depth, source)
+        assert data("[" * MAX_DEPTH + "]" * MAX_DEPTH, source)
+        assert data('{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH, source)
+
+    def test_wide_documents_are_not_deep(self):
+        assert data("[" + ",".join(["[[1]]"] * 1_000) + "]", "f.json") == [[[1]]] * 1_000
 
 
 class TestJson:

@@ -15,6 +15,8 @@ from tests.support.readme import ROOT, setup_commands
 pytestmark = pytest.mark.slow
 
 SUPPORTED = ("3.11", "3.12", "3.13")
+CORE = ("tests/documents", "tests/connection", "tests/jetstream", "tests/kv", "tests/cli/app", "tests/cli/keys")
+"""What stands on nats-py, PyYAML, rich and Typer."""
 SYSTEM = ("bash", "cat", "chmod", "cut", "env", "head", "ls", "mkdir", "rm", "sh", "sleep", "sort", "stty", "tail")
 """What every machine has that has anything."""
 
@@ -59,6 +61,14 @@ def test_the_second_command_passes_the_tests(checkout, bare_machine):
     done = shell(setup_commands()[1], checkout, bare_machine)
     assert done.returncode == 0, done.stdout[-5000:]
     assert re.search(r"^\d+ passed\b", done.stdout.splitlines()[-1])
+
+
+def test_core_passes_with_newest_releases_of_its_dependencies(checkout, bare_machine):
+    """Without the constraints that the default run installs from."""
+    environment = {**bare_machine, "PIP_NO_CACHE_DIR": "1"}
+    install = "python3 -m venv .venv && .venv/bin/pip install --quiet -e '.[test]'"
+    done = shell(f"{install} && .venv/bin/pytest -n 0 {' '.join(CORE)}", checkout, environment)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
 
 
 def interpreters() -> list[str]:
