@@ -6,8 +6,8 @@ import worker
 
 import kvctl
 from kvctl.topology.audit.audit import audit as compare
-from kvctl.topology.discover import replicas
-from kvctl.topology.discover.inventory import survey
+from kvctl.topology.survey import replicas
+from kvctl.topology.survey.inventory import survey
 
 
 async def audit(client: kvctl.Client, name: str) -> None:

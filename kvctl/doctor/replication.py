@@ -12,10 +12,6 @@ from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
-from kvctl.topology.discover.health import Health, ReplicaHealth, check_health
-from kvctl.topology.discover.inventory import Inventory, Link, survey
-from kvctl.topology.discover.mirror_origin import Lineage, lineage
-from kvctl.topology.discover.origin_lookup import suspected
 from kvctl.topology.hazards import cycle, replica_hazards
 from kvctl.topology.hazards.cycle import Node, Reading
 from kvctl.topology.hazards.inspection import is_new
@@ -30,7 +26,11 @@ from kvctl.topology.hazards.replica_hazards import (
     UNCONNECTED,
     name_of,
 )
+from kvctl.topology.health.health import Health, ReplicaHealth, check_health
+from kvctl.topology.health.lineage import Lineage, lineage
 from kvctl.topology.model import External
+from kvctl.topology.survey.inventory import Inventory, Link, survey
+from kvctl.topology.survey.origin_lookup import suspected
 
 _ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
 _STATES: dict[Health, tuple[Severity, str]] = {

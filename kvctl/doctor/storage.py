@@ -9,7 +9,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
 from kvctl.phrases import quoted
-from kvctl.topology.discover.offline import lost_majority, servers, silence
+from kvctl.topology.survey.offline import lost_majority, servers, silence
 from kvctl.units import format_size
 
 NEAR, FULL = 0.8, 1.0

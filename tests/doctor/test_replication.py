@@ -6,9 +6,9 @@ import pytest
 
 from kvctl.doctor.replication import of_standing
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.discover.health import Health, ReplicaHealth
-from kvctl.topology.discover.inventory import Link, Place
-from kvctl.topology.discover.links import upstreams
+from kvctl.topology.health.health import Health, ReplicaHealth
+from kvctl.topology.survey.inventory import Link, Place
+from kvctl.topology.survey.links import upstreams
 
 
 def standing(state: Health, evidence: str = "", age: int = 60) -> ReplicaHealth:

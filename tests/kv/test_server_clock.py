@@ -20,7 +20,7 @@ from kvctl.kv.dump import dumper
 from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import parse_moment
 from kvctl.kv.write.copy_key import copy, rename
-from kvctl.topology.discover import links
+from kvctl.topology.survey import links
 from kvctl.units import parse_time
 from kvctl.versions.config import stream_name
 from tests.cli.conftest import run_process

@@ -8,8 +8,8 @@ from typing import Any
 import kvctl
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference, Outcome
-from kvctl.topology.discover import replicas
-from kvctl.topology.discover.inventory import survey
+from kvctl.topology.survey import replicas
+from kvctl.topology.survey.inventory import survey
 
 SHORTLY = timedelta(seconds=2)
 

@@ -7,12 +7,12 @@ import pytest
 
 from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
-from kvctl.topology.discover.inventory import Inventory
-from kvctl.topology.discover.origin_lookup import Seen
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.plan_hazards import Found
 from kvctl.topology.model import External
 from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint, links_from
+from kvctl.topology.survey.inventory import Inventory
+from kvctl.topology.survey.origin_lookup import Seen
 from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, inventory, judged, mirror
 
 B, C = bucket("B"), bucket("C")

@@ -9,7 +9,7 @@ from kvctl.cli.bucket.views import health_style, last_seen_text
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.alternates import Reads
+    from kvctl.topology.health.alternates import Reads
 
 app = group()
 
@@ -35,7 +35,7 @@ async def alternates(session: Session, bucket: BucketName) -> None:
     STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
     may be. Servers outside of clusters report no alternates; then the origin and the mirrors in view are listed.
     """
-    from kvctl.topology.discover import overview
+    from kvctl.topology.health import overview
 
     found = await overview.inspect((await session.client()).api, bucket)
     session.show(View(columns=COLUMNS, rows=rows(found.reads), name="served_by", empty="No stream answers reads here"))

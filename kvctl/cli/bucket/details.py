@@ -15,10 +15,10 @@ from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_t
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
     from kvctl.topology.apply.bucket_changes import Description as Described
-    from kvctl.topology.discover.health import ReplicaHealth
-    from kvctl.topology.discover.links import Dependent
-    from kvctl.topology.discover.mirror_origin import Lineage
-    from kvctl.topology.discover.overview import Overview
+    from kvctl.topology.health.health import ReplicaHealth
+    from kvctl.topology.health.lineage import Lineage
+    from kvctl.topology.health.overview import Overview
+    from kvctl.topology.survey.links import Dependent
 
 
 def show(session: Session, found: "Overview") -> None:
@@ -44,7 +44,7 @@ def remark(session: Session, described: "Described") -> None:
 
 def bucket_view(found: "Overview") -> View:
     """Return a view of all details of one bucket."""
-    from kvctl.topology.graph.rules import with_rules_text
+    from kvctl.topology.views.rules import with_rules_text
 
     row = bucket_row(found)
     sections = [
@@ -72,7 +72,7 @@ def servers_view(cluster: dict[str, Any]) -> View:
 def remarks(found: "Overview") -> Iterator[str]:
     """Yield warnings about the bucket, as far as they can be determined."""
     from kvctl.kv.stream_kind import renaming
-    from kvctl.topology.discover.offline import servers, silence
+    from kvctl.topology.survey.offline import servers, silence
 
     described = found.description
     if described is None:
@@ -185,8 +185,8 @@ def _offline(found: "Overview") -> dict[str, Any]:
 
 def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each origin; without a health, the state is null."""
-    from kvctl.topology.discover.links import upstreams
-    from kvctl.topology.graph.rules import rules_json
+    from kvctl.topology.survey.links import upstreams
+    from kvctl.topology.views.rules import rules_json
 
     config = found.info["config"] if found.info else {"mirror": found.clue.source} if found.clue else {}
     standings = [item for item in found.health if item.link.info["config"]["name"] == found.stream]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kvctl.kv.catalog import Creation
     from kvctl.topology.apply.bucket_changes import Description as Described
     from kvctl.topology.apply.bucket_changes import EditPlan
-    from kvctl.topology.discover.links import Dependent
-    from kvctl.topology.discover.offline import Clue
+    from kvctl.topology.survey.links import Dependent
+    from kvctl.topology.survey.offline import Clue
 
 app = group(
     "bucket",
@@ -130,7 +130,7 @@ async def ls(
     found = await catalog.listing(api)
     clues: dict[str, Clue] = {}
     if found.unreachable:
-        from kvctl.topology.discover import offline
+        from kvctl.topology.survey import offline
 
         clues = await offline.clues(api, (status.info for status in found.statuses), found.unreachable)
     known = {status.stream for status in found.offline}
@@ -179,7 +179,7 @@ async def show(session: Session, bucket: BucketName) -> None:
     not answer, it is `offline`: the command shows what other servers know, and the rest is null.
     """
     from kvctl.cli.bucket import details
-    from kvctl.topology.discover import overview
+    from kvctl.topology.health import overview
 
     details.show(session, await overview.inspect((await session.client()).api, bucket))
 
@@ -278,8 +278,8 @@ async def delete(
     from kvctl.cli.bucket.details import dependent_row
     from kvctl.kv import catalog, reserved_streams
     from kvctl.topology.apply import bucket_changes
-    from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.survey import links
 
     check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
@@ -306,7 +306,7 @@ async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Crea
     """Create the bucket, and report mirrors that still hold the data of an earlier one."""
     from kvctl.cli.bucket.stale_mirrors import offer_to_recreate
     from kvctl.kv import catalog
-    from kvctl.topology.discover import overview
+    from kvctl.topology.health import overview
 
     mirrored = await overview.is_served_by_others(api, wanted["name"])
     made = await catalog.create_like(api, wanted)

@@ -8,7 +8,7 @@ from kvctl.errors import Cancelled, KvctlError
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.discover.replicas import Replica
+    from kvctl.topology.survey.replicas import Replica
 
 _PATIENCE = timedelta(seconds=2)
 """Time for replication to catch up before a difference counts."""
@@ -32,9 +32,9 @@ async def offer_to_recreate(session: Session, api: "Api", stream: str) -> None:
 
 async def _stale(session: Session, api: "Api", stream: str) -> "list[Replica]":
     """Return the stream's visible mirrors whose contents differ, by their counts or else by comparing every key."""
-    from kvctl.topology.discover import replicas
-    from kvctl.topology.discover.inventory import survey
-    from kvctl.topology.discover.mirror_origin import lineage
+    from kvctl.topology.health.lineage import lineage
+    from kvctl.topology.survey import replicas
+    from kvctl.topology.survey.inventory import survey
 
     found = []
     for replica in replicas.in_view(await survey({"": api})):

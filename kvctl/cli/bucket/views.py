@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvctl.kv.catalog import Listing
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.config_diff import Difference
-    from kvctl.topology.discover.offline import Clue
+    from kvctl.topology.survey.offline import Clue
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
 """Colours of kinds other than an ordinary bucket."""
@@ -123,7 +123,7 @@ def _listed(status: "BucketStatus") -> dict[str, Any]:
 
 def _offline(status: "BucketStatus", clue: "Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose configuration the cluster knows, and whose servers do not answer."""
-    from kvctl.topology.discover.offline import placed_in
+    from kvctl.topology.survey.offline import placed_in
 
     cluster = placed_in(status.info) or (clue.cluster if clue else None)
     unknown = dict.fromkeys(("values", "bytes", "last_revision", "last_write"))

@@ -179,7 +179,7 @@ async def _mirrors(api: "Api", found: "Found") -> list[str]:
 
     from kvctl.errors import KvctlError
     from kvctl.jetstream import streams
-    from kvctl.topology.discover import links
+    from kvctl.topology.survey import links
 
     names: list[Any] = []
     with suppress(KvctlError):

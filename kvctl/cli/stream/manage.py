@@ -30,8 +30,8 @@ from kvctl.render.view import document
 
 if TYPE_CHECKING:
     from kvctl.jetstream.config.config_text import Change, Config
-    from kvctl.topology.discover.links import Dependent
     from kvctl.topology.hazards.hazards import Hazard
+    from kvctl.topology.survey.links import Dependent
 
 app = group(
     "stream",
@@ -232,8 +232,8 @@ async def delete(
     from kvctl.cli.bucket.manage import replicated
     from kvctl.jetstream.config import ensure
     from kvctl.kv import reserved_streams
-    from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.survey import links
 
     check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
@@ -293,8 +293,8 @@ async def purge(
     Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue as before.
     """
     from kvctl.kv import reserved_streams
-    from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.survey import links
 
     if subject == "":
         raise UsageError("`--subject` must not be empty", hint="Omit it to purge messages on all subjects")

@@ -51,7 +51,7 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     """Return a stream as a JSON object; of an `offline` one, what only its servers know is null."""
-    from kvctl.topology.discover.offline import placed_in
+    from kvctl.topology.survey.offline import placed_in
 
     state, placed = info["state"], placed_in(info) if offline else None
     row = {

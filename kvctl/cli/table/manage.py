@@ -249,8 +249,8 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
 
 async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
     """Print the differences on stderr, and return the hazards of all streams."""
-    from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.survey import links
 
     api = (await session.client()).api
     for text in dict.fromkeys(str(item) for edit in edits for item in edit.differences):

@@ -214,8 +214,8 @@ async def _execute(
     """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
     from kvctl.topology.apply import applier
     from kvctl.topology.apply.fill import Filling, unfilled
-    from kvctl.topology.discover.inventory import survey
     from kvctl.topology.plan import planner
+    from kvctl.topology.survey.inventory import survey
 
     filling = Filling(limit)
     if limit is not None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.topology.apply.repair import Repair, StandIn
     from kvctl.topology.audit.findings import Difference, Outcome
-    from kvctl.topology.discover.inventory import Inventory
-    from kvctl.topology.discover.replicas import Replica
     from kvctl.topology.file.document import Topology
+    from kvctl.topology.survey.inventory import Inventory
+    from kvctl.topology.survey.replicas import Replica
 
 app = group()
 
@@ -146,8 +146,8 @@ async def _check(
 async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
     """Find the replicas to audit. Raises BucketNotFound."""
     from kvctl.topology.apply import repair
-    from kvctl.topology.discover import replicas
-    from kvctl.topology.discover.inventory import survey
+    from kvctl.topology.survey import replicas
+    from kvctl.topology.survey.inventory import survey
 
     inventory = await survey(apis)
     found, left = replicas.in_view(inventory), repair.stand_ins(inventory, names)
@@ -284,7 +284,8 @@ def _show_steps(session: Session, work: Work) -> None:
 
 async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
     """Confirm and repair one replica after the other; a failure is a warning and does not stop the rest."""
-    from kvctl.topology.apply import arrival, repair
+    from kvctl.topology.apply import repair
+    from kvctl.topology.health import arrival
 
     for item in work.repairs:
         session.note(_step(item))

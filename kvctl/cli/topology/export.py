@@ -45,8 +45,8 @@ async def export(session: Session, names: Names = None) -> None:
     Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
     and comments name them.
     """
-    from kvctl.topology.discover import inventory
     from kvctl.topology.file.export import export as exported_from
+    from kvctl.topology.survey import inventory
 
     found = await inventory.survey({"": (await session.client()).api})
     show_exported(session, exported_from(found, names or ()), found.places[""].unreachable)

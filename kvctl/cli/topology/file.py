@@ -44,7 +44,7 @@ def read_file(session: Session, file: str) -> "Topology":
 
 async def open_places(session: Session, topology: "Topology") -> "dict[str, Api]":
     """Open an API for each of the file's contexts; the empty name is the context in use, if the file uses it."""
-    from kvctl.topology.discover import accounts
+    from kvctl.topology.survey import accounts
 
     async def connect(context: "Context") -> "Client":
         for warning in context.warnings:

@@ -14,8 +14,8 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.graph.graph import Graph
-    from kvctl.topology.graph.text_tree import Line
+    from kvctl.topology.views.graph import Graph
+    from kvctl.topology.views.text_tree import Line
 
 app = group()
 
@@ -70,18 +70,19 @@ async def graph(
 
 async def _graph(session: Session, names: list[str], file: str | None) -> "Graph":
     if file is not None:
-        from kvctl.topology.graph.file_graph import of_topology
+        from kvctl.topology.views.file_graph import of_topology
 
         return of_topology(read_file(session, file), names)
-    from kvctl.topology.discover import health, inventory
-    from kvctl.topology.graph import live_graph
+    from kvctl.topology.health import health
+    from kvctl.topology.survey import inventory
+    from kvctl.topology.views import live_graph
 
     found = await inventory.survey({"": (await session.client()).api})
     return live_graph.of_inventory(found, await health.check_health(live_graph.around(found, names)), names)
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
-    from kvctl.topology.graph import diagram, svg, text_tree
+    from kvctl.topology.views import diagram, svg, text_tree
 
     if format == "text":
         if not drawn.nodes and not drawn.alone:

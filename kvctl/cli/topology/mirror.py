@@ -176,8 +176,8 @@ async def _confirm_deletion(
 ) -> None:
     """Confirm the deletion of the mirror: by name if it has readers, else on a terminal."""
     from kvctl.cli.bucket.manage import replicated
-    from kvctl.topology.discover import links
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.survey import links
 
     name = found.mirror
     readers = await links.dependents(api, found.info["config"]["name"])

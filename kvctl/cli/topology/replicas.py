@@ -17,8 +17,8 @@ from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
     from kvctl.topology.apply.builders import Plan
-    from kvctl.topology.discover.health import ReplicaHealth
-    from kvctl.topology.discover.inventory import Place
+    from kvctl.topology.health.health import ReplicaHealth
+    from kvctl.topology.survey.inventory import Place
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
 WaitFor = Annotated[
@@ -40,7 +40,8 @@ async def build(
     dry_run: bool,
 ) -> None:
     """Apply a plan, wait, report the result; `what` is `mirror` or `aggregate`. Raises as `apply` and `wait`."""
-    from kvctl.topology.apply import arrival, builders
+    from kvctl.topology.apply import builders
+    from kvctl.topology.health import arrival
 
     for warning in plan.warnings:
         session.warn(warning)
@@ -115,8 +116,8 @@ def show_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_ru
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
     """Print all mirrors, or all aggregates, with the worst state of their links to origins."""
-    from kvctl.topology.discover.health import check_health
-    from kvctl.topology.discover.inventory import Inventory, kind_in, survey
+    from kvctl.topology.health.health import check_health
+    from kvctl.topology.survey.inventory import Inventory, kind_in, survey
 
     inventory = await survey({"": (await session.client()).api})
     place = inventory.places[""]
@@ -140,7 +141,7 @@ async def show_replica(session: Session, name: str, kind: str) -> None:
     from kvctl.cli.bucket import details
     from kvctl.kv.stream_kind import Kind
     from kvctl.topology.apply import builders
-    from kvctl.topology.discover import overview
+    from kvctl.topology.health import overview
 
     api = (await session.client()).api
     try:
@@ -155,8 +156,8 @@ async def show_replica(session: Session, name: str, kind: str) -> None:
 
 def _row(place: "Place", info: StreamInfo, found: "list[ReplicaHealth]") -> dict[str, Any]:
     from kvctl.kv.config import BucketStatus
-    from kvctl.topology.discover.health import worst
-    from kvctl.topology.discover.links import upstreams
+    from kvctl.topology.health.health import worst
+    from kvctl.topology.survey.links import upstreams
 
     configs = {name: other["config"] for name, other in {**place.infos, **place.offline}.items()}
     status, origins, offline = BucketStatus.from_info(info, configs), upstreams(info), info in place.offline.values()

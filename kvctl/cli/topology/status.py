@@ -21,7 +21,7 @@ from kvctl.render.view import Column, View, duration_text
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.discover.status import Row, Wanted
+    from kvctl.topology.health.status import Row, Wanted
 
 app = group()
 
@@ -92,7 +92,7 @@ async def status(
     _check_format(session, format, to, watch=watch)
     if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
         raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
-    from kvctl.topology.discover.status import Wanted
+    from kvctl.topology.health.status import Wanted
 
     topology = read_file(session, file) if file is not None else None
     wanted = Wanted(names or (), topology)
@@ -125,9 +125,9 @@ async def _metrics(session: Session, apis: "dict[str, Api]", wanted: "Wanted", t
     from pathlib import Path
 
     from kvctl.atomic_file import PUBLIC, replace
-    from kvctl.topology.discover.inventory import survey
-    from kvctl.topology.discover.metrics import exposition, metrics
-    from kvctl.topology.discover.status import status_of
+    from kvctl.topology.health.metrics import exposition, metrics
+    from kvctl.topology.health.status import status_of
+    from kvctl.topology.survey.inventory import survey
 
     inventory = await survey(apis)
     rows = await status_of(inventory, wanted)
@@ -153,7 +153,7 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
     """Yield the rows at each interval. The first look must succeed; later ones survive a lost connection."""
     import asyncio
 
-    from kvctl.topology.discover.status import status as rows_of
+    from kvctl.topology.health.status import status as rows_of
 
     look: _Look | None = None
     while True:
@@ -185,7 +185,7 @@ async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["
 
 async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["Row"], None]:
     """Yield the rows that changed at each look; a lost connection is reported once."""
-    from kvctl.topology.discover.status import changes
+    from kvctl.topology.health.status import changes
 
     before = _Look([])
     async for look in looks:
@@ -224,7 +224,7 @@ def _view(rows: "list[Row]") -> View:
 
 def _table(rows: "list[Row]") -> View:
     """Build the view of a table, with the evidence below each row."""
-    from kvctl.topology.graph.rules import with_rules_text
+    from kvctl.topology.views.rules import with_rules_text
 
     return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows], below="evidence")
 

@@ -13,7 +13,7 @@ from kvctl.render.escapes import utf8
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.trace.trace import Trace
+    from kvctl.topology.views.trace import Trace
 
 app = group()
 
@@ -53,7 +53,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     if session.options.output in ("json", "yaml"):
         session.show(document(found.to_json()))
     elif session.output == "table":
-        from kvctl.topology.trace.trace_tree import text
+        from kvctl.topology.views.trace_tree import text
 
         session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in text(found))))
     else:
@@ -63,11 +63,11 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
 
 async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "Trace":
     if file is not None:
-        from kvctl.topology.graph.file_graph import of_topology
-        from kvctl.topology.trace.trace import predicted
+        from kvctl.topology.views.file_graph import of_topology
+        from kvctl.topology.views.trace import predicted
 
         return predicted(of_topology(read_file(session, file)), bucket, key)
-    from kvctl.topology.trace import live_trace
+    from kvctl.topology.views import live_trace
 
     found = await live_trace.trace({"": (await session.client()).api}, bucket, key)
     if not found.exists:
@@ -79,7 +79,7 @@ async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "
 
 
 def _rows(found: "Trace") -> list[dict[str, Any]]:
-    from kvctl.topology.trace.trace import flat
+    from kvctl.topology.views.trace import flat
 
     return [{"role": role, "depth": depth, "via": via, **item.to_json()} for role, depth, via, item in flat(found)]
 

@@ -31,11 +31,11 @@ from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Held, difference, held
-from kvctl.topology.discover import replicas
-from kvctl.topology.discover.inventory import survey
-from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import Transform
+from kvctl.topology.survey import replicas
+from kvctl.topology.survey.inventory import survey
+from kvctl.topology.survey.replicas import Replica
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client

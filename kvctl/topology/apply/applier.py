@@ -24,11 +24,11 @@ from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal, seeds
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
-from kvctl.topology.discover.inventory import Inventory
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.order import readers_first
 from kvctl.topology.plan.origin_place import Where
 from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
+from kvctl.topology.survey.inventory import Inventory
 
 Apis = Mapping[str, Api]
 Entries = Mapping[str, Mapping[str, str]]

@@ -20,14 +20,14 @@ from kvctl.kv.config import BucketStatus
 from kvctl.kv.maintenance import compaction
 from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.apply import arrival
-from kvctl.topology.discover import links
-from kvctl.topology.discover.inventory import Place, reads_from, view
-from kvctl.topology.discover.links import Dependent, Upstream
-from kvctl.topology.discover.origin_lookup import Seen
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
+from kvctl.topology.health import arrival
 from kvctl.topology.model import Origin
+from kvctl.topology.survey import links
+from kvctl.topology.survey.inventory import Place, reads_from, view
+from kvctl.topology.survey.links import Dependent, Upstream
+from kvctl.topology.survey.origin_lookup import Seen
 
 _BUSY = timedelta(seconds=0.3)
 """Time for entries that are written concurrently to arrive."""

@@ -18,13 +18,13 @@ from kvctl.kv.config_diff import differences, listed
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
 from kvctl.suggest import did_you_mean
-from kvctl.topology.apply import arrival
-from kvctl.topology.apply.arrival import WAIT_FOR, Goal
-from kvctl.topology.discover import origin_lookup
 from kvctl.topology.hazards import collisions, hazards, replica_hazards
 from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import WAIT_FOR, Goal
 from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.source import meaning
+from kvctl.topology.survey import origin_lookup
 
 Advance = Callable[[int], None]
 """Called with the number of messages that have arrived."""

@@ -14,14 +14,14 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.apply import arrival
-from kvctl.topology.apply.arrival import Goal
-from kvctl.topology.discover import origin_lookup
-from kvctl.topology.discover.inventory import Inventory, Link
 from kvctl.topology.file.document import Topology
+from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import Goal
 from kvctl.topology.model import Origin
 from kvctl.topology.plan.origin_place import Locator, Where
 from kvctl.topology.source import added
+from kvctl.topology.survey import origin_lookup
+from kvctl.topology.survey.inventory import Inventory, Link
 
 Advance = Callable[[int], None]
 

@@ -16,19 +16,19 @@ from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.names import is_plain
-from kvctl.topology.apply import arrival
-from kvctl.topology.apply.arrival import Goal
 from kvctl.topology.apply.origin_removal import MAX_CONCURRENT_PURGES
 from kvctl.topology.apply.repair_leftovers import is_temporary, temporary, token_of
 from kvctl.topology.audit.findings import Difference
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.discover.inventory import Link
-from kvctl.topology.discover.links import live_part
-from kvctl.topology.discover.origin_lookup import Seen
-from kvctl.topology.discover.replicas import Replica, origin_api
 from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import Goal
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin
+from kvctl.topology.survey.inventory import Link
+from kvctl.topology.survey.links import live_part
+from kvctl.topology.survey.origin_lookup import Seen
+from kvctl.topology.survey.replicas import Replica, origin_api
 
 MAX_KEYS_PER_SOURCE = 500
 """Keys that one temporary source replicates."""

@@ -18,14 +18,15 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv import catalog
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind
-from kvctl.topology.apply import arrival, refill
-from kvctl.topology.apply.arrival import WAIT_FOR
+from kvctl.topology.apply import refill
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original, stand_in
 from kvctl.topology.audit.findings import LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.audit.verdict import Verdict
-from kvctl.topology.discover.inventory import Inventory, Link, Place
-from kvctl.topology.discover.replicas import Replica
 from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import WAIT_FOR
+from kvctl.topology.survey.inventory import Inventory, Link, Place
+from kvctl.topology.survey.replicas import Replica
 
 Advance = Callable[[int], None]
 """Called with the number of messages that have arrived."""

@@ -26,21 +26,21 @@ from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.stream_source import Source
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.apply import arrival
 from kvctl.topology.audit.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
 from kvctl.topology.audit.confirmation import Feed, Recheck
 from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, Verdict
-from kvctl.topology.discover.inventory import Link
-from kvctl.topology.discover.mirror_origin import lineage
-from kvctl.topology.discover.offline import servers, silence
-from kvctl.topology.discover.origin_lookup import Seen, exports_to_see
-from kvctl.topology.discover.replicas import Replica, origin_api, origin_name, where
 from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN
+from kvctl.topology.health import arrival
+from kvctl.topology.health.lineage import lineage
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin
+from kvctl.topology.survey.inventory import Link
+from kvctl.topology.survey.offline import servers, silence
+from kvctl.topology.survey.origin_lookup import Seen, exports_to_see
+from kvctl.topology.survey.replicas import Replica, origin_api, origin_name, where
 
 PATIENCE = timedelta(seconds=10)
 """Default time to wait for late entries."""

@@ -12,11 +12,11 @@ from typing import Any
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.kv.names import SUBJECT_PREFIX
-from kvctl.topology.apply import arrival
 from kvctl.topology.audit.findings import LAGGING, LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.audit.side import MAX_BATCH_KEYS, AuditReader
 from kvctl.topology.audit.verdict import Ages, Held, Verdict, difference, held, judge, known_revision
 from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
+from kvctl.topology.health import arrival
 from kvctl.topology.mapping import Mapping as Rules
 from kvctl.units import parse_time
 

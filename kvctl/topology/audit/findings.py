@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, RequestTimeout
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.verdict import KINDS, Verdict
-from kvctl.topology.discover.health import Health
+from kvctl.topology.health.health import Health
 
 MAX_SAMPLES = 10
 """Number of differences of each kind to keep."""

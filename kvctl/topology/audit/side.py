@@ -16,7 +16,7 @@ from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
-from kvctl.topology.discover.origin_lookup import PATIENCE
+from kvctl.topology.survey.origin_lookup import PATIENCE
 
 MAX_BATCH_KEYS = 10_000
 """Keys that one request asks for."""

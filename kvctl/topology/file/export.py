@@ -19,10 +19,10 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, kind_of, started
-from kvctl.topology.discover.inventory import Inventory, kind_in
 from kvctl.topology.file.document import DEFAULT_NAME, TITLE, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.survey.inventory import Inventory, kind_in
 from kvctl.units import format_duration
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))

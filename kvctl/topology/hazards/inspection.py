@@ -15,13 +15,13 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.stream_source import Source, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.discover import links
-from kvctl.topology.discover.links import upstreams
-from kvctl.topology.discover.mirror_origin import lineage
-from kvctl.topology.discover.origin_lookup import PATIENCE
 from kvctl.topology.hazards import replica_hazards
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import MISSING_ORIGIN, UNCONNECTED, name_of
+from kvctl.topology.health.lineage import lineage
+from kvctl.topology.survey import links
+from kvctl.topology.survey.links import upstreams
+from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import duration_ns, parse_time
 
 GRACE = timedelta(seconds=10)

@@ -30,7 +30,7 @@ from kvctl.topology.plan.plan import Action, Change, links_from
 from kvctl.topology.source import source_key
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import Inventory, Link
+    from kvctl.topology.survey.inventory import Inventory, Link
 
 OF_PLANS = tuple(
     dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.phrases import counted
-from kvctl.topology.discover import links
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import (
     AGE,
@@ -26,6 +25,7 @@ from kvctl.topology.hazards.replica_hazards import (
     ORIGIN_NOT_DIRECT,
     OUTSIDE_PREFIX,
 )
+from kvctl.topology.survey import links
 from kvctl.units import duration_from_ns, format_duration, format_size
 
 OF_STREAM_EDITS = (

@@ -14,7 +14,7 @@ from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Origin
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.origin_lookup import Seen
+    from kvctl.topology.survey.origin_lookup import Seen
 
 Where = tuple[str, str]
 """A place's name and a stream's."""

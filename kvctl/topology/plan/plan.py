@@ -21,7 +21,7 @@ from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import Where
 
 if TYPE_CHECKING:
-    from kvctl.topology.discover.inventory import Inventory, Link
+    from kvctl.topology.survey.inventory import Inventory, Link
 
 
 class Action(StrEnum):

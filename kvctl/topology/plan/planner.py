@@ -9,8 +9,6 @@ from dataclasses import replace
 from kvctl.jetstream.api import Api
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply import seeds
-from kvctl.topology.discover import links, origin_lookup
-from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.file.document import Topology
 from kvctl.topology.hazards import collisions, hazards, plan_hazards
 from kvctl.topology.hazards.plan_hazards import Found
@@ -19,6 +17,8 @@ from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.order import ordered
 from kvctl.topology.plan.origin_place import Locator, Looked, Where
 from kvctl.topology.plan.plan import Action, Change, Comparison, Plan, compare, deletions, fingerprint
+from kvctl.topology.survey import links, origin_lookup
+from kvctl.topology.survey.inventory import Inventory, survey
 
 MAX_CONCURRENT_CHANGES = 16
 """Changes whose cost is measured concurrently."""

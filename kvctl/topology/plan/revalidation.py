@@ -9,11 +9,11 @@ from kvctl.errors import ConflictError
 from kvctl.jetstream.api import Api
 from kvctl.phrases import counted
 from kvctl.topology.apply import applier
-from kvctl.topology.discover.inventory import Inventory, survey
 from kvctl.topology.file.document import Topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.plan import Change, Plan
+from kvctl.topology.survey.inventory import Inventory, survey
 
 
 async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, prune: bool) -> Plan:

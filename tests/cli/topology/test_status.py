@@ -13,7 +13,7 @@ from tests.cli.conftest import open_terminal
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
-from tests.topology.discover.test_metrics import parsed, values
+from tests.topology.health.test_metrics import parsed, values
 
 
 def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:

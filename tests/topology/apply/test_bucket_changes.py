@@ -14,7 +14,7 @@ from kvctl.topology.apply import bucket_changes
 from kvctl.topology.hazards.hazards import Hazard
 from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.discover.test_links import mirror_of
+from tests.topology.survey.test_links import mirror_of
 
 NOTHING = timedelta()
 

@@ -10,8 +10,9 @@ import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ReadOnly, RefusedError, UsageError, WaitExpired
 from kvctl.labs import run_lab
 from kvctl.server import run_server
-from kvctl.topology.apply import arrival, builders
+from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
+from kvctl.topology.health import arrival
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from tests.support.waiting import until
 

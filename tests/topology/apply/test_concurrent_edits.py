@@ -12,7 +12,8 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.config import edit_lock
 from kvctl.jetstream.consumers import admin
 from kvctl.kv import catalog
-from kvctl.topology.apply import arrival, builders
+from kvctl.topology.apply import builders
+from kvctl.topology.health import arrival
 from kvctl.topology.model import Aggregate, Origin
 from tests.topology.conftest import Replicas
 

@@ -14,9 +14,9 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference
-from kvctl.topology.discover import replicas
-from kvctl.topology.discover.inventory import survey
 from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.survey import replicas
+from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said
@@ -129,7 +129,7 @@ class TestMirrors:
         async def never(*_: Any, **__: Any) -> None:
             raise WaitExpired(f"`kvctl-repair-{mirror}` was created, but is not completely filled after 1 s")
 
-        monkeypatch.setattr("kvctl.topology.apply.arrival.until_filled", never)
+        monkeypatch.setattr("kvctl.topology.health.arrival.until_filled", never)
         inventory = await survey({"": client.api})
         (replica,) = replicas.named(replicas.in_view(inventory), [bucket])
         with pytest.raises(WaitExpired) as caught:

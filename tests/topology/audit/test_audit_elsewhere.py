@@ -15,9 +15,9 @@ from kvctl.errors import BucketNotFound
 from kvctl.topology.apply import repair
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.discover import replicas
-from kvctl.topology.discover.inventory import survey
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.survey import replicas
+from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said

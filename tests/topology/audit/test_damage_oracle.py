@@ -20,9 +20,9 @@ from kvctl.kv.maintenance import bucket_backup
 from kvctl.server import Server
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference, Outcome
-from kvctl.topology.discover import replicas as known_replicas
-from kvctl.topology.discover.inventory import survey
-from kvctl.topology.discover.status import Wanted, status
+from kvctl.topology.health.status import Wanted, status
+from kvctl.topology.survey import replicas as known_replicas
+from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.topology import killed
 from tests.topology.random_topology import RandomTopology, Writes, living

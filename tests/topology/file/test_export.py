@@ -12,12 +12,12 @@ from kvctl.jetstream.stream_source import sources_of
 from kvctl.kv.config import BucketConfig, Republish
 from kvctl.kv.config_diff import differences
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.discover.inventory import Inventory, Link, Place, survey
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.file.export import Exported, export
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.rendered import render
+from kvctl.topology.survey.inventory import Inventory, Link, Place, survey
 from tests.topology.conftest import source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))

@@ -13,10 +13,10 @@ from kvctl.jetstream import streams
 from kvctl.server import run_server
 from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
-from kvctl.topology.discover import inventory
 from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.cycle import Reading, cycles
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.survey import inventory
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import refused, source

@@ -1,1 +1,0 @@
-"""Discovery of what exists: inventory, replicas, origins, health."""

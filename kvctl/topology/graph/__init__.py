@@ -1,1 +1,0 @@
-"""Drawings of what replicates from what: text, Mermaid, DOT, SVG."""

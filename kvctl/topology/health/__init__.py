@@ -1,0 +1,1 @@
+"""Health of replicas by evidence: states, counts, arrival, overviews."""

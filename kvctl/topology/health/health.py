@@ -1,0 +1,284 @@
+"""Health of each replica in view for each of its origins, by evidence: a lag of 0 proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from kvctl.dataclass import dataclass
+from kvctl.errors import KvctlError, NoResponders, RequestTimeout
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.health import arrival
+from kvctl.topology.health import recount as recounting
+from kvctl.topology.health.arrival import Goal
+from kvctl.topology.health.lineage import Lineage, lineage, lineage_of_source
+from kvctl.topology.model import Origin
+from kvctl.topology.survey.inventory import Inventory, Link, kind_in
+from kvctl.topology.survey.links import SILENCE, Upstream, upstreams
+from kvctl.topology.survey.offline import lost_majority, servers, silence
+from kvctl.topology.survey.origin_lookup import PATIENCE, Seen
+
+SECOND_LOOK = 1.0
+"""Seconds before a late replica is examined again, to see whether anything arrives."""
+
+MAX_CONCURRENT_REPLICAS = 32
+"""Replicas that are examined concurrently."""
+
+_NOT_FOUND = "(10059)"
+
+
+class Health(StrEnum):
+    """Health of a replica for one of its origins, from the best to the worst."""
+
+    OK = "ok"
+    """Up to date with the origin, and not lacking entries by count; an audit compares the keys."""
+    UNCONFIRMED = "unconfirmed"
+    """Connected, but its contents, or those of the origin, cannot be read from here, or counts raise doubts."""
+    BEHIND = "behind"
+    """Entries are missing and arriving."""
+    SILENT = "silent"
+    """No message from the origin for a long time, or since the replica's server started."""
+    STALLED = "stalled"
+    """Entries are missing and not arriving."""
+    NEVER_CONNECTED = "never connected"
+    """It holds nothing of the origin, and no message from it ever came."""
+    FAILING = "failing"
+    """The server reports an error."""
+    OFFLINE_ORIGIN = "offline origin"
+    """The servers of its origin do not answer, or too few of them to elect a leader."""
+    MISSING_ORIGIN = "missing origin"
+    """The origin does not exist."""
+    MISSING_ENTRIES = "missing entries"
+    """Up to date with the origin, but with fewer entries."""
+    RECREATED_ORIGIN = "recreated origin"
+    """It holds entries of an earlier stream instance of its origin: a mirror serves the old values."""
+    NO_LEADER = "no leader"
+    """Too few of its servers answer to elect a leader: nothing arrives."""
+    OFFLINE = "offline"
+    """Its servers do not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHealth:
+    """Health of one replica for one of its origins."""
+
+    link: Link
+    name: str
+    """Name of the replica, as users type it."""
+    kind: Kind
+    upstream: Upstream
+    state: Health
+    evidence: str = ""
+    """Evidence in words."""
+    arrived: int | None = None
+    """Revision of the origin up to which everything has arrived; None: unknown."""
+
+    @property
+    def origin_last(self) -> int | None:
+        """The origin's last revision; None if it cannot be read."""
+        return int(self.link.origin["state"]["last_seq"]) if self.link.origin else None
+
+    @property
+    def lag(self) -> int | None:
+        """Missing messages as the server reports them; None without a report, or of an origin that is away."""
+        known = not self.link.silent and self.upstream.last_seen is not None
+        return self.upstream.lag if known and self.state is not Health.OFFLINE_ORIGIN else None
+
+    @property
+    def last_seen(self) -> float | None:
+        """Seconds since the last message from the origin; None: never, or unknown."""
+        return None if self.link.silent else self.upstream.last_seen
+
+
+def worst(found: Iterable[ReplicaHealth]) -> ReplicaHealth | None:
+    """Return the one in the worst state; None without any."""
+    order = list(Health)
+    return max(found, key=lambda item: order.index(item.state), default=None)
+
+
+async def check_health(inventory: Inventory, second_look: float = SECOND_LOOK) -> list[ReplicaHealth]:
+    """Return the health of all replicas, in the order of the inventory's links.
+
+    Takes `second_look` seconds if one of them is late.
+    """
+    looks = [_Look(link) for link in inventory.links]
+    slots = asyncio.Semaphore(MAX_CONCURRENT_REPLICAS)
+    found = await asyncio.gather(*(look.first(slots) for look in looks))
+    late = [at for at, standing in enumerate(found) if standing is None]
+    if late:
+        await asyncio.sleep(second_look)
+    again = dict(zip(late, await asyncio.gather(*(looks[at].second(slots) for at in late)), strict=True))
+    return await _recounted([standing or again[at] for at, standing in enumerate(found)], second_look, slots)
+
+
+async def _recounted(found: list[ReplicaHealth], pause: float, slots: asyncio.Semaphore) -> list[ReplicaHealth]:
+    """Return the same, with replicas that are up to date compared by counts."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, standing in enumerate(found):
+        if standing.state is Health.OK:
+            key = standing.link.place.name, standing.link.info["config"]["name"]
+            groups.setdefault(key, []).append(at)
+
+    async def recount(group: list[int]) -> None:
+        async with slots:
+            found_doubts = await recounting.doubts([found[at].link for at in group], pause)
+        for at, doubt in zip(group, found_doubts, strict=True):
+            if doubt is not None:
+                state = Health.MISSING_ENTRIES if doubt.missing else Health.UNCONFIRMED
+                found[at] = replace(found[at], state=state, evidence=doubt.evidence)
+
+    await asyncio.gather(*map(recount, groups.values()))
+    return found
+
+
+class _Look:
+    """Examination of one link, repeated if the first one is inconclusive."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        config = link.info["config"]
+        kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
+        come = None if link.silent else arrival.reported(link.info, link.source)
+        upstream = upstreams(link.info)[sources_of(link.info["config"]).index(link.source)]
+        self._plain = ReplicaHealth(link, bucket_name(config, kind), kind, upstream, Health.OK, arrived=come)
+        self._goal: Goal | None = None
+        self._come = 0
+
+    async def first(self, slots: asyncio.Semaphore) -> ReplicaHealth | None:
+        """Return the health; None if missing entries may still arrive."""
+        async with slots:
+            try:
+                if self._link.silent:
+                    return self._away()
+                if text := lost_majority(self._link.info):
+                    return replace(self._plain, state=Health.NO_LEADER, evidence=text)
+                return await self._seen() if self._link.origin else self._without_origin()
+            except (NoResponders, RequestTimeout):
+                return await self._without_answer()
+            except KvctlError as error:
+                return replace(self._plain, state=Health.UNCONFIRMED, evidence=error.message)
+
+    async def second(self, slots: asyncio.Semaphore) -> ReplicaHealth:
+        """Return the health after checking whether the missing entries, or some of them, have arrived since."""
+        assert self._goal is not None
+        come, wanted = self._come, self._goal.sequence or 0
+        async with slots:
+            with suppress(KvctlError):
+                info = await streams.info(self._link.place.api, self._link.info["config"]["name"])
+                come = await arrival.arrived(self._link.place.api, info, self._goal) or 0
+        if come >= wanted:
+            return replace(self._plain, arrived=come)
+        text = f"at revision {come} of {wanted}"
+        if come > self._come:
+            return replace(self._plain, state=Health.BEHIND, evidence=text, arrived=come)
+        return replace(self._plain, state=Health.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
+
+    async def _seen(self) -> ReplicaHealth | None:
+        plain, origin = self._plain, self._link.origin
+        assert origin is not None
+        if plain.upstream.error:
+            return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
+        descent = await self._lineage(origin)
+        if descent.same is False:
+            return replace(plain, state=Health.RECREATED_ORIGIN, evidence=descent.evidence)
+        if plain.upstream.last_seen is None or plain.upstream.last_seen > SILENCE:
+            return self._unconnected()
+        if descent.same is None:
+            return replace(plain, state=Health.UNCONFIRMED, evidence=descent.evidence)
+        return await self._progress(origin)
+
+    def _away(self) -> ReplicaHealth:
+        """Return the health of a replica whose own servers do not answer."""
+        text = silence(servers(self._link.info) if self._link.silent else ())
+        return replace(self._plain, state=Health.OFFLINE, evidence=text, arrived=None)
+
+    async def _without_answer(self) -> ReplicaHealth:
+        """Return the health after a request without an answer, which does not show whose servers are away."""
+        try:
+            await streams.info(self._link.place.api, self._link.info["config"]["name"], timeout=PATIENCE)
+        except (NoResponders, RequestTimeout):
+            return self._away()
+        except KvctlError as error:
+            return replace(self._plain, state=Health.UNCONFIRMED, evidence=error.message)
+        return self._origin_away()
+
+    def _origin_away(self) -> ReplicaHealth:
+        offline = self._link.place.offline.get(self._link.source["name"])
+        text = silence(servers(offline) if offline else (), f"`{name_of(self._link.source)}`")
+        return replace(self._plain, state=Health.OFFLINE_ORIGIN, evidence=text)
+
+    def _without_origin(self) -> ReplicaHealth:
+        plain, source, place = self._plain, self._link.source, self._link.place
+        name = name_of(source)
+        elsewhere = bool(Source.parse(source).api)
+        if source["name"] in place.unreachable and not elsewhere:
+            return self._origin_away()
+        if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
+            return replace(plain, state=Health.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
+        if plain.upstream.error:
+            return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
+        if plain.upstream.last_seen is None or plain.upstream.last_seen > SILENCE:
+            return self._unconnected()
+        return replace(plain, state=Health.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
+
+    def _unconnected(self) -> ReplicaHealth:
+        """Return the health of a replica that never connected, or lost its connection."""
+        last_seen = self._plain.upstream.last_seen
+        if self._link.origin and (text := lost_majority(self._link.origin)):
+            text = f"`{name_of(self._link.source)}` has no leader: {text}"
+            return replace(self._plain, state=Health.OFFLINE_ORIGIN, evidence=text)
+        if last_seen is None and not self._plain.arrived:
+            return replace(self._plain, state=Health.NEVER_CONNECTED)
+        since = "since the server of the replica started" if last_seen is None else f"for {round(last_seen)} s"
+        also = "" if self._link.origin else ", and it does not answer"
+        return replace(self._plain, state=Health.SILENT, evidence=f"no message from the origin {since}{also}")
+
+    async def _lineage(self, origin: StreamInfo) -> Lineage:
+        """Return whether it holds entries of this stream instance; if not, both are read once more, the origin last."""
+        replica, source = self._link.info, self._link.source
+        found = _lineage(replica, source, origin)
+        if found.same is False:
+            with suppress(KvctlError):
+                replica = await streams.info(self._link.place.api, replica["config"]["name"])
+                origin = await streams.info(self._there, source["name"], timeout=PATIENCE)
+                found = _lineage(replica, source, origin)
+        return found
+
+    async def _progress(self, origin: StreamInfo) -> ReplicaHealth | None:
+        info, source = self._link.info, self._link.source
+        last = origin["state"]["last_seq"]
+        seen = Seen(Origin(stream=source["name"]), self._there, origin, True)
+        come = await arrival.arrived(self._link.place.api, info, Goal(seen, 0, source, last))
+        if come is not None and come >= last:
+            return replace(self._plain, arrived=come)
+        (goal,) = await arrival.goals([(0, source, seen)])
+        if goal.sequence is None:
+            return replace(self._plain, state=Health.UNCONFIRMED, evidence="its last entry cannot be read from here")
+        come = await arrival.arrived(self._link.place.api, info, goal)
+        if come is None:
+            return replace(
+                self._plain, state=Health.UNCONFIRMED, evidence="entries of another origin hide its last entry"
+            )
+        if come >= goal.sequence:
+            return replace(self._plain, arrived=come)
+        self._goal, self._come = goal, come
+        return None
+
+    @property
+    def _there(self) -> Api:
+        """The API through which the origin is read."""
+        prefix = Source.parse(self._link.source).api
+        return self._link.place.api.at(prefix) if prefix else self._link.place.api
+
+
+def _lineage(replica: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
+    return lineage(replica, origin) if replica["config"].get("mirror") else lineage_of_source(replica, source, origin)

@@ -1,0 +1,215 @@
+"""Overview of a bucket: replicas that serve its reads here, health of its replicas, hazards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from typing import Any
+
+from kvctl.dataclass import dataclass
+from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.resolve import NOBODY_KNOWS
+from kvctl.topology.apply import bucket_changes
+from kvctl.topology.apply.bucket_changes import Description
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
+from kvctl.topology.health.alternates import Reads, answering, reads
+from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
+from kvctl.topology.health.lineage import Lineage, lineage
+from kvctl.topology.survey import links
+from kvctl.topology.survey.inventory import Inventory, Place, reads_from, survey_around, view
+from kvctl.topology.survey.links import Dependent
+from kvctl.topology.survey.offline import Clue, lost_majority
+from kvctl.topology.survey.origin_lookup import PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A bucket, mirror or aggregate as seen from here."""
+
+    name: str
+    stream: str
+    description: Description | None
+    """None: its servers do not answer."""
+    dependents: list[Dependent] | None
+    """Streams that read from it; None if the streams cannot be listed."""
+    lineages: Mapping[str, Lineage]
+    """Lineages of the mirrors among its dependents, by stream."""
+    health: list[ReplicaHealth] = field(default_factory=list)
+    """Health of its links to its origins, and of the links of its dependents to theirs."""
+    info: StreamInfo | None = None
+    """Its info; if its servers do not answer, as far as others know it, without state."""
+    clue: Clue | None = None
+    """What its origin reports of it, if its servers do not answer."""
+    cluster: str | None = None
+    """Its cluster, also if its servers do not answer."""
+    reads: Reads = field(default_factory=Reads)
+    """Streams that can serve its reads, and those that did answer; for a mirror, the reads of its origin."""
+    origins: Sequence[StreamInfo | None] = ()
+    """Infos of its origins, as far as readable."""
+    lineage: Lineage | None = None
+    """Set for mirrors only."""
+    hazards: list[Hazard] = field(default_factory=list)
+
+    @property
+    def answered_by(self) -> list[str] | None:
+        """The streams that answered reads, by name; None: it is empty, or may not be read here."""
+        return None if self.reads.answers is None else list(self.reads.answers)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Evidence that it, or a replica of it, lacks entries, or holds those of a recreated origin.
+
+        Stale mirrors are shown by their lineage.
+        """
+        doubtful = [item for item in self._relevant() if item.state is Health.MISSING_ENTRIES or _recreated(item)]
+        return list(dict.fromkeys(item.evidence for item in doubtful))
+
+    @property
+    def state(self) -> Health | None:
+        """The worst state of its links to origins, `ok` for a bucket that answers; None if it is unknown."""
+        if self.info is None or self.description is None:
+            return Health.OFFLINE
+        if lost_majority(self.info):
+            return Health.NO_LEADER
+        if found := self.health_of(self.stream):
+            return found.state
+        return None if sources_of(self.info["config"]) else Health.OK
+
+    def health_of(self, stream: str) -> ReplicaHealth | None:
+        """Return the health of the bucket, or of what it arrives in, for the origin with the worst; None: unknown."""
+        return worst(item for item in self._relevant() if item.link.info["config"]["name"] == stream)
+
+    def _relevant(self) -> list[ReplicaHealth]:
+        """Return the health of the links to its own origins, and of those that lead from it to its dependents."""
+        from_here = reads_from({self.stream, *(item.stream for item in self.dependents or ())})
+        own = (item.link.info["config"]["name"] == self.stream for item in self.health)
+        return [
+            item
+            for item, is_own in zip(self.health, own, strict=True)
+            if is_own or from_here(Source.parse(item.link.source))
+        ]
+
+
+async def inspect(api: Api, name: str) -> Overview:
+    """Return the overview of a bucket. Raises BucketNotFound, and connection errors if nothing of it is in view."""
+    describing = asyncio.ensure_future(bucket_changes.describe(api, name))
+    await asyncio.wait([describing], timeout=NOBODY_KNOWS)
+    looking = None if describing.done() else asyncio.ensure_future(_from_outside(api, name))
+    try:
+        return await _from_inside(api, await describing)
+    except (JetStreamDisabled, NoResponders, RequestTimeout):
+        found = await (looking or _from_outside(api, name))
+        if not (found.answered_by or found.dependents or found.info or found.clue):
+            raise
+        return found
+    finally:
+        for task in filter(None, (describing, looking)):
+            task.cancel()
+
+
+async def is_served_by_others(api: Api, stream: str) -> bool:
+    """Return whether a mirror serves reads of a stream that may be deleted: then it serves the old values."""
+    with suppress(KvctlError):
+        message = await direct_get.last(api, stream, ">", timeout=PATIENCE)
+        return message is not None and message.stream != stream
+    return False
+
+
+async def _from_inside(api: Api, description: Description) -> Overview:
+    status, place = description.status, description.place
+    read = _read(status.config.get("mirror"), status.stream)
+    origins, health, lineages, answers = await asyncio.gather(
+        origins_of(api, status.config),
+        _health(place, status.stream, read.name),
+        _lineages(api, status.info, place.infos.values() if place else ()),
+        answering(api, read.name),
+    )
+    mirror = bool(status.config.get("mirror"))
+    holder = origins[0] if mirror else status.info
+    return Overview(
+        status.bucket,
+        status.stream,
+        description,
+        description.dependents,
+        lineages,
+        health,
+        status.info,
+        cluster=(status.info.get("cluster") or {}).get("name") or None,
+        reads=reads(read.name, holder, health, answers, place=place, api=read.api),
+        origins=origins,
+        lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
+        hazards=of_replica(status.info, origins) if sources_of(status.info["config"]) else [],
+    )
+
+
+def _read(mirror: Mapping[str, Any] | None, stream: str) -> Source:
+    """Return the stream that clients name when they read a mirror or a stream."""
+    return Source.parse(mirror) if mirror else Source(stream)
+
+
+async def _health(place: Place | None, stream: str, read: str) -> list[ReplicaHealth]:
+    return await check_health(await _around(place, stream, read)) if place else []
+
+
+async def _around(place: Place, stream: str, read: str) -> Inventory:
+    """Return the links of a stream, and those around the one that clients name when they read it."""
+    return await survey_around(place, read if read in place.infos or read in place.offline else stream)
+
+
+def _recreated(item: ReplicaHealth) -> bool:
+    return item.state is Health.RECREATED_ORIGIN and not item.link.info["config"].get("mirror")
+
+
+async def _from_outside(api: Api, name: str) -> Overview:
+    """Return the overview of a stream whose own servers do not answer, from other streams."""
+    place = await _place(api, STREAM_PREFIX + name)
+    if place is None:
+        stream = STREAM_PREFIX + name
+        return Overview(name, stream, None, None, {}, reads=reads(stream, None, (), await answering(api, stream)))
+    stream = next((found for found in (STREAM_PREFIX + name, name) if place.has(found)), STREAM_PREFIX + name)
+    info, clue = place.offline.get(stream), place.clues.get(stream)
+    read = _read(info["config"].get("mirror") if info else clue.source if clue else None, stream)
+    dependents, around = links.dependents_among(place.listing, stream), await _around(place, stream, read.name)
+    health, answers = await asyncio.gather(check_health(around), answering(api, read.name))
+    origin = await seen(api, read.name) if read.name in place.infos else None
+    return Overview(
+        name, stream, None, links.identified(dependents, stream, place.clues), {}, health, info, clue,
+        place.cluster_of(stream), reads(read.name, origin, health, answers, place=place, api=read.api),
+    )  # fmt: skip
+
+
+async def _place(api: Api, stream: str) -> Place | None:
+    """Return the streams in view; if they cannot be listed, those that answer reads of this one."""
+    with suppress(KvctlError):
+        return await view("", api)
+    answered_by = await answering(api, stream)
+    if not answered_by:
+        return None
+    found = await asyncio.gather(*(seen(api, other) for other in answered_by))
+    infos = {info["config"]["name"]: info for info in found if info is not None}
+    return Place("", api, None, infos, (stream,))
+
+
+async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> dict[str, Lineage]:
+    """Return the lineages of the mirrors in view that read from the stream of this info."""
+    stream = info["config"]["name"]
+    mirrors = [other for other in known if _mirrors(other, stream)]
+    found = {other["config"]["name"]: lineage(other, info) for other in mirrors}
+    if all(item.same for item in found.values()):
+        return found
+    # It may have changed while the streams were listed.
+    later = await seen(api, stream)
+    return {other["config"]["name"]: lineage(other, later or info) for other in mirrors}
+
+
+def _mirrors(info: StreamInfo, stream: str) -> bool:
+    mirror = info["config"].get("mirror")
+    return mirror is not None and Source.parse(mirror).reads_locally(stream)

@@ -1,0 +1,181 @@
+"""Replication status: one row for each replica and origin, with location, progress and health."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvctl.jetstream.api import Api
+from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.resolve import missing
+from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.topology.file.document import Topology
+from kvctl.topology.health.health import SECOND_LOOK, Health, ReplicaHealth, check_health
+from kvctl.topology.survey.inventory import Inventory, Place, kind_in, survey
+from kvctl.topology.survey.offline import silence
+from kvctl.topology.views.graph import Node
+from kvctl.topology.views.live_graph import nodes_of_link
+from kvctl.topology.views.rules import rules_json
+from kvctl.units import format_time, parse_time
+
+Row = dict[str, Any]
+"""The JSON object; None for unknown fields."""
+
+FIELDS = (
+    "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
+    "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "last_seen", "error", "revision",
+    "origin_revision", "created", "origin_created", "evidence", "prefix", "map", "transforms",
+)  # fmt: skip
+_MOVING = ("last_seen",)
+"""Fields that differ at every look."""
+GONE = "gone"
+"""Health of a replica that has disappeared since the last look."""
+ABSENT = "absent"
+"""Health of a replica that is in the file but does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Selection of replicas; with neither names nor topology all."""
+
+    names: Collection[str] = ()
+    """Names of replicas; origins stand for all their replicas."""
+    topology: Topology | None = None
+    """A file whose replicas are selected, in its contexts."""
+    must_exist: bool = True
+    """True if an unknown name is an error."""
+
+    @property
+    def selects(self) -> bool:
+        """True if it selects some replicas, not all."""
+        return bool(self.names or self.topology)
+
+    def means(self, replica: str, origin: str | None) -> bool:
+        """Return whether a replica of this origin is selected."""
+        return not self.names or bool({replica, origin} & set(self.names))
+
+
+async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
+    """Return the rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
+    return await status_of(await survey(apis), wanted, second_look)
+
+
+async def status_of(inventory: Inventory, wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
+    """Return the rows of what was surveyed. Raises BucketNotFound."""
+    if wanted.must_exist:
+        _require_known(inventory, wanted.names)
+    links = tuple(link for link in inventory.links if wanted.means(*(node.name for node in nodes_of_link(link))))
+    found = [_row(standing) for standing in await check_health(Inventory(inventory.places, links), second_look)]
+    found = [*found, *_maybe(inventory)]  # any of them may be a replica of anything
+    if wanted.topology is not None:
+        found = _of_file(found, wanted.topology)
+    found = [row for row in found if row["origin"] is None or wanted.means(row["replica"], row["origin"])]
+    order = ("replica", "context", "origin", "transforms")
+    return sorted(found, key=lambda row: [str(row[name] or "") for name in order])
+
+
+def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
+    """Return the rows that changed, and those that disappeared."""
+    known = {_identity(row): _lasting(row) for row in before}
+    found = {_identity(row): row for row in after}
+    new = [row for identity, row in found.items() if known.get(identity) != _lasting(row)]
+    return new + [{**row, "state": GONE, "evidence": None} for row in before if _identity(row) not in found]
+
+
+def _row(standing: ReplicaHealth) -> Row:
+    link, upstream = standing.link, standing.upstream
+    replica, origin = nodes_of_link(link)
+    words = rules_json(link.source, replica.stream)
+    return {
+        **_of_replica(replica, standing.name, str(standing.kind)),
+        **_of_origin(origin),
+        "keys": words.pop("keys"),
+        "state": str(standing.state),
+        "lag": standing.lag,
+        "last_seen": standing.last_seen,
+        "error": upstream.error,
+        "revision": standing.arrived,
+        "origin_revision": standing.origin_last,
+        "created": format_time(parse_time(link.info["created"])),
+        "origin_created": format_time(parse_time(link.origin["created"])) if link.origin else None,
+        "evidence": standing.evidence or None,
+        **words,
+    }
+
+
+def _of_replica(node: Node, name: str, kind: str) -> Row:
+    return {
+        "replica": name, "stream": node.stream, "kind": kind, "context": node.context, "domain": node.domain,
+        "cluster": node.cluster,
+    }  # fmt: skip
+
+
+def _of_origin(node: Node) -> Row:
+    return {
+        "origin": node.name, "origin_stream": node.stream, "origin_context": node.context,
+        "origin_domain": node.domain, "origin_api": node.api, "origin_cluster": node.cluster,
+    }  # fmt: skip
+
+
+def _unknown(name: str, stream: str, kind: str, context: str | None, state: str, evidence: str) -> Row:
+    row: Row = dict.fromkeys(FIELDS)
+    row |= {"replica": name, "stream": stream, "kind": kind, "context": context, "keys": [], "transforms": []}
+    return {**row, "state": state, "evidence": evidence}
+
+
+def _maybe(inventory: Inventory) -> list[Row]:
+    return [_silent(place, stream) for place in inventory.places.values() for stream in place.unknown]
+
+
+def _silent(place: Place, stream: str) -> Row:
+    """Return the row of a stream whose servers do not answer; it may read from another one."""
+    name, clue = stream.removeprefix(STREAM_PREFIX), place.clues.get(stream)
+    text = silence(()) if clue else f"{silence(())}; it may replicate from others"
+    row = _unknown(name, stream, str(Kind.MIRROR if clue else Kind.UNKNOWN), place.name or None, Health.OFFLINE, text)
+    if clue:
+        origin = place.infos[clue.origin]
+        row |= {
+            "origin": clue.origin.removeprefix(STREAM_PREFIX),
+            "origin_stream": clue.origin,
+            "origin_domain": place.domain,
+            "origin_cluster": place.cluster_of(clue.origin),
+            "origin_revision": origin["state"]["last_seq"],
+            "origin_created": format_time(parse_time(origin["created"])),
+            **rules_json(clue.source, stream),
+        }
+    return {**row, "domain": place.domain, "cluster": place.cluster_of(stream)}
+
+
+def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
+    """Return the rows of a file's replicas, and of those that do not exist."""
+    kinds = dict.fromkeys(topology.mirrors, Kind.MIRROR) | dict.fromkeys(topology.aggregates, Kind.AGGREGATE)
+    places = {name: topology.place_of(name) or None for name in kinds}
+    mine = [row for row in found if row["replica"] in kinds and places[row["replica"]] == row["context"]]
+    absent = set(kinds) - {row["replica"] for row in mine}
+    return mine + [
+        _unknown(
+            name, name if kinds[name] is Kind.MIRROR else STREAM_PREFIX + name, str(kinds[name]),
+            places[name], ABSENT, "does not exist: `kvctl topology plan` shows how to create it",
+        )
+        for name in absent
+    ]  # fmt: skip
+
+
+def _require_known(inventory: Inventory, names: Collection[str]) -> None:
+    known = {node.name for link in inventory.links for node in nodes_of_link(link)}
+    for place in inventory.places.values():
+        known |= {bucket_name(info["config"], kind_in(place, info)) for info in place.infos.values()}
+        known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
+    for name in names:
+        if name not in known:
+            raise missing(name, known)
+
+
+def _identity(row: Row) -> tuple[Any, ...]:
+    names = ("context", "stream", "origin_context", "origin_domain", "origin_api", "origin_stream")
+    return (*(row[name] for name in names), str(row["transforms"]))
+
+
+def _lasting(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in _MOVING}

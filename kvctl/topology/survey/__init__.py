@@ -1,0 +1,1 @@
+"""Streams in view and the replication between them, as one graph."""

@@ -1,0 +1,1 @@
+"""Views of replication: drawings, and traces of keys."""

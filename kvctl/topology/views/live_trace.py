@@ -1,0 +1,278 @@
+"""The trace of a key on live servers: what each stream holds, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from kvctl.errors import KvctlError, StreamNotFound, StreamOffline
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.kv.names import is_wild
+from kvctl.topology.audit.side import AuditReader
+from kvctl.topology.audit.verdict import Ages, held, source_of
+from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import Goal
+from kvctl.topology.health.lineage import lineage, lineage_of_source
+from kvctl.topology.model import External, Origin
+from kvctl.topology.survey.inventory import Inventory, Link, survey
+from kvctl.topology.survey.links import upstreams
+from kvctl.topology.survey.origin_lookup import PATIENCE, Seen
+from kvctl.topology.survey.replicas import origin_api
+from kvctl.topology.views import key_state
+from kvctl.topology.views.graph import Edge, Graph, Node, node_id
+from kvctl.topology.views.key_state import KeyState, Passage, Reading
+from kvctl.topology.views.live_graph import configured, nodes_of_link
+from kvctl.topology.views.route import LIMIT, Stop, follow, origins, replicas, subject_of
+from kvctl.topology.views.trace import Trace, Traced, start_of, traced
+
+MAX_DOMAINS = 8
+"""Other JetStream domains whose streams are listed, if a stream in view reads from there."""
+MAX_CANDIDATES = 20
+"""Keys of one origin that are examined, if several land in one place."""
+MAX_CONCURRENT_READS = 32
+
+
+async def trace(apis: Mapping[str, Api], name: str, key: str) -> Trace:
+    """Return where a key goes and came from. Raises BucketNotFound, RefusedError, and what a listing raises."""
+    inventory = await _survey(apis)
+    graph, links = configured(inventory)
+    graph = _without_contexts(graph, set(inventory.places) - set(apis))
+    node = start_of(graph, name)
+    walk = _Walk(graph, links, inventory, await ServerClock.of_connection(next(iter(apis.values()))))
+    found = await walk.trace(node, subject_of(graph, node, key))
+    unknown = (stream for place in inventory.places.values() for stream in place.unknown if stream != node.stream)
+    return replace(found, offline=tuple(unknown))
+
+
+async def _survey(apis: Mapping[str, Api]) -> Inventory:
+    """Read all streams of the accounts, and of the domains that they replicate from, as far as permitted."""
+    found, known = dict(apis), await survey(apis)
+    tried: set[str] = set()
+    while new := _domains(known, tried):
+        tried |= new.keys()
+        seen = await asyncio.gather(*map(_answers, new.values()))
+        if not any(seen):
+            break
+        found |= {domain: api for (domain, api), answers in zip(new.items(), seen, strict=True) if answers}
+        known = await survey(found)
+    return known
+
+
+def _domains(known: Inventory, tried: set[str]) -> dict[str, Api]:
+    """Return the APIs of domains that streams in view read from, and that are not in view."""
+    domains = {place.domain for place in known.places.values()}
+    found: dict[str, Api] = {}
+    for link in known.links:
+        prefix = Source.parse(link.source).api
+        domain = External(prefix).domain if prefix else None
+        if domain and domain not in domains | tried and len(tried) + len(found) < MAX_DOMAINS:
+            found[domain] = link.place.api.at(prefix)
+    return found
+
+
+async def _answers(api: Api) -> bool:
+    """Return whether the streams of an API can be listed."""
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            await streams.listing(api)
+            return True
+    return False
+
+
+def _without_contexts(graph: Graph, domains: set[str]) -> Graph:
+    """Return the graph with the nodes of these domains, which are not contexts of the user."""
+    return replace(
+        graph, nodes=tuple(replace(node, context=None) if node.context in domains else node for node in graph.nodes)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """The way to read a stream."""
+
+    api: Api
+    silent: bool = False
+    """True if its servers are known not to answer."""
+
+
+class _Walk:
+    """Readings of the streams on the way of one key, each made once, and the trace that follows from them."""
+
+    def __init__(self, graph: Graph, links: Mapping[Edge, Link], inventory: Inventory, clock: ServerClock) -> None:
+        self._graph, self._links, self._clock = graph, links, clock
+        self._access = _accesses(inventory)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_READS)
+        self._infos: dict[str, asyncio.Task[StreamInfo | None]] = {}
+        self._readings: dict[tuple[str, str], asyncio.Task[Reading]] = {}
+
+    async def trace(self, node: Node, subject: str) -> Trace:
+        """Return the trace of a subject in a stream."""
+        before, after = (follow(self._graph, node, subject, step) for step in (origins, replicas))
+        first, found, reached = await asyncio.gather(
+            self._reading(node, subject),
+            self._origins(before, node, subject, None),
+            asyncio.gather(*(self._replica(stop, node, subject, None) for stop in after)),
+        )
+        state, evidence = key_state.of_start(first)
+        start = traced(self._graph, Stop(node, subject), state=state, evidence=evidence, message=first.message)
+        return Trace(start, found, tuple(reached))
+
+    async def _replica(self, stop: Stop, origin: Node, subject: str, before: KeyState | None) -> Traced:
+        """Return the trace of a stop and what follows; `before` is the state in the stop before it, the origin."""
+        if stop.subject is None:
+            return self._not_taken(stop)
+        state, evidence, message = await self._judged(stop, (origin, subject), (stop.node, stop.subject), stop.node)
+        state, evidence = key_state.inherited(before, origin.name, (state, evidence))
+        onward = await asyncio.gather(*(self._replica(other, stop.node, stop.subject, state) for other in stop.onward))
+        return traced(self._graph, stop, state=state, evidence=evidence, message=message, onward=tuple(onward))
+
+    async def _origins(
+        self, stops: Sequence[Stop], replica: Node, landed: str, after: KeyState | None
+    ) -> tuple[Traced, ...]:
+        """Return the traces of stops that lead to a subject, whose own state is `after`, with what leads to them."""
+        found = await asyncio.gather(*(self._candidates(stop, replica, landed) for stop in stops))
+        several = [stop for candidates in found for stop in candidates]
+        return tuple(await asyncio.gather(*(self._origin(stop, replica, landed, after) for stop in several)))
+
+    async def _origin(self, stop: Stop, replica: Node, landed: str, after: KeyState | None) -> Traced:
+        if stop.subject is None:
+            return self._not_taken(stop)
+        if is_wild(stop.subject):
+            text = "several keys land here, and they cannot be listed"
+            return traced(self._graph, stop, state=KeyState.UNKNOWN, evidence=text)
+        state, evidence, message = await self._judged(stop, (stop.node, stop.subject), (replica, landed), stop.node)
+        state, evidence = key_state.inherited(after, replica.name, (state, evidence))
+        onward = await self._origins(stop.onward, stop.node, stop.subject, state)
+        return traced(self._graph, stop, state=state, evidence=evidence, message=message, onward=onward)
+
+    async def _candidates(self, stop: Stop, replica: Node, landed: str) -> list[Stop]:
+        """Return a stop for each key of the origin that lands there; the one that the entry names comes first."""
+        if stop.subject is None or not is_wild(stop.subject):
+            return [stop]
+        here = await self._reading(replica, landed)
+        named = source_of(here.message.header) if here.message else None
+        subjects: list[str] = []
+        if named is not None and named.stream == stop.node.stream and named.subject:
+            subjects.append(named.subject)
+        with suppress(KvctlError):
+            subjects += sorted(await streams.subjects(self._access[stop.node.id].api, stop.node.stream, stop.subject))
+        found = list(dict.fromkeys(subjects))
+        several = [replace(stop, subject=subject, onward=self._before(stop, subject)) for subject in found]
+        rest = [replace(stop, end=LIMIT)] if len(found) > MAX_CANDIDATES else []
+        return [*several[:MAX_CANDIDATES], *rest] if found else [stop]
+
+    def _before(self, stop: Stop, subject: str) -> tuple[Stop, ...]:
+        return () if stop.end else follow(self._graph, stop.node, subject, origins)
+
+    def _not_taken(self, stop: Stop) -> Traced:
+        state = KeyState.UNKNOWN if stop.unknown else KeyState.FILTERED_OUT
+        return traced(self._graph, stop, state=state, evidence=stop.unknown)
+
+    async def _judged(
+        self, stop: Stop, there: tuple[Node, str], here: tuple[Node, str], shown: Node
+    ) -> tuple[KeyState, str, StoredMessage | None]:
+        """Return the state of a stop's replication, its evidence, and the last message of the stream `shown`."""
+        link = self._links[stop.edges[0]]
+        origin, replica = await asyncio.gather(self._reading(*there), self._reading(*here))
+        state, evidence = key_state.judge(await self._passage(link, there, here, origin, replica))
+        return state, evidence, (origin if shown is there[0] else replica).message
+
+    async def _passage(
+        self, link: Link, there: tuple[Node, str], here: tuple[Node, str], origin: Reading, replica: Reading
+    ) -> Passage:
+        info = await self._info(here[0]) or link.info
+        config = info["config"]
+        number = next((at for at, source in enumerate(sources_of(config)) if source == link.source), None)
+        if number is None:  # changed in the meantime
+            info, number = link.info, sources_of(link.info["config"]).index(link.source)
+        return Passage(
+            origin=there[0].name,
+            stream=link.source["name"],
+            subject=there[1],
+            there=origin,
+            here=replica,
+            upstream=upstreams(info)[number],
+            mirror=bool(config.get("mirror")),
+            arrived=await self._arrived(link, info, there[1]),
+            ages=Ages.of(config),
+            now_ns=self._clock.now_ns(),
+            earlier_instance=await self._earlier_instance(link, info, there[0]),
+        )
+
+    async def _arrived(self, link: Link, info: StreamInfo, subject: str) -> int | None:
+        seen = Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True)
+        with suppress(KvctlError):
+            return await arrival.arrived(link.place.api, info, Goal(seen, 0, link.source, None, subject))
+        return None
+
+    async def _earlier_instance(self, link: Link, info: StreamInfo, origin: Node) -> str:
+        """Return the evidence that a replica holds entries of an earlier stream instance of its origin."""
+
+        def evidence(current: StreamInfo | None) -> str:
+            if current is None or link.silent:
+                return ""
+            mirror = info["config"].get("mirror")
+            found = lineage(info, current) if mirror else lineage_of_source(info, link.source, current)
+            return found.evidence if found.same is False else ""
+
+        if not evidence(await self._info(origin)):
+            return ""
+        with suppress(KvctlError):  # it may have been read before the replica
+            return evidence(await streams.info(self._access[origin.id].api, origin.stream, timeout=PATIENCE))
+        return ""
+
+    async def _info(self, node: Node) -> StreamInfo | None:
+        """Return the info of a stream; None if it cannot be read."""
+        if node.id not in self._infos:
+            self._infos[node.id] = asyncio.ensure_future(self._ask(node))
+        return await self._infos[node.id]
+
+    async def _ask(self, node: Node) -> StreamInfo | None:
+        access = self._access[node.id]
+        if not access.silent:
+            with suppress(KvctlError):
+                async with self._slots:
+                    return await streams.info(access.api, node.stream, timeout=PATIENCE)
+        return None
+
+    async def _reading(self, node: Node, subject: str) -> Reading:
+        """Return the last entry on a subject, read after the stream's info."""
+        if (node.id, subject) not in self._readings:
+            self._readings[node.id, subject] = asyncio.ensure_future(self._read(node, subject))
+        return await self._readings[node.id, subject]
+
+    async def _read(self, node: Node, subject: str) -> Reading:
+        access = self._access[node.id]
+        if access.silent:
+            return Reading(error=f"the servers of `{node.name}` do not answer", offline=True)
+        await self._info(node)
+        try:
+            async with self._slots:
+                reader = await AuditReader(access.api, node.stream).ready()
+                message = (await reader.latest([subject])).get(subject)
+        except StreamNotFound:
+            return Reading(error=f"`{node.name}` does not exist")
+        except KvctlError as error:
+            return Reading(error=error.message, offline=isinstance(error, StreamOffline))
+        return Reading(held(message), message=message)
+
+
+def _accesses(inventory: Inventory) -> dict[str, _Access]:
+    """Return the way to read each stream, by the id of its node."""
+    found = {}
+    for place in inventory.places.values():
+        for stream in place.infos:
+            found[node_id(place.name, stream)] = _Access(place.api)
+        for stream in place.unreachable:
+            found[node_id(place.name, stream)] = _Access(place.api, silent=True)
+    for link in inventory.links:
+        _, origin = nodes_of_link(link)
+        found.setdefault(origin.id, _Access(origin_api(link)))
+    return found

@@ -1,0 +1,121 @@
+"""Health of replicas on real servers: a lag of 0 proves nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import kvctl
+from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.health import health
+from kvctl.topology.health.health import Health, ReplicaHealth
+from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.survey.inventory import Inventory, survey
+from tests.support.waiting import until
+from tests.topology.conftest import source
+
+Names = Callable[..., str]
+QUICK = 0.2
+
+
+async def look(client: kvctl.Client, *names: str) -> dict[str, ReplicaHealth]:
+    """Return the health of the named replicas of one origin; others on the server are left out."""
+    inventory = await survey({"": client.api})
+    links = tuple(link for link in inventory.links if link.info["config"]["name"].removeprefix("KV_") in names)
+    return {item.name: item for item in await health.check_health(Inventory(inventory.places, links), QUICK)}
+
+
+async def test_replica_with_the_last_entry_is_ok(client, raw, replicas, unique):
+    origin, mirror, some, none = unique("O"), unique("M"), unique("A"), unique("A")
+    raw.create_bucket(origin)
+    for key in ("a.1", "a.2", "b.1"):
+        last = raw.put(origin, key, b"v")
+    await create_mirror(client, Mirror(mirror, Origin(origin)))
+    await create_aggregate(client, Aggregate(some, (Origin(origin, keys=("a.>",)),)))
+    await create_aggregate(client, Aggregate(none, (Origin(origin, keys=("c.>",)),)))
+    found = await look(client, mirror, some, none)
+    assert {name: item.state for name, item in found.items()} == dict.fromkeys((mirror, some, none), Health.OK)
+    assert (found[mirror].arrived, found[mirror].origin_last) == (last, last)
+
+
+async def test_replica_is_ok_after_last_entries_of_origin_were_erased(client, raw, replicas, unique):
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    for key in ("a", "b", "c"):
+        raw.put(origin, key, b"v")
+    raw.api(f"STREAM.PURGE.KV_{origin}", {"filter": f"$KV.{origin}.c"})
+    replicas.mirror(mirror, origin)
+    until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
+    assert (await look(client, mirror))[mirror].state is Health.OK
+
+
+async def test_replica_that_refuses_an_entry_is_stalled(client, raw, replicas, unique):
+    origin, aggregate = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    raw.put(origin, "small", b"v")
+    replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
+    last = raw.put(origin, "large", b"v" * 500)
+    found = (await look(client, aggregate))[aggregate]
+    assert (found.state, found.evidence) == (Health.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
+
+
+async def test_replica_that_catches_up_between_looks_is_ok(client, raw, replicas, unique):
+    origin, aggregate = unique("O"), unique("A")
+    raw.create_bucket(origin)
+    raw.put(origin, "small", b"v")
+    config = replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)["config"]
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
+    raw.put(origin, "large", b"v" * 500)
+    inventory = await survey({"": client.api})
+    links = tuple(link for link in inventory.links if link.info["config"]["name"] == f"KV_{aggregate}")
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"] == 2)
+    assert [item.state for item in await health.check_health(Inventory(inventory.places, links), 0)] == [Health.OK]
+
+
+async def test_missing_and_unconnected_origins_are_distinguished(client, raw, replicas, unique):
+    lost, far = unique("M"), unique("M")
+    replicas.mirror(lost, "NEVER_THERE")
+    replicas.mirror(far, "X", mirror={"external": {"api": "$JS.nowhere.API"}})
+    found = await look(client, lost, far)
+    assert (found[lost].state, found[lost].evidence) == (Health.MISSING_ORIGIN, "`NEVER_THERE` does not exist")
+    assert found[far].state is Health.NEVER_CONNECTED
+    raw.api(f"STREAM.DELETE.{far}")  # every look at the server would wait for its domain
+
+
+async def test_mirror_of_earlier_stream_instance_has_recreated_origin(client, raw, replicas, unique):
+    origin, mirror = unique("O"), unique("M")
+    raw.create_bucket(origin)
+    raw.put(origin, "a", b"old")
+    raw.put(origin, "b", b"old")
+    replicas.mirror(mirror, origin)
+    until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
+    raw.api(f"STREAM.DELETE.KV_{origin}")
+    raw.create_bucket(origin)
+    raw.put(origin, "a", b"new")
+    found = (await look(client, mirror))[mirror]
+    assert found.upstream.lag == 0
+    assert found.state is Health.RECREATED_ORIGIN
+    assert f"`{mirror}` is at revision 2" in found.evidence
+
+
+async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf, unique):
+    origin, mirror = unique("O"), unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        await (await hub.create_bucket(origin)).put("k", b"v")
+        await create_mirror(edge, Mirror(mirror, Origin(origin, external=External.of_domain("hub"))))
+        inventory = await survey({"": edge.api})
+        (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
+        seen, unseen = await health.check_health(Inventory(inventory.places, (link, replace(link, origin=None))))
+        assert (seen.state, unseen.state) == (Health.OK, Health.UNCONFIRMED)
+        await edge.delete_bucket(mirror)
+
+
+async def test_origin_whose_servers_are_silent_is_offline(client, unique):
+    origin, mirror = unique("O"), unique("M")
+    await client.create_bucket(origin)
+    await create_mirror(client, Mirror(mirror, Origin(origin)))
+    inventory = await survey({"": client.api})
+    (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
+    place = replace(link.place, unreachable=(f"KV_{origin}",))
+    (found,) = await health.check_health(Inventory({"": place}, (replace(link, place=place, origin=None),)))
+    assert (found.state, found.evidence) == (Health.OFFLINE_ORIGIN, f"the servers of `{origin}` do not answer")
