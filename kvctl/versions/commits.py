@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
 from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
 from kvctl.versions.branch.branch_state import BranchState
@@ -214,7 +214,7 @@ async def _seal(
     early = None if written is None or sealed_epochs.due(written.record.staging) else written.record
     first: str | None = None
     for _ in range(staging.MAX_ATTEMPTS):
-        state, record = await asyncio.gather(branch_state.read(store, branch), _sealed(store, branch, early))
+        state, record = await asyncio.gather(branch_state.read(store, branch), _sealed_early(store, branch, early))
         if early is not None and record is not None:
             return early.staging.epoch, replace(state, held=record)
         early = None
@@ -226,6 +226,8 @@ async def _seal(
         if not known and await nothing(store, [held.epoch]):
             if info.allow_empty or not await nothing(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None, state
+            if not await branch_state.is_unchanged(store, state):
+                continue  # a reset or fold has moved the changes into another epoch
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="Pass `--allow-empty` to commit anyway")
         if sealed_epochs.due(held):
             await sealed_epochs.fold(store, state)
@@ -236,10 +238,16 @@ async def _seal(
     raise staging.busy(branch)
 
 
-async def _sealed(store: Store, branch: str, held: StagingRecord | None) -> StagingRecord | None:
-    """Close the current epoch of a staging record, and return the new record; None if it was replaced, or for none."""
-    if held is None:
+async def _sealed_early(store: Store, branch: str, held: StagingRecord | None) -> StagingRecord | None:
+    """Close an epoch as `_sealed`; None also if the outcome is unknown, which the next look at the branch shows."""
+    try:
+        return None if held is None else await _sealed(store, branch, held)
+    except OutcomeUnknown:
         return None
+
+
+async def _sealed(store: Store, branch: str, held: StagingRecord) -> StagingRecord | None:
+    """Close the current epoch of a staging record, and return the new record; None if it was replaced."""
     after = held.staging.sealing(staging.new_epoch(), time.time())
     try:
         return StagingRecord(after, await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate))

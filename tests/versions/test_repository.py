@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.errors import ConflictError, NotFoundError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
 from kvctl.versions.branch import staging
 from kvctl.versions.commits import NothingToCommit, Staged
@@ -14,6 +14,8 @@ from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
 from kvctl.versions.ref_diff import Unrelated
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store.protocol import Predicate
 from kvctl.versions.tree.chunks import BadRecord
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
@@ -194,6 +196,32 @@ async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
 
     found = (await staging.read(repo.store, "main")).staging
     return found.sealed, found.epoch
+
+
+class Unanswered(MemoryStore):
+    """Store whose answer to one conditional write is lost, after it was stored or before."""
+
+    stored: bool | None = None
+
+    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
+        stored, self.stored = self.stored, None
+        if stored is None:
+            return await super().set_if(partition, key, value, predicate)
+        if stored:
+            await super().set_if(partition, key, value, predicate)
+        raise OutcomeUnknown("No answer")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_commit_goes_on_after_a_lost_answer_to_its_early_seal(stored):
+    store = Unanswered()
+    repo = Repository(store)
+    await repo.init()
+    await repo.put("main", "a", b"1")
+    store.stored = stored
+    await repo.commit("main", "one")
+    assert store.stored is None
+    assert (await held(repo, "main@"), await staged(repo)) == ({"a": b"1"}, {})
 
 
 class TestRefs:
