@@ -2,15 +2,18 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from kvctl.errors import NotFoundError, UsageError
+from kvctl.versions import history as history_module
 from kvctl.versions import refs
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.tree.objects import Objects
 from kvctl.versions.tree.tree import EMPTY_ROOT
 from tests.versions.repos import committed, history
 
@@ -109,7 +112,18 @@ async def test_annotate_names_the_last_commit_of_each_key(forked):
         await forked.annotate("main", "a..b")
 
 
-async def test_annotate_of_many_keys_reads_differences(repo):
+class CountingObjects(Objects):
+    """Objects that counts how many it is asked for."""
+
+    asked = 0
+
+    async def read(self, wanted: Iterable[bytes], *, keep: bool = True) -> dict[bytes, bytes]:
+        identities = list(wanted)
+        self.asked += len(identities)
+        return await super().read(identities, keep=keep)
+
+
+async def test_annotate_of_many_keys_reads_differences(repo, monkeypatch):
     for some in (range(700), range(700, 1400)):
         await repo.put_many("main", {f"k.{number}": b"1" for number in some})
     await repo.commit("main", "many")
@@ -118,6 +132,13 @@ async def test_annotate_of_many_keys_reads_differences(repo):
     assert found.pop("k.7") == "one"
     assert set(found.values()) == {"many"}
     assert await annotated(repo, "main", "k.7") == {"k.7": "one"}
+    asked = []
+    for lookups in (history_module.MAX_LOOKUPS, 10_000):
+        monkeypatch.setattr(history_module, "MAX_LOOKUPS", lookups)
+        repo.objects = CountingObjects(repo.store)
+        await annotated(repo)
+        asked.append(repo.objects.asked)
+    assert asked[0] < asked[1]
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ async def ls(session: Session) -> None:
 async def show(session: Session, table: TableName) -> None:
     """Show a table and its partitions.
 
-    RANGE is the range of key hashes in a partition. ENTRIES includes entries removed within the last hour.
+    RANGE is the range of key hashes in a partition. ENTRIES includes removed entries until `kvctl table compact`.
     """
     from kvctl.cli.table.views import table_document
     from kvctl.tables import catalog

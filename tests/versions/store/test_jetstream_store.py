@@ -147,6 +147,7 @@ class TestBatches:
     async def test_fenced_value_needs_no_batch(self, store, raw):
         fence = await fence_of(store)
         await asyncio.gather(*(store.put_while(fence, P, b"%d" % number, b"v") for number in range(10)))
+        assert {b"%d" % number for number in range(10)} < (await values_of(store)).keys()
         assert not [message for message in _all(raw, store.bucket.name) if "Nats-Batch-Id" in message]
 
 
