@@ -26,7 +26,7 @@ COMMANDS = [
     (("keys", "B"), {5}),
     (("history", "B"), {5}),
     (("watch", "B", "--until-current"), {5}),
-    (("wait", "B", "never", "--for", "2s"), {5}),
+    (("wait", "B", "never", "--wait-for", "2s"), {5}),
     (("dump", "B"), {5}),
     (("bucket", "ls"), {5}),
     (("bucket", "show", "B"), {5}),

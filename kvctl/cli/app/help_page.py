@@ -22,10 +22,6 @@ NARROWEST = 36
 """Minimum width of help, in terminal columns."""
 
 
-OLD_SPELLINGS = {"--wait-for": ("--for", "--wait", "--expires")}
-"""Option -> its earlier names, which still work and are not shown."""
-
-
 class TextRequested(Exception):
     """Signal that `--help` or `--version` was given, with its text for stdout."""
 
@@ -176,9 +172,7 @@ def spellings(option: TyperOption) -> list[str]:
     """Return an option's names, without hidden ones."""
     if isinstance(option, SharedOption):
         return list(option.spellings)
-    old = OLD_SPELLINGS if OLD_SPELLINGS.keys() & set(option.opts) else {}
-    hidden = {name for names in old.values() for name in names}
-    return [name for name in (*option.opts, *option.secondary_opts) if name not in hidden]
+    return [*option.opts, *option.secondary_opts]
 
 
 def metavar(option: TyperOption) -> str:

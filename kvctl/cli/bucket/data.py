@@ -245,11 +245,10 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     from kvctl.cli.bucket.stale_mirrors import offer_to_recreate
     from kvctl.kv.maintenance import bucket_backup, manifest
 
+    expected = manifest.read(directory)
     if dry_run:
-        expected = manifest.read(directory)
         session.show(_manifest_view(expected))
         return
-    expected = manifest.read(directory)
     api = (await session.client()).api
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:

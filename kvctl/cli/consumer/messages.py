@@ -30,11 +30,9 @@ HEARTBEAT = timedelta(seconds=5)
 """Interval of server heartbeats while consuming; silence of twice this is an error."""
 
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge printed messages, or let them be redelivered")]
-Expires = Annotated[
-    timedelta | None, duration("--wait-for", "--expires", help="Maximum time to wait for a message [default: 30s]")
-]
+Expires = Annotated[timedelta | None, duration("--wait-for", help="Maximum time to wait for a message [default: 30s]")]
 LongExpires = Annotated[
-    timedelta | None, duration("--expires", help="Longest wait of a pull, at least 1s [default: 30s]")
+    timedelta | None, duration("--wait-for", help="Longest wait of a pull, at least 1s [default: 30s]")
 ]
 Heartbeat = Annotated[
     timedelta | None, duration("--idle-heartbeat", help="Interval of server heartbeats, 500ms to 30s")
@@ -97,7 +95,9 @@ async def next_(
     from kvctl.jetstream.consumers.fetch import Fetch
     from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
 
-    options = FetchOptions(max_messages=1, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat)
+    options = FetchOptions(
+        max_messages=1, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat, no_wait=expires == timedelta()
+    )
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     api = (await session.client()).api
 
@@ -108,7 +108,8 @@ async def next_(
                 found = True
                 yield batch
             if not found:
-                raise WaitExpired(f"No message arrived within {options.pull().expires:g}s")
+                arrived = "is available" if options.no_wait else f"arrived within {options.pull().expires:g}s"
+                raise WaitExpired(f"No message {arrived}")
 
     await handling.handle(batches(), single=count is None)
 
@@ -148,7 +149,7 @@ async def fetch(
 
     options = FetchOptions(
         max_messages=max_messages, max_bytes=max_bytes, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat,
-        no_wait=no_wait,
+        no_wait=no_wait or expires == timedelta(),
     )  # fmt: skip
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     api = (await session.client()).api
@@ -206,7 +207,7 @@ async def consume(
 
     if run is not None and max_messages is None and max_bytes is None:
         max_messages = 1  # messages buffered behind a slow command would be redelivered
-    expires = expires or EXPIRES
+    expires = EXPIRES if expires is None else expires
     options = ConsumeOptions(
         max_messages=max_messages, max_bytes=max_bytes, expires=expires,
         idle_heartbeat=idle_heartbeat or min(HEARTBEAT, default_heartbeat(expires)),

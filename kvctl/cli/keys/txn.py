@@ -12,6 +12,7 @@ from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output.entry_rows import operation_style
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
 from kvctl.errors import ConditionsFailed
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ async def txn(
     try:
         if dry_run:
             await source.check(transaction)
-            session.note(f"The conditions hold; {len(transaction.changes)} changes would be made")
+            session.note(f"The conditions hold; {counted(len(transaction.changes), 'change')} would be made")
             session.show(View(columns=_PLANNED, rows=_rows(transaction), name="key", light=True))
             return
         revisions = await source.commit(transaction)

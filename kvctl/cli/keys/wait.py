@@ -51,7 +51,7 @@ async def wait(
         int | None, revision("--revision-above", help="Wait until the key is written after revision N")
     ] = None,
     patience: Annotated[
-        timedelta | None, duration("--wait-for", "--for", help="Maximum time to wait; 0 checks once [default: 1m]")
+        timedelta | None, duration("--wait-for", help="Maximum time to wait; 0 checks once [default: 1m]")
     ] = None,
     headers: Headers = False,
     encoding: Encoding = None,

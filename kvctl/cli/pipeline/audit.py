@@ -65,7 +65,8 @@ async def audit(
     await find_pairs(await session.client(), origin, names)
     found: list[Difference] = []
     keep = found.append if list_all else lambda _: None
-    job = partial(compare, options=options, names=names, patience=wait_for or DEFAULT_WAIT, report=keep)
+    patience = DEFAULT_WAIT if wait_for is None else wait_for
+    job = partial(compare, options=options, names=names, patience=patience, report=keep)
     work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job, brief=True))
     if list_all:
         rows = [difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]

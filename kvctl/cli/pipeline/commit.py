@@ -14,6 +14,7 @@ from kvctl.cli.repo.commit import Meta
 from kvctl.cli.repo.options import At, AtBranch, Author, Message, open_branch, parse_branch
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.load import Input
@@ -95,7 +96,7 @@ async def _rehearse(session: Session, target: "Target", place: At, source: "Inpu
     work = partial(rehearse, source=source, options=options, branch=place.ref)
     rows = await run_job(session, target, f"Checking rows for {place}", work)
     row = {"repository": place.repository, "branch": place.ref, "rows": rows}
-    show_result(session, row, f"Would commit {rows} rows onto `{place}`", always=True)
+    show_result(session, row, f"Would commit {counted(rows, 'row')} onto `{place}`", always=True)
 
 
 def _check_state(source: "Input") -> None:

@@ -13,7 +13,7 @@ from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_opti
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
-from kvctl.phrases import quoted
+from kvctl.phrases import counted, quoted
 from kvctl.render.view import Column, document, elapsed_text, size_text
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ async def export(
     made = await _export(session, target, bucket, contents, folder, format, bool(partition_by), overwrite)
     if made.removed.files:
         what = "an export" if made.removed.whole else "an incomplete export"
-        session.note(f"Removed {made.removed.files} files from `{folder}`: {what}", always=True)
+        session.note(f"Removed {counted(made.removed.files, 'file')} from `{folder}`: {what}", always=True)
     session.show(document(_export_row(made), *SUMMARY, name="path"))
     if made.manifest.newer and on_evicted is None:
         raise PartlyDone(

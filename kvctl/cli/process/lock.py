@@ -43,7 +43,7 @@ async def lock(
         timedelta | None, duration("--ttl", help="Time until others can take over if this holder dies [default: 30s]")
     ] = None,
     wait: Annotated[
-        timedelta | None, duration("--wait-for", "--wait", help="Maximum time to wait while the lock is held")
+        timedelta | None, duration("--wait-for", help="Maximum time to wait while the lock is held")
     ] = None,
     owner: Annotated[
         str | None, typer.Option("--owner", metavar="TEXT", help="Owner shown to others [default: HOST:PID]")

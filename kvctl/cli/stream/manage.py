@@ -314,12 +314,13 @@ async def purge(
         session.show(document(row))
         return
     hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not purged")
-    question = f"Purge {'up to ' if sequence else ''}{count} messages of stream `{stream}`?"
+    question = f"Purge {'up to ' if sequence else ''}{counted(count, 'message')} of stream `{stream}`?"
     await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
-    show_result(session, {"name": stream, "messages": removed}, f"Purged {removed} messages of stream `{stream}`")
+    text = f"Purged {counted(removed, 'message')} of stream `{stream}`"
+    show_result(session, {"name": stream, "messages": removed}, text)
 
 
 async def _confirm_purge(

@@ -11,6 +11,7 @@ from kvctl.cli.keys.arguments import Encoding, read_value, require_value
 from kvctl.cli.table.options import Family, IfVersion, Key, Leader, TableName, open_table
 from kvctl.cli.table.views import ENTRIES, entry_row, show_writes, text_of, write_row
 from kvctl.errors import KeyNotFound
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View, document
 
 app = group()
@@ -213,7 +214,7 @@ async def update(
     target = await open_table(session, table)
     if dry_run:
         await target.check(changes)
-        session.note(f"The conditions hold; {len(changes)} changes would be made", always=True)
+        session.note(f"The conditions hold; {counted(len(changes), 'change')} would be made", always=True)
         return
     versions = await target.update(changes)
     rows = [write_row(change.family, change.key, version) for change, version in zip(changes, versions, strict=True)]

@@ -14,6 +14,7 @@ from kvctl.cli.table import entries, scan
 from kvctl.cli.table.options import TableName
 from kvctl.cli.topology.replicas import show_result, show_sealed
 from kvctl.errors import UsageError
+from kvctl.phrases import counted
 
 if TYPE_CHECKING:
     from kvctl.kv.catalog import Edit
@@ -188,7 +189,7 @@ async def compact(
     count = sum(len(one.entries) for one in found)
     if not dry_run:
         await marker_cleanup.remove(opened, found)
-    text = f"{'Would remove' if dry_run else 'Removed'} {count} markers from table `{table}`"
+    text = f"{'Would remove' if dry_run else 'Removed'} {counted(count, 'marker')} from table `{table}`"
     show_result(
         session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run
     )

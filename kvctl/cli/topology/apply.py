@@ -84,7 +84,8 @@ async def apply(
         await confirm_plan(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
         if session.interactive and not yes:
             saved = await _rechecked(saved, apis)
-    limit = None if no_wait else wait_for or timedelta(seconds=60)
+    patience = timedelta(seconds=60) if wait_for is None else wait_for
+    limit = None if no_wait else patience
     report = await _execute(session, saved, apis, journal, limit)
     show_report(session, saved.plan, forced, report)
     if report.error is not None:

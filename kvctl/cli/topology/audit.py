@@ -102,7 +102,7 @@ async def audit(
     work = await _find(apis, names or [], topology)
     if not work.replicas and not work.left and not work.unseen:
         session.note("Nothing to audit: no mirrors or aggregates", always=True)
-    patience = wait_for or timedelta(seconds=10)
+    patience = timedelta(seconds=10) if wait_for is None else wait_for
     if format is not None:
         await _audit(session, work, patience)
         session.write(audit_markdown(work.outcomes, work.unseen).encode())
@@ -291,7 +291,7 @@ async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, y
         session.note(_step(item))
     names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
     await session.confirm(f"Repair {quoted(names)}?", yes=yes)
-    limit = wait_for or arrival.WAIT_FOR
+    limit = arrival.WAIT_FOR if wait_for is None else wait_for
     for left in work.left:
         with session.progress(f"Filling {left.name}", unit="entries") as progress:
             await _try(session, left.name, repair.complete(left, limit, progress.advance))
@@ -317,9 +317,10 @@ def _step(item: "Repair") -> str:
             f"Mirror `{name}` will be recreated. A temporary mirror serves reads until it is filled; "
             f"`{name}` itself is unavailable until then"
         )
-    parts = [f"{len(item.refilled)} keys to copy from their origins", f"{len(item.purged)} keys to remove"]
+    refilled, purged = counted(len(item.refilled), "key"), counted(len(item.purged), "key")
+    parts = [f"{refilled} to copy from their origins", f"{purged} to remove"]
     if item.overwritten:
-        parts.append(f"{len(item.overwritten)} keys written here to overwrite")
+        parts.append(f"{counted(len(item.overwritten), 'key')} written here to overwrite")
     return f"Aggregate `{name}`: {', '.join(parts)}"
 
 

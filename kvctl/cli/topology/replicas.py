@@ -12,6 +12,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.views import health_style, last_seen_text, origin_rows, origins_text
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.phrases import counted
 from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
 from kvctl.units import duration_seconds, format_time
 
@@ -62,10 +63,10 @@ async def build(
                     entries += count
                     progress.advance(count)
 
-                await builders.wait(api, plan, wait_for or arrival.WAIT_FOR, advance)
+                await builders.wait(api, plan, arrival.WAIT_FOR if wait_for is None else wait_for, advance)
     text = f"{what.capitalize()} `{plan.name}` already exists with this configuration"
     if changes and not dry_run:
-        filled = "" if no_wait else f": {_entries(entries)} in {time.monotonic() - begun:.1f} s"
+        filled = "" if no_wait else f": {counted(entries, 'entry')} in {time.monotonic() - begun:.1f} s"
         text = f"{'Created' if new else 'Changed'} {what} `{plan.name}`{_built(plan, info)}{filled}"
         text += f". Watch it with `kvctl topology status {plan.name} --watch`"
     row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_rows(plan.config), "changed": changes}
@@ -81,10 +82,6 @@ def _built(plan: "Plan", info: "StreamInfo") -> str:
         return f" of {origins}"
     cluster = (info.get("cluster") or {}).get("name")
     return f" of {origins}, which answers its reads" + (f" near cluster `{cluster}`" if cluster else "")
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count:,} entries"
 
 
 def show_config(session: Session, config: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def test_8_changes_pending(keyed):
 
 
 def test_9_a_wait_without_its_condition(keyed):
-    assert keyed("wait", "B", "k", "--for", "100ms").exit_code == 9
+    assert keyed("wait", "B", "k", "--wait-for", "100ms").exit_code == 9
 
 
 def test_130_interrupted(keyed, start):

@@ -166,7 +166,7 @@ def test_paused_resumed_deleted(worker, raw, name, snapshot):
     assert not info(raw, name).get("paused")
     assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot(name="paused")
     assert info(raw, name)["paused"]
-    assert worker("next", "c", "--expires", "1s").exit_code == 9
+    assert worker("next", "c", "--wait-for", "1s").exit_code == 9
     assert worker("resume", "c", "-o", "json") == snapshot(name="resumed")
     assert not info(raw, name).get("paused")
     assert worker("pause", "c").exit_code == 2
@@ -184,7 +184,8 @@ class TestTaking:
         assert worker("next", "c", tty=True) == snapshot(name="terminal")
         assert worker("next", "c", "--no-ack", "-o", "json") == snapshot(name="binary")
         assert info(raw, name)["num_ack_pending"] == 1
-        assert worker("next", "c", "--expires", "1s") == snapshot(name="none")
+        assert worker("next", "c", "--wait-for", "1s") == snapshot(name="none")
+        assert worker("next", "c", "--wait-for", "0").err == "error: No message is available\n"
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
     @pytest.mark.parametrize("words", ["next c", "fetch c --max-messages 2", "consume c --count 2"])
@@ -215,16 +216,20 @@ class TestTaking:
         assert worker("fetch", "c", "--max-messages", "2") == snapshot(name="tsv")
         assert info(raw, name)["ack_floor"]["stream_seq"] == 2
         assert len(rows(worker("fetch", "c", "--max-bytes", "10KiB", "--no-wait", "-o", "json"))) == 1
-        assert rows(worker("fetch", "c", "--max-messages", "5", "--expires", "1s", "-o", "json")) == []
+        assert rows(worker("fetch", "c", "--max-messages", "5", "--wait-for", "1s", "-o", "json")) == []
+        began = time.monotonic()
+        assert rows(worker("fetch", "c", "--max-messages", "5", "--wait-for", "0", "-o", "json")) == []
+        assert time.monotonic() - began < 15
 
     @pytest.mark.parametrize(
         ("args", "code"),
         [
             (("fetch", "c"), 2),
             (("fetch", "c", "--max-messages", "0"), 2),
-            (("consume", "c", "--expires", "500ms"), 2),
+            (("consume", "c", "--wait-for", "500ms"), 2),
+            (("consume", "c", "--wait-for", "0"), 2),
             (("next", "c", "--idle-heartbeat", "100ms"), 2),
-            (("next", "c", "--idle-heartbeat", "31s", "--expires", "2m"), 2),
+            (("next", "c", "--idle-heartbeat", "31s", "--wait-for", "2m"), 2),
             (("consume", "c", "--max-messages", "5", "--max-bytes", "5"), 2),
             (("consume", "c", "--max-messages", "5", "--threshold-messages", "6"), 2),
             (("consume", "c", "--max-bytes", "5", "--threshold-bytes", "6"), 2),

@@ -26,11 +26,11 @@ def test_a_condition_that_holds_ends_it_at_once(keyed, snapshot):
 
 def test_time_runs_out(keyed, snapshot):
     keyed.put("k", b"one")
-    assert keyed("wait", "B", "nope", "--for", "200ms") == snapshot(name="exists")
-    assert keyed("wait", "B", "k", "--value", "two", "--for", "200ms") == snapshot(name="value")
-    assert keyed("wait", "B", "k", "--revision-above", "1", "--for", "200ms") == snapshot(name="revision")
-    assert keyed("wait", "B", "k", "--missing", "--for", "1200ms") == snapshot(name="missing")
-    assert keyed("wait", "B", "nope", "--for", "0") == snapshot(name="look once")
+    assert keyed("wait", "B", "nope", "--wait-for", "200ms") == snapshot(name="exists")
+    assert keyed("wait", "B", "k", "--value", "two", "--wait-for", "200ms") == snapshot(name="value")
+    assert keyed("wait", "B", "k", "--revision-above", "1", "--wait-for", "200ms") == snapshot(name="revision")
+    assert keyed("wait", "B", "k", "--missing", "--wait-for", "1200ms") == snapshot(name="missing")
+    assert keyed("wait", "B", "nope", "--wait-for", "0") == snapshot(name="look once")
     assert keyed.consumers_left() == 0
 
 
@@ -66,7 +66,7 @@ def test_missing_notices_what_vanishes_without_a_marker(keyed, start):
 def test_it_goes_on_over_a_restart_of_the_server(own_server, start):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("R")
-        waiting = start("wait", "R", "k", "--for", "120s", env={"NATS_URL": own_server.url})
+        waiting = start("wait", "R", "k", "--wait-for", "120s", env={"NATS_URL": own_server.url})
         _wait_for_a_consumer(Keyed("R", own_server.url, raw))
     own_server.restart()
     with RawClient(own_server.url) as raw:
@@ -104,7 +104,7 @@ def test_a_wait_that_cannot_look_when_the_time_is_up_exits_5(own_server, start, 
         raw.create_bucket("R")
         if options == ("--missing",):
             raw.put("R", "k", b"v")
-        limits = ("--for", "3s", "--timeout", "1s")
+        limits = ("--wait-for", "3s", "--timeout", "1s")
         waiting = start("wait", "R", "k", *limits, *options, env={"NATS_URL": own_server.url})
         _wait_for_a_consumer(Keyed("R", own_server.url, raw))
         _wait_until_nobody_asks(raw)

@@ -98,9 +98,9 @@ class TestRunning:
         refused = locks("lock", "B", "k", "--", "true")
         assert refused.exit_code == 4
         assert f"error: `k` is held by `{owner}`, at revision 1" in refused.err
-        waited = locks("lock", "B", "k", "--wait", "300ms", "--", "true")
+        waited = locks("lock", "B", "k", "--wait-for", "300ms", "--", "true")
         assert (waited.exit_code, f"`k` is still held by `{owner}`" in waited.err) == (9, True)
-        waiter = hold("--wait", "120s", "--", "sh", "-c", "echo mine; exit 6")
+        waiter = hold("--wait-for", "120s", "--", "sh", "-c", "echo mine; exit 6")
         time.sleep(0.7)
         holder.communicate(b"\n", timeout=60)
         assert holder.returncode == 0
@@ -165,7 +165,7 @@ class TestSignals:
 
     def test_while_it_waits_they_end_kvctl(self, locks, hold):
         locks.put("k", b"other")
-        waiter = hold("--wait", "120s", "--", "true")
+        waiter = hold("--wait-for", "120s", "--", "true")
         until(locks.consumers, what="watch of the waiting command")
         waiter.send_signal(signal.SIGINT)
         assert waiter.wait(60) == 130
@@ -263,7 +263,7 @@ class TestContenders:
 
         first = self.beating(hold, log, "first", 600, ttl=4)
         self.until_inside(log, "first")
-        second = self.beating(hold, log, "second", 1, "--wait", "300s", ttl=4)
+        second = self.beating(hold, log, "second", 1, "--wait-for", "300s", ttl=4)
         time.sleep(0.7)
         begun = time.monotonic()
         first.send_signal(number)
@@ -308,7 +308,7 @@ class TestContenders:
             running = {name: process for name, process in running.items() if process.poll() is None}
             while len(running) < 3:
                 name = next(names)
-                running[name] = self.beating(hold, log, name, random.choice([0, 1, 4]), "--wait", "60s")
+                running[name] = self.beating(hold, log, name, random.choice([0, 1, 4]), "--wait-for", "60s")
             time.sleep(random.uniform(0.3, 2))
             last = list(self.inside(log))[-1][0] if log.exists() and log.stat().st_size else ""
             if last in running and random.random() < 0.7:

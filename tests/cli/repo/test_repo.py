@@ -310,11 +310,9 @@ class TestBranchesAndTags:
             ("try", two, 0, "two"),
         ]
         table = repo.run("branch", "ls", ".", tty=True).out.splitlines()
-        assert [line.split() for line in table] == [
-            ["NAME", "COMMIT", "STAGED", "AGE", "SUBJECT"],
-            ["main", two[:12], "1", "just", "now", "two"],
-            ["try", two[:12], "0", "just", "now", "two"],
-        ]
+        assert table[0].split() == ["NAME", "COMMIT", "STAGED", "AGE", "SUBJECT"]
+        rows = [line.split() for line in table[1:]]  # an age is `just now` or `2s ago`
+        assert [(*row[:3], row[-1]) for row in rows] == [("main", two[:12], "1", "two"), ("try", two[:12], "0", "two")]
         shown = repo.json("branch", "show", "@main")
         assert (shown["commit"], shown["staged"], shown["last"]["message"]) == (two, 1, "two")
         assert repo.run("branch", "show", "@nope").exit_code == 3

@@ -257,6 +257,9 @@ class TestRemoving:
         assert rows(filled("purge", "S", *options.split(), "--yes", "-o", "json"))["messages"] == 5 - left
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == left
 
+    def test_purge_of_one_message_is_counted_in_the_singular(self, filled):
+        assert "Purged 1 message of" in filled("purge", "S", "--keep", "4", "--yes", tty=True).err
+
     def test_purge_and_delete_ask(self, filled, raw, name, snapshot):
         assert filled("purge", "S").exit_code == 2
         assert filled("delete", "S").exit_code == 2

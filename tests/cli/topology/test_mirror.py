@@ -114,6 +114,7 @@ def test_mirror_create_with_a_missing_origin_is_not_found(run, server, unique):
     missing = run("mirror", "create", name, "--origin", origin, "-s", server.url)
     assert (missing.exit_code, missing.err.splitlines()[0]) == (3, f"error: Origin `{origin}` does not exist")
     args = ("mirror", "create", name, "--origin", origin, "--force", "missing-origin", "-s", server.url)
+    assert run(*args, "--wait-for", "0").exit_code == 9
     waited = run(*args, "--wait-for", "300ms")
     assert waited.exit_code == 9
     assert "stream not found (10059)" in waited.err or "never connected" in waited.err

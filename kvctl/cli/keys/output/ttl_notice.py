@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.cli.app.session import Session
 from kvctl.errors import KvctlError
+from kvctl.phrases import counted
 from kvctl.units import format_duration
 
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ async def warn_of_return(session: Session, bucket: "Bucket", keys: Sequence[str]
 
     with suppress(KvctlError):
         found = await returning(bucket, keys)
-        for entry in found[:NAMED]:
-            session.warn(
+        _warn_of_each(
+            session,
+            [
                 f"When `{entry.key}` expires, its value at revision {entry.revision} reappears, because bucket "
                 f"`{bucket.name}` keeps history"
-            )
-        if len(found) > NAMED:
-            session.warn(f"{len(found) - NAMED} more keys are affected")
+                for entry in found
+            ],
+        )
 
 
 async def warn_of_other_life(session: Session, bucket: "Bucket", ttls: Mapping[str, timedelta]) -> None:
@@ -41,10 +43,15 @@ async def warn_of_other_life(session: Session, bucket: "Bucket", ttls: Mapping[s
         entries = await bucket.get_many(list(ttls), leader=True)
         living = [entry for entry in entries if entry is not None]
         texts = [text for entry in living if (text := _other_life(bucket.name, entry, ttls[entry.key], most))]
-        for text in texts[:NAMED]:
-            session.warn(text)
-        if len(texts) > NAMED:
-            session.warn(f"{len(texts) - NAMED} more keys are affected")
+        _warn_of_each(session, texts)
+
+
+def _warn_of_each(session: Session, texts: Sequence[str]) -> None:
+    """Warn of the first keys, and of the number of the others."""
+    for text in texts[:NAMED]:
+        session.warn(text)
+    if (more := len(texts) - NAMED) > 0:
+        session.warn(f"{counted(more, 'more key')} {'is' if more == 1 else 'are'} affected")
 
 
 def _other_life(bucket: str, entry: "Entry", ttl: timedelta, most: timedelta | None) -> str | None:
