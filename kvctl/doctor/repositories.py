@@ -1,18 +1,28 @@
-"""Checks of repositories: settings that break them, dangling references, unreferenced records."""
+"""Checks of repositories: settings that break them, broken references, unreferenced records; cheap and read-only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.versions import catalog, repositories
+from kvctl.versions.branch import branch_state, dropped_epochs
+from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
-from kvctl.versions.maintenance import fsck
-from kvctl.versions.maintenance.fsck import Kind
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import COMMITS
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import BadRecord
+from kvctl.versions.tree.objects import OBJECTS
+
+MAX_COMMITS = 1000
+"""Maximum number of commits checked, from branches and tags on."""
+MAX_RECORDS = 100_000
+"""Maximum number of records whose subjects are listed to find orphans: one page of the server's."""
 
 
 async def examine(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
@@ -52,18 +62,58 @@ async def _content(api: Api, found: catalog.Found) -> list[Finding]:
             )
         ]
     try:
-        flaws = await fsck.inspect(found, repositories.handle(api, found))
+        return [finding async for finding in inspect(found, repositories.handle(api, found))]
     except BadRecord as error:
         return [Finding(ERROR, "broken-record", name, error.message, _LOST)]
     except KvctlError as error:
         return [Finding(WARNING, "unseen", name, f"Could not read the repository: {error.message}", error.hint or "")]
     except (KeyError, TypeError, ValueError) as error:
         return [Finding(ERROR, "broken-record", name, f"Could not decode a record: {error!r}", _LOST)]
+
+
+async def inspect(found: catalog.Found, repository: Repository) -> AsyncIterator[Finding]:
+    """Yield the problems in a repository's records. Raises what reading raises."""
+    store, name = repository.store, found.config.name
+    branches = await repository.branches()
+    leads = {f"Branch `{branch}`": commit for branch, commit in branches.items()}
+    leads |= {f"Tag `{tag}`": commit for tag, commit in (await repository.tags()).items()}
+    async for text in _broken_references(store, leads):
+        yield Finding(ERROR, "broken-reference", name, text, _LOST)
+    for branch, record in zip(
+        branches, await store.get_many([(STAGING, one.encode()) for one in branches]), strict=True
+    ):
+        if record is None:
+            yield Finding(ERROR, "broken-reference", name, f"Branch `{branch}` has no staging record", _LOST)
+    remedy = f"Remove the remains with `kvctl repo gc {name}`"
+    if found.info["state"].get("num_subjects", 0) <= MAX_RECORDS and (epochs := await _orphaned(store)):
+        what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
+        yield Finding(NOTE, "orphaned-epochs", name, f"{len(epochs)} {what} not used by any branch", remedy)
+    if (await branch_state.collections(store)).collection.deleting:
+        yield Finding(NOTE, "interrupted-gc", name, "A garbage collection was interrupted or is running", remedy)
+
+
+async def _broken_references(store: Store, leads: dict[str, str]) -> AsyncIterator[str]:
+    """Yield what refers to missing commits and trees, nearest to branches and tags first."""
+    looked: set[str] = set()
+    while leads and len(looked) < MAX_COMMITS:
+        looked.update(leads.values())
+        there = await store.get_many([(COMMITS, bytes.fromhex(commit)) for commit in leads.values()])
+        commits = [Commit.decode(value) for value in {item.value for item in there if item is not None}]
+        for (who, commit), item in zip(leads.items(), there, strict=True):
+            if item is None:
+                yield f"{who} refers to commit `{commit}`, which is missing"
+        roots = await store.get_many([(OBJECTS, bytes.fromhex(commit.root)) for commit in commits], lasting=True)
+        for parsed, root in zip(commits, roots, strict=True):
+            if root is None:
+                yield f"Commit `{parsed.id}` needs object `{parsed.root}`, which is missing"
+        leads = {f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked}
+
+
+async def _orphaned(store: Store) -> list[str]:
+    """Return the epochs with changes that garbage collection would clear."""
     return [
-        Finding(_SEVERITY.get(flaw.kind, ERROR), _CHECK.get(flaw.kind, "broken-reference"), name, flaw.evidence,
-                _REMEDY.get(flaw.kind, _LOST).format(name=name, branch=flaw.branch, commit=flaw.commit))
-        for flaw in flaws
-    ]  # fmt: skip
+        epoch for epoch in await dropped_epochs.uncollected(store) if await dropped_epochs.has_changes(store, epoch)
+    ]
 
 
 _NEEDED = {
@@ -73,17 +123,5 @@ _NEEDED = {
     "allow_atomic": "commits are refused",
     "allow_msg_ttl": "deletions are refused",
     "subjects": "records are inaccessible",
-}
-_SEVERITY = {Kind.ORPHANED_EPOCHS: NOTE, Kind.INTERRUPTED_COLLECTION: NOTE, Kind.LOST_KEYS: WARNING}
-_CHECK = {
-    Kind.ORPHANED_EPOCHS: "orphaned-epochs",
-    Kind.INTERRUPTED_COLLECTION: "interrupted-gc",
-    Kind.LOST_KEYS: "lost-keys",
-}
-_REMEDY = {
-    Kind.ORPHANED_EPOCHS: "Remove the remains with `kvctl repo gc {name}`",
-    Kind.INTERRUPTED_COLLECTION: "Remove the remains with `kvctl repo gc {name}`",
-    Kind.LOST_KEYS: "Stage them again with `kvctl dump {name}@{commit} | kvctl load {name}@{branch} - --create-only`, "
-    "then commit",
 }
 _LOST = "A mirror or a backup of its stream may have the record; other branches and tags remain readable"

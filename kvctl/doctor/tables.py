@@ -8,7 +8,7 @@ from typing import Any
 from kvctl.doctor.finding import ERROR, WARNING, Finding
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.tables import catalog
-from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, prefix_of, stream_name
+from kvctl.tables.config import PARTITION_PREFIX, TableConfig, is_table, stream_name
 
 
 def examine(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def _table(table: catalog.Found, info: StreamInfo, there: set[str]) -> Iterator[
 
 def _broken(config: TableConfig, stream: StreamConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield settings that no table has, and their effects."""
-    wanted = config.head(stream.get("first_seq", 1), prefix_of(stream))
+    wanted = config.head(stream.get("first_seq", 1))
     for field, meaning in _NEEDED.items():
         if stream.get(field) != wanted.get(field):
             yield field, stream.get(field), meaning

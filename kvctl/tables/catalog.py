@@ -28,8 +28,8 @@ from kvctl.tables.config import (
     TableConfig,
     check_table,
     is_table,
+    life_prefix,
     partition_stream,
-    prefix_of,
     stream_name,
     subject_prefix,
 )
@@ -59,7 +59,7 @@ class Found:
     @property
     def prefix(self) -> str:
         """Prefix of the subjects of its entries."""
-        return prefix_of(self.info["config"])
+        return life_prefix(self.config.name, self.life)
 
     @property
     def sealed(self) -> bool:
@@ -90,7 +90,7 @@ async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
     _require_same(info, config)
     if state(info) == CREATING:
         fresh = True
-        parts = config.streams(info["config"]["first_seq"], prefix_of(info["config"]))
+        parts = config.streams(info["config"]["first_seq"])
         await _each(parts, lambda part: _create(api, part))
         info = await streams.update(api, _unmarked(info["config"]))
     return found(info), fresh
@@ -234,7 +234,7 @@ def _require_same(info: StreamInfo, config: TableConfig) -> None:
     found = info["config"]
     if not is_table(found):
         raise TableExists(f"Stream `{found['name']}` exists and is not a table", hint="Choose another name")
-    wanted = config.head(found["first_seq"], prefix_of(found))
+    wanted = config.head(found["first_seq"])
     if differing := [_named(item) for item in differences(_unmarked(found), wanted) if item.field not in _FOLLOWS]:
         listed = "\n".join(f"  {item}" for item in differing)
         raise TableExists(

@@ -57,14 +57,14 @@ class TableConfig:
         if unknown := [name for name in self.settings if name not in SETTINGS]:
             raise UsageError(f"`{unknown[0]}` is not a setting of a table")
 
-    def head(self, life: int, prefix: str = "") -> StreamConfig:
-        """Return the table's own stream; `life` is its first sequence, `prefix` that of an older layout's subjects."""
-        subject = f"{prefix or life_prefix(self.name, life)}{_HEAD if self.apart else '>'}"
+    def head(self, life: int) -> StreamConfig:
+        """Return the table's own stream; `life` is its first sequence."""
+        subject = f"{life_prefix(self.name, life)}{_HEAD if self.apart else '>'}"
         return self._stream(stream_name(self.name), subject, life)
 
-    def streams(self, life: int, prefix: str = "") -> list[StreamConfig]:
+    def streams(self, life: int) -> list[StreamConfig]:
         """Return the partition streams; none if partitions share the table's own stream."""
-        prefix = prefix or life_prefix(self.name, life)
+        prefix = life_prefix(self.name, life)
         return [
             self._stream(partition_stream(self.name, number), f"{prefix}{number:04x}.>", life)
             for number in (range(self.partitions) if self.apart else ())
@@ -123,11 +123,3 @@ def subject_prefix(table: str) -> str:
 def life_prefix(table: str, life: int) -> str:
     """Return the prefix of the subjects of all entries."""
     return f"{subject_prefix(table)}{base36(life)}."
-
-
-def prefix_of(stream: StreamConfig) -> str:
-    """Return the prefix of a stream's table: until November 2026 subjects did not contain the life."""
-    table = stream["name"].removeprefix(STREAM_PREFIX)
-    subject = next(iter(stream.get("subjects") or ()), "")
-    older = subject in (subject_prefix(table) + ">", subject_prefix(table) + _HEAD)
-    return subject_prefix(table) if older else life_prefix(table, stream["first_seq"])

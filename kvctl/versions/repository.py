@@ -9,15 +9,14 @@ from contextlib import aclosing
 
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_filter
-from kvctl.versions import commits, history, merges, ref_diff, ref_reader, refs
+from kvctl.versions import commits, garbage, history, merges, ref_diff, ref_reader, refs
 from kvctl.versions.branch import branch_names, compare_and_set, private_epoch, reset_staged
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
 from kvctl.versions.branch.staging_writer import Writer
 from kvctl.versions.commits import CommitInfo
+from kvctl.versions.garbage import Collected
 from kvctl.versions.history import Annotation
 from kvctl.versions.key_change import KeyChange, Status
-from kvctl.versions.maintenance import garbage
-from kvctl.versions.maintenance.garbage import Collected
 from kvctl.versions.merges import MergeResult
 from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
 from kvctl.versions.ref_reader import Selection

@@ -1,8 +1,5 @@
 """Findings on repositories."""
 
-import asyncio
-import sys
-
 import pytest
 
 import kvctl
@@ -17,10 +14,6 @@ from kvctl.versions.config import LAYOUT, RepositoryConfig, stream_name
 from kvctl.versions.model import encode_staged
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.tree.objects import OBJECTS
-from tests.versions.maintenance.test_lost_keys import KEYS, full, lost
-from tests.versions.repos import held
-
-KVCTL = f"{sys.executable} -m kvctl"
 
 
 @pytest.fixture
@@ -113,20 +106,3 @@ async def test_incomplete_or_newer_repository_is_a_finding(client, name):
     config = (await streams.info(client.api, stream_name(name)))["config"]
     await streams.update(client.api, {**config, "metadata": {**config["metadata"], LAYOUT: "2"}})
     assert [(item.severity, item.check) for item in await of(client, name)] == [(NOTE, "newer-kvctl")]
-
-
-async def test_lost_keys_are_restored_by_the_command_that_is_named(client, server, unique):
-    name = unique("R")
-    repository = await kvctl.Repositories(client).create(name)
-    before, after = await lost(repository)
-    await repository.put("main", full()[0], b"newer")
-    await repository.commit("main", "later")
-    (found,) = await of(client, name)
-    assert (found.severity, found.check) == (WARNING, "lost-keys")
-    assert found.evidence.startswith(f"Commit `{after}` on branch `main` has no key of its parent `{before}`")
-    command = found.remedy.split("`")[1].replace("kvctl ", f"{KVCTL} -s {server.url} ")
-    assert await (await asyncio.create_subprocess_shell(command)).wait() == 0
-    await repository.commit("main", "restored")
-    assert await of(client, name) == []
-    there = await held(repository)
-    assert there == {**dict.fromkeys([*full(), KEYS[len(full())]], b"v"), full()[0]: b"newer"}

@@ -11,7 +11,7 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.versions.branch import private_epoch
 from kvctl.versions.commits import NothingToCommit
-from kvctl.versions.maintenance.garbage import Collected
+from kvctl.versions.garbage import Collected
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore

@@ -10,11 +10,10 @@ from datetime import timedelta
 import pytest
 
 import kvctl
+from kvctl.doctor.repositories import inspect
 from kvctl.jetstream.api import Api
 from kvctl.server import Server
 from kvctl.versions.branch import dropped_epochs, staging
-from kvctl.versions.maintenance import fsck
-from kvctl.versions.maintenance.fsck import Kind
 from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import jetstream_store, store_writes
@@ -100,7 +99,7 @@ async def test_doctor_finds_nothing_after_a_kill_and_a_collection(own_server, re
     await repo.gc()
     await kill(own_server, repo)
     await repo.gc()
-    assert await fsck.inspect(*await opened(api_of(repo), "c")) == []
+    assert [one async for one in inspect(*await opened(api_of(repo), "c"))] == []
     assert (await held(repo)).keys() == {f"k{number}" for number in range(6)}
 
 
@@ -139,7 +138,7 @@ class TestList:
 async def test_doctor_and_collection_agree_on_restored_epochs(own_server, repo):
     for name in ("old", "older"):
         await repo.store.set(staging.partition_of(name), b"k", b"\x01v")
-    found = await fsck.inspect(*await opened(api_of(repo), "c"))
-    assert [(flaw.kind, flaw.evidence[:1]) for flaw in found] == [(Kind.ORPHANED_EPOCHS, "2")]
+    found = [one async for one in inspect(*await opened(api_of(repo), "c"))]
+    assert [(one.check, one.evidence[:1]) for one in found] == [("orphaned-epochs", "2")]
     assert (await repo.gc()).epochs == 2
-    assert await fsck.inspect(*await opened(api_of(repo), "c")) == []
+    assert [one async for one in inspect(*await opened(api_of(repo), "c"))] == []

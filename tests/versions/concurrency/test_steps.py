@@ -11,11 +11,11 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.ordered_token import untoken
+from kvctl.versions import garbage
 from kvctl.versions.branch import branch_state, dropped_epochs, private_epoch, sealed_epochs, staging
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.commits import NothingToCommit, Staged
-from kvctl.versions.maintenance import garbage
-from kvctl.versions.maintenance.garbage import Collected
+from kvctl.versions.garbage import Collected
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository

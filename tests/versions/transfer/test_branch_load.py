@@ -9,10 +9,9 @@ import time
 
 import pytest
 
+from kvctl.doctor.repositories import inspect
 from kvctl.server import Server
 from kvctl.versions.branch import dropped_epochs
-from kvctl.versions.maintenance import fsck
-from kvctl.versions.maintenance.fsck import Kind
 from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
@@ -78,11 +77,11 @@ async def test_killed_load_stages_nothing_and_is_collected(server, client, repo,
     assert (await held(repo), await staged(repo)) == before
     assert (await repo.gc()).epochs == 0  # a load may be running
     found = await opened(client.api, name_of(repo))
-    assert await fsck.inspect(*found) == []
+    assert [one async for one in inspect(*found)] == []
     monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
-    assert [flaw.kind for flaw in await fsck.inspect(*found)] == [Kind.ORPHANED_EPOCHS]
+    assert [one.check async for one in inspect(*found)] == ["orphaned-epochs"]
     assert (await repo.gc()).epochs == 1
-    assert await fsck.inspect(*found) == []
+    assert [one async for one in inspect(*found)] == []
     assert await dropped_epochs.listed(repo.store) == []
     assert (await held(repo), await staged(repo)) == before
 

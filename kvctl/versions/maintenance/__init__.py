@@ -1,1 +1,0 @@
-"""Maintenance of repositories: garbage collection and checks."""
