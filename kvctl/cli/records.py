@@ -197,10 +197,6 @@ BUCKET_STATISTICS = record(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day (prefixes) "
     "more_prefixes"
 )
-STATISTICS = record(
-    "name cut history full keys deleted entries bytes held changed_today oldest median newest (prefixes) "
-    "more_prefixes (largest) (hottest) seconds"
-)
 PIPELINE_COMMIT_PLAN = record("repository branch rows")
 RAN = record("sink written unchanged rejected seconds")
 PIPELINE_PLAN = record("sink (sources) (columns) (plan)")
@@ -344,7 +340,6 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "pipeline load": (PIPELINE_LOADED,),
     "pipeline run": (RAN, PIPELINE_PLAN),
     "pipeline schema": (ANY,),
-    "pipeline stats": (STATISTICS,),
     "pipeline verify": (VERIFIED, KEY_DIFFERENCE),
     "pipeline warm": (CLASS_ARCHIVE,),
     "context ls": (CONTEXT_ROW,),

@@ -21,7 +21,7 @@ app = group()
     app,
     "stats",
     examples=["kvctl bucket stats orders", "kvctl bucket stats orders --by-prefix 1 -o json | jq .keys"],
-    see=["bucket show", "pipeline stats"],
+    see=["bucket show", "help scale"],
 )
 async def stats(
     session: Session,
@@ -40,7 +40,7 @@ async def stats(
     the same is listed for each prefix, the largest first.
 
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
-    missing. `kvctl pipeline stats` also finds the largest and hottest keys, as of one revision, with Spark.
+    missing.
     """
     from kvctl.kv.maintenance.statistics import statistics
 

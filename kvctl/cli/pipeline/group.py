@@ -1,7 +1,7 @@
 """The pipeline: export, load, capture and comparison of buckets with Spark."""
 
 from kvctl.cli.app.command import group
-from kvctl.cli.pipeline import audit, capture, check, commit, export, load, run, stats, verify, warm
+from kvctl.cli.pipeline import audit, capture, check, commit, export, load, run, verify, warm
 
 app = group("pipeline", help="Export, load, capture and compare buckets with Spark")
 
@@ -14,7 +14,6 @@ app.entries.update(
         **audit.app.entries,
         **commit.app.entries,
         **run.app.entries,
-        **stats.app.entries,
         **check.app.entries,
         **warm.app.entries,
     }

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import RefusedError
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.read import worker_connection
@@ -29,11 +27,6 @@ TTL_LEFT = (
     "greatest(1D, round(ttl - (unix_micros(current_timestamp()) - unix_micros(created)) / 1000000D)) end"
 )
 """SQL expression for the seconds that entries with a ttl have left, by the clock of this machine."""
-
-
-def server_time(info: StreamInfo) -> str:
-    """Return the SQL expression for the time of the server that just sent this info. Raises ServerError."""
-    return f"timestamp_micros({ServerClock.from_info(info).now_ns() // 1000})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +96,3 @@ def _rows(reader: KvReader, now_us: int, part: Any) -> Iterator[pa.RecordBatch]:
 def read(spark: SparkSession, options: SourceOptions) -> DataFrame:
     """Read with the data source and these options."""
     return spark.read.format("nats-kv").options(**given_as(options)).load()
-
-
-async def info_of(options: SourceOptions) -> StreamInfo:
-    """Return the info of a bucket's stream. Raises BucketNotFound, RefusedError for an incomplete one."""
-    async with worker_connection.connected(options) as client:
-        binding = await client.bucket(options.bucket).locate(fresh=True)
-    assert binding.info is not None
-    if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
-        raise RefusedError(f"`{options.bucket}` is incomplete: a restore or copy of it was interrupted")
-    return binding.info

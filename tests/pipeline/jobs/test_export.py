@@ -19,7 +19,6 @@ from kvctl.pipeline.files.export_manifest import MANIFEST
 from kvctl.pipeline.files.export_writer import Form
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.jobs.export import Exported, export
-from kvctl.pipeline.jobs.stats import stats
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
@@ -227,11 +226,3 @@ def test_export_computes_remaining_ttl_by_the_servers_clock(fill, raw, server, a
     found = {row["key"]: row["ttl"] for batch in batches for row in batch.to_pylist()}
     assert found["plain"] is None
     assert left - 120 < found["k"] <= left
-
-
-def test_stats_use_the_servers_clock(engine, fill, server):
-    bucket = fill({"k": b"v"})
-    with Proxy(server.url) as proxy:
-        _with_clock(proxy, timedelta(days=2))
-        found = stats(engine, SourceOptions(bucket=bucket, url=proxy.url))
-    assert (found.total.keys, found.total.changed_today) == (1, 0)
