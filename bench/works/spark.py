@@ -45,15 +45,14 @@ def read_bare(url: str, bucket: str) -> dict[str, float]:
     from kvctl.pipeline.read.arrow_decoder import Decoder
     from kvctl.pipeline.read.columns import schema_of
     from kvctl.pipeline.read.partition import PartReading
-    from kvctl.pipeline.read.pushdown import Narrowing
     from kvctl.pipeline.read.snapshot_plan import plan
 
     async def work(path: Path) -> None:
-        options, wanted = parse({"url": url, "bucket": bucket}), Narrowing()
+        options = parse({"url": url, "bucket": bucket})
         decoder = Decoder(schema_of(()), bucket, f"$KV.{bucket}.")
         async with kvctl.connect(url) as client:
-            planned = await plan(client.bucket(bucket), options, wanted)
-            reading = PartReading(client.api, planned.cut, options, wanted, decoder)
+            planned = await plan(client.bucket(bucket), options)
+            reading = PartReading(client.api, planned.cut, options, decoder)
             with ParquetWriter(path, decoder.schema) as file:
                 for part in await planned.parts():
                     async for batch in reading.batches(part):

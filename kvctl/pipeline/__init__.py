@@ -22,12 +22,11 @@ INSTALL = "Install it with `pip install 'kvctl[spark]'`"
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `nats-kv` known to a session, and let it push filters down to the server. Raises KvctlError."""
+    """Make `nats-kv` known to a session. Raises KvctlError."""
     require_spark()
     from kvctl.pipeline.data_source import KvDataSource
 
     spark.dataSource.register(KvDataSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 def require_spark() -> None:

@@ -4,7 +4,7 @@ spark.read.format("nats-kv").option("bucket", "orders").option("url", "nats://12
 
 Spark creates it in separate processes for each step of a plan, so each reader and writer is imported when it is used:
 
-    reader.KvReader(schema, options), reader.KvPushdownReader(schema, options)
+    batch_reader.KvReader(schema, options)
     stream_reader.KvStreamReader(schema, options)
     writer.KvWriter(schema, options, overwrite)
     writer.KvStreamWriter(schema, options, overwrite)
@@ -12,7 +12,6 @@ Spark creates it in separate processes for each step of a plan, so each reader a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
-
-PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Spark's module that passes filters to a reader: loaded only if the session pushes them down.
-
-If it does not, Spark refuses a reader that would accept filters, also for a query without any (4.3).
-
-And if it does, Spark keeps its last plan for all uses of a DataFrame: `rows.where(...)` and then `rows` have the same
-rows. So filters are accepted only on request.
-"""
 
 
 class KvDataSource(DataSource):
@@ -63,11 +53,10 @@ class KvDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader as of one revision. Raises UsageError for an invalid schema."""
-        from kvctl.pipeline.read.batch_reader import KvPushdownReader, KvReader
+        from kvctl.pipeline.read.batch_reader import KvReader
 
-        pushed = self.asked.pushdown and PUSHDOWN_WORKER in sys.modules
         with crossing():
-            return (KvPushdownReader if pushed else KvReader)(schema, self.asked)
+            return KvReader(schema, self.asked)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a stream reader. Raises UsageError for an invalid schema."""

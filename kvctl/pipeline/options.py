@@ -59,12 +59,10 @@ class SourceOptions:
     as_of: int | None = None
     partitions: int | None = None
     on_evicted: str = "newer"
-    pushdown: bool = False
     write_mode: str = "put"
     if_different: bool = False
     dead_letter: str | None = None
     write_id: str | None = None
-    message_ids: bool = False
     report: str | None = None
     starting_revision: str = "earliest"
     starting_time: str | None = None
@@ -274,10 +272,6 @@ OPTIONS = (
         "Behaviour for entries overwritten before they are read: take their newer state, or fail",
     ),
     Option(
-        "pushdown", Purpose.READ, _switch, "true|false",
-        "Apply a query's filters on the server: only for a DataFrame that one query uses, as Spark mixes up others",
-    ),
-    Option(
         "writeMode", Purpose.WRITE, _one_of("put", "create", "update"), "put|create|update",
         "Write unconditionally, only keys that do not exist, or only at the revision in the column `revision`",
     ),
@@ -286,10 +280,6 @@ OPTIONS = (
     Option(
         "writeId", Purpose.WRITE, str, "TEXT",
         "Id of a write: the same query run again with the same id continues an interrupted write",
-    ),
-    Option(
-        "messageIds", Purpose.WRITE, _switch, "true|false",
-        "Send row ids as `Nats-Msg-Id`, for concurrent attempts of a task (speculation)",
     ),
     Option("report", Purpose.WRITE, str, "FILE", "File for the counts of rows, as JSON"),
     Option(

@@ -168,7 +168,7 @@ def _sources(reader: Reader, path: Path) -> dict[str, Bucket | Files]:
     return dict(reader.each(given, one))
 
 
-_INNER = ("write_id", "message_ids", "report")
+_INNER = ("write_id", "report")
 _PATHS = ("FILE", "PATH")
 """Forms of options that name a file or a folder."""
 _OPTION = Type(

@@ -17,7 +17,6 @@ from kvctl.kv.write.outcome import EXPECTED, EXPECTED_OF, LOOK_AGAIN_S, OPEN, Wr
 from kvctl.units import duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
-MESSAGE_ID = b"Nats-Msg-Id"
 TTL_SINCE = (2, 11)
 """First server version with per-message TTLs; older ones ignore the header and keep the key permanently."""
 NO_STORAGE = (10023, 10047, 10002)

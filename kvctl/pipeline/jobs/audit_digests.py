@@ -25,7 +25,6 @@ from kvctl.pipeline.read import worker_connection
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of
-from kvctl.pipeline.read.pushdown import Narrowing
 from kvctl.pipeline.spark import tasks
 from kvctl.topology.audit.side import revision_digits
 from kvctl.topology.mapping import Mapping
@@ -109,7 +108,7 @@ def _digest(item: tuple[Side, KvPartition]) -> Iterator[Digest]:
     """Read one part of a side (runs in a task)."""
     side, part = item
     summing = _Sums(side)
-    for _ in worker_connection.iterate(partial(read_part, side.options, Narrowing(), part, summing)):
+    for _ in worker_connection.iterate(partial(read_part, side.options, part, summing)):
         pass
     yield Digest(side.number, summing.living, summing.sums)
 

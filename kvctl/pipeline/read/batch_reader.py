@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition, Not
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import check_schema
-from kvctl.pipeline.read.pushdown import Narrowing
 from kvctl.pipeline.read.worker_connection import connected, iterate, run
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class KvReader(DataSourceReader):
         check_schema(schema)
         self._schema = schema
         self._options = options
-        self._wanted = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks' parts. Raises BucketNotFound, NoServer and other connection errors."""
@@ -53,13 +51,13 @@ class KvReader(DataSourceReader):
         if isinstance(partition, KvPartition):  # there are none if there is nothing to read
             cut = partition.cut
             decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
-            yield from iterate(partial(read_part, self._options, self._wanted, partition, decoder))
+            yield from iterate(partial(read_part, self._options, partition, decoder))
 
     async def planned(self, bucket: Bucket) -> tuple[Plan, list[KvPartition]]:
         """Return the plan and the tasks' parts. Raises as `partitions`."""
         from kvctl.pipeline.read.snapshot_plan import plan
 
-        planned = await plan(bucket, self._options, self._wanted)
+        planned = await plan(bucket, self._options)
         parts = await planned.parts()
         return planned, [KvPartition(planned.cut, part) for part in parts]
 
@@ -69,30 +67,13 @@ class KvReader(DataSourceReader):
 
 
 async def read_part(
-    options: SourceOptions, wanted: Narrowing, partition: KvPartition, decoder: Decoder
+    options: SourceOptions, partition: KvPartition, decoder: Decoder
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield what the decoder makes of a part's entries, over a connection of its own."""
     from kvctl.pipeline.read.partition import PartReading
 
     async with connected(options) as client:
-        reading = PartReading(client.api, partition.cut, options, wanted, decoder)
+        reading = PartReading(client.api, partition.cut, options, decoder)
         async with aclosing(reading.batches(partition.part)) as batches:
             async for batch in batches:
                 yield batch
-
-
-class KvPushdownReader(KvReader):
-    """Reader for sessions with filter pushdown: Spark refuses one that accepts filters in any other session."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Use the filters that the server can answer; yield those that Spark has to apply."""
-        for given in filters:
-            if isinstance(given, Not):
-                yield given
-                continue
-            attribute: Any = getattr(given, "attribute", ())
-            column = attribute[0] if len(attribute) == 1 else ""
-            narrowed, exact = self._wanted.with_filter(type(given).__name__, column, getattr(given, "value", None))
-            self._wanted = narrowed
-            if not exact:
-                yield given

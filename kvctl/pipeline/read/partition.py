@@ -26,8 +26,7 @@ from kvctl.phrases import quoted
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.loss_watch import LossWatch
-from kvctl.pipeline.read.pushdown import LATEST, Narrowing
-from kvctl.pipeline.read.snapshot_plan import Cut, Part
+from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Part
 from kvctl.pipeline.read.splits import Keys, Revisions
 
 ROWS, BYTES = 10_000, 8 << 20
@@ -41,14 +40,12 @@ class PartReading:
     """Reads the parts of one cut. `values` are left out if no column needs them."""
 
     def __init__(
-        self, api: Api, cut: Cut, options: SourceOptions, wanted: Narrowing, decoder: Decoder,
-        watch: LossWatch | None = None,
-    ) -> None:  # fmt: skip
+        self, api: Api, cut: Cut, options: SourceOptions, decoder: Decoder, watch: LossWatch | None = None
+    ) -> None:
         self._watch = watch
         self._api = api if api.prefix == cut.api_prefix else api.at(cut.api_prefix)
         self._cut = cut
         self._options = options
-        self._wanted = wanted
         self._decoder = decoder
         self._values = "value" in decoder.schema.names
         self._history = options.mode != "latest"
@@ -79,8 +76,6 @@ class PartReading:
         size = 0
         async with aclosing(frames) as found:
             async for some in found:
-                if self._wanted.bounded:
-                    some = _between(some, self._wanted.first - 1, self._wanted.last)
                 held += some
                 size += sum(map(len, map(_PAYLOAD, some)))
                 if len(held) >= ROWS or size >= BYTES:
@@ -178,12 +173,7 @@ class PartReading:
 
     def _chosen(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
         """Return the messages that belong to the result."""
-        first, last = self._wanted.first, self._wanted.last
-        return [
-            message
-            for message in messages
-            if first <= message.sequence <= last and (self._deleted or not is_tombstone(message.header))
-        ]
+        return [message for message in messages if self._deleted or not is_tombstone(message.header)]
 
     def _key(self, subject: bytes) -> str:
         return subject[len(self._cut.prefix.encode()) :].decode(errors="surrogateescape")

@@ -19,7 +19,6 @@ from kvctl.errors import RefusedError, RevisionNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct import multi_get_fallback
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import is_wild, overlapping
@@ -27,10 +26,10 @@ from kvctl.kv.read.listing import subjects_of
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read.pushdown import LATEST, Narrowing
 from kvctl.pipeline.read.splits import Keys, Revisions, cut_by_count, even, probes, runs
 
 Part = Revisions | Keys
+LATEST = 2**63 - 1
 
 A_TASK = 500_000
 """Default number of revisions per task."""
@@ -63,44 +62,30 @@ class Cut:
 class Plan:
     """Plan of one read, and how its tasks share it."""
 
-    def __init__(self, options: SourceOptions, wanted: Narrowing, binding: Binding) -> None:
+    def __init__(self, options: SourceOptions, binding: Binding) -> None:
         assert binding.info is not None
         self._options = options
-        self._wanted = wanted
         self._binding = binding
         self.info = binding.info
-        self._filters = wanted.filters(options.filter)
         state = self.info["state"]
         self._last = int(state["last_seq"])
         self._changes = options.mode == "changes"
         self.cut = Cut(
             binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self.info["created"],
-            options.as_of or self._last, self._filters or (),
-            first=max(wanted.first, options.from_revision or 1, int(state["first_seq"])),
-            last=min(wanted.last, options.to_revision or LATEST),
+            options.as_of or self._last, options.filter,
+            first=max(options.from_revision or 1, int(state["first_seq"])), last=options.to_revision or LATEST,
             origin=binding.origin.source.bucket if binding.origin else None,
         )  # fmt: skip
 
     async def parts(self) -> list[Part]:
         """Return the tasks' shares; none if there is nothing to read."""
-        await self._between_times()
-        if self._filters is None or self.cut.first > min(self.cut.last, self.cut.revision):
+        if self.cut.first > min(self.cut.last, self.cut.revision):
             return []
         if self._changes or (self._options.on_evicted == "fail" and self._every_message_counts()):
             ranges = await self._ranges()
             if ranges is not None:
                 return [replace(part, expected=None) for part in ranges] if self._changes else [*ranges]
-        return [*await self._groups(self._filters)]
-
-    async def _between_times(self) -> None:
-        """Leave out revisions outside the requested times, as far as their order allows."""
-        api, stream, cut, wanted = self._binding.api, self._binding.stream, self.cut, self._wanted
-        if wanted.since_us is not None:
-            since = await multi_get_fallback.first_since(api, stream, wanted.since_us * 1000)
-            self.cut = cut = replace(cut, first=max(cut.first, since))
-        if wanted.until_us is not None:
-            after = await multi_get_fallback.first_since(api, stream, (wanted.until_us + 1) * 1000)
-            self.cut = replace(cut, last=min(cut.last, after - 1))
+        return [*await self._groups(self.cut.filters)]
 
     def _every_message_counts(self) -> bool:
         """Return whether every message in a range belongs to the result, and only writers can remove it."""
@@ -178,7 +163,7 @@ class Plan:
         return cut.first > int(self.info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
 
 
-async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Plan:
+async def plan(bucket: Bucket, options: SourceOptions) -> Plan:
     """Fix the cut: the bucket's last revision at its leader, so that no acknowledged write is left out.
 
     Raises BucketNotFound, RefusedError for an incomplete bucket, RevisionNotFound for a cut in the future.
@@ -190,7 +175,7 @@ async def plan(bucket: Bucket, options: SourceOptions, wanted: Narrowing) -> Pla
     last = int(binding.info["state"]["last_seq"])
     if options.as_of is not None and options.as_of > last:
         raise RevisionNotFound(f"The last revision of bucket `{bucket.name}` is {last}, not {options.as_of}")
-    return Plan(options, wanted, binding)
+    return Plan(options, binding)
 
 
 def _extent(info: StreamInfo) -> tuple[int, ...]:

@@ -24,7 +24,6 @@ from kvctl.pipeline.read import stream_position
 from kvctl.pipeline.read.columns import check_schema
 from kvctl.pipeline.read.offsets import PARTITIONS, Offset, StreamExtent, check, check_same, ranges
 from kvctl.pipeline.read.planner_connection import LastingConnection
-from kvctl.pipeline.read.pushdown import Narrowing
 from kvctl.pipeline.read.snapshot_plan import Cut
 from kvctl.pipeline.read.splits import Revisions
 from kvctl.pipeline.read.worker_connection import connected, iterate
@@ -154,7 +153,7 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options.filter,
             )  # fmt: skip
             decoder = Decoder(self._schema, options.bucket, source.prefix)
-            reading = PartReading(source.api, cut, replace(options, mode="changes"), Narrowing(), decoder, watch)
+            reading = PartReading(source.api, cut, replace(options, mode="changes"), decoder, watch)
             async with aclosing(reading.batches(Revisions(part.first, part.last))) as batches:
                 async for batch in batches:
                     yield batch

@@ -86,7 +86,7 @@ def settings(target: Target, *, cores: int, scratch: str, java_options: str) -> 
 
 def session_settings() -> dict[str, str]:
     """Return settings that apply to any session, a Connect server's too."""
-    return {"spark.sql.python.filterPushdown.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+    return {"spark.sql.session.timeZone": "UTC"}
 
 
 def with_retries(master: str) -> str:

@@ -170,7 +170,7 @@ class Publisher(BulkWriter):
     def _plain(self, chunk: Chunk) -> bool:
         """Return whether all rows are written as key, value and id only, which takes half the time."""
         ids = self._plan.ids
-        if chunk.headers or chunk.bad or ids.deduplicated:
+        if chunk.headers or chunk.bad:
             return False
         return not ids.most or ids.size + chunk.largest <= ids.most
 

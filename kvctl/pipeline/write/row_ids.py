@@ -16,14 +16,13 @@ from zlib import crc32
 
 from kvctl.kv.entry import operation_of
 from kvctl.kv.load.rows import Row
-from kvctl.kv.write.conditional_write import MESSAGE_ID
 from kvctl.wire import header_value
 
 ROW_HEADER = b"Kvctl-Row"
 DIGITS = 8
 """Hexadecimal digits of a row's number."""
 _NAME = 8
-_PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{8})(?:-|$)")
+_PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{8})$")
 
 
 def new_job() -> str:
@@ -38,26 +37,24 @@ def job_of(identity: str) -> str:
 
 @dataclass(frozen=True)
 class RowIds:
-    """Ids of one task's rows, which count from 0. With `deduplicated` servers compare them, too.
+    """Ids of one task's rows, which count from 0.
 
     A message may have `most` bytes (0: any number): a value that leaves no room for an id is identified by itself.
     """
 
     job: str
     partition: int
-    deduplicated: bool = False
     most: int = 0
 
     @cached_property
     def size(self) -> int:
         """Bytes of a header block that has only an id."""
-        return len(self.opening) + (DIGITS + 9 if self.deduplicated else DIGITS) + 4
+        return len(self.opening) + DIGITS + 4
 
     @cached_property
     def opening(self) -> bytes:
         """Common beginning of the header blocks of the task's rows, up to the row's number."""
-        name = MESSAGE_ID if self.deduplicated else ROW_HEADER
-        return b"NATS/1.0\r\n%b: %b" % (name, self._prefix)
+        return b"NATS/1.0\r\n%b: %b%d." % (ROW_HEADER, self._job, self.partition)
 
     def fit(self, row: Row) -> bool:
         """Return whether there is room for an id beside the row's own headers."""
@@ -67,10 +64,7 @@ class RowIds:
         """Return the header block to write a row with: its id, and its own headers."""
         if not self.fit(row):
             return row.header
-        own = b"%b%08x" % (self.opening, row.line)
-        if self.deduplicated:  # servers must not take another row for this one
-            own += b"-%08x" % digest_of(row.key, row.header, row.value)
-        return own + (row.header[8:] or b"\r\n\r\n")
+        return b"%b%08x" % (self.opening, row.line) + (row.header[8:] or b"\r\n\r\n")
 
     def number(self, header: bytes) -> int | None:
         """Return the row of this task that a message with such a header is; None for others'."""
@@ -79,8 +73,7 @@ class RowIds:
 
     def place(self, header: bytes) -> tuple[int, int] | None:
         """Return the partition and the row of this job that a message with such a header is; None for others'."""
-        name = MESSAGE_ID if self.deduplicated else ROW_HEADER
-        found = header_value(header, name) if header else None
+        found = header_value(header, ROW_HEADER) if header else None
         if found is None or not found.startswith(self._job):
             return None
         place = _PLACE.match(found, len(self._job))
@@ -89,10 +82,6 @@ class RowIds:
     @cached_property
     def _job(self) -> bytes:
         return b"%b." % self.job.encode()
-
-    @cached_property
-    def _prefix(self) -> bytes:
-        return b"%b%d." % (self._job, self.partition)
 
 
 def digest_of(key: str, header: bytes, value: bytes) -> int:

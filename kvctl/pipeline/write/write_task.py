@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
+from kvctl.errors import UsageError
 from kvctl.kv.load.target import Target, target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.worker_connection import connected
@@ -49,6 +50,7 @@ async def write_rows(
     options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch], stage: Stage | None = None
 ) -> Written:
     """Write all rows of a task. Raises errors that prevent writing; errors of single rows are in the result."""
+    _refuse_speculation()
     mode = WriteMode(options.write_mode)
     result = Written(attempt.job)
     with ExitStack() as stack:
@@ -83,7 +85,7 @@ async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_
         # The note of an earlier run may have expired.
         since, floor = None, since if attempt.begun or claimed else None
     return Plan(
-        ids=ids_of(attempt.job, attempt.partition, target, deduplicated=options.message_ids),
+        ids=ids_of(attempt.job, attempt.partition, target),
         mode=WriteMode(options.write_mode), if_different=if_different, begun=begun, moved=moved,
         lenient=moved and attempt.lenient, since=since if begun else int(target.info["state"]["last_seq"]), floor=floor,
     )  # fmt: skip
@@ -93,10 +95,20 @@ async def _beginning(target: Target, attempt: Attempt) -> Beginning | None:
     return await begin(target, attempt.job, attempt.run) if attempt.run is not None else None
 
 
-def ids_of(job: str, partition: int, target: Target, *, deduplicated: bool = False) -> RowIds:
+def ids_of(job: str, partition: int, target: Target) -> RowIds:
     """Return the ids of a task's rows in a bucket."""
     most, limit = target.binding.api.connection.max_payload, target.info["config"].get("max_msg_size", -1)
-    return RowIds(job, partition, deduplicated, min(most, limit) if limit > 0 else most)
+    return RowIds(job, partition, min(most, limit) if limit > 0 else most)
+
+
+def _refuse_speculation() -> None:
+    """Raises UsageError if Spark may run two attempts at a task concurrently: both would find a row missing."""
+    task = TaskContext.get()
+    if task is not None and task.getLocalProperty("spark.speculation") == "true":
+        raise UsageError(
+            "Rows cannot be written while Spark may run a task twice at the same time (`spark.speculation`)",
+            hint="Switch it off with `--conf spark.speculation=false`",
+        )
 
 
 def attempted_before() -> bool:

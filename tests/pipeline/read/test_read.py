@@ -1,26 +1,21 @@
-"""Buckets read by Spark: columns, modes, filters pushed down or not, and nothing left on the server."""
+"""Buckets read by Spark: columns, modes, filters, and nothing left on the server."""
 
-import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import col, lit
 
 from kvctl.errors import BucketNotFound, HistoryLost, KvctlError, UsageError
-from kvctl.pipeline.data_source import PUSHDOWN_WORKER
 from kvctl.pipeline.error_transport import recall
 from tests.pipeline.reading import Read
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 VALUES = {
     "empty": b"", "text": "ä\n\t\x00".encode(), "binary": bytes(range(256)), "large": bytes(1 << 20),
     "a/b=c_d-e.F.0": b"v", "-": b"\xff\xfe", "k" * 200: b"long key", "a.b.c.d.e.f.g.h": b"deep",
@@ -45,16 +40,6 @@ def refused(work: Callable[[], object]) -> KvctlError:
     error = recall(str(raised.value))
     assert error is not None, str(raised.value)
     return error
-
-
-@contextmanager
-def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
 
 
 @pytest.mark.guarantee("pipeline-5")
@@ -146,82 +131,30 @@ def test_without_the_value_none_is_sent(fill, server):
             assert ear._next().json()["config"]["headers_only"] is sent
 
 
-Wanted = Callable[[Row], bool]
-PREDICATES: dict[str, Wanted] = {
+PREDICATES: dict[str, Callable[[Row], bool]] = {
     "key = 'k.3'": lambda row: row.key == "k.3",
-    "key <=> 'k.3' and value is not null": lambda row: row.key == "k.3" and row.value is not None,
     "key in ('k.1', 'k.2', 'none', null)": lambda row: row.key in ("k.1", "k.2"),
-    "key in ('k.1') and key in ('k.2')": lambda _: False,
     "key like 'k.1%'": lambda row: row.key.startswith("k.1"),
-    "startswith(key, 'm.')": lambda row: row.key.startswith("m."),
-    "key = 'a b'": lambda _: False,
-    "key >= 'm' and key != 'm.1'": lambda row: row.key >= "m" and row.key != "m.1",
-    "revision = 7": lambda row: row.revision == 7,
     "revision between 5 and 9 and key like 'k.%'": lambda row: 5 <= row.revision <= 9 and row.key[0] == "k",
-    "revision > 38 or key = 'k.0'": lambda row: row.revision > 38 or row.key == "k.0",
-    "revision <= 0": lambda _: False,
-    "revision > '30' and operation = 'PUT'": lambda row: row.revision > 30 and row.operation == "PUT",
     "revision > 30 and revision < 12": lambda _: False,
     "created >= '{time}'": lambda row: row.revision >= 20,
-    "created < '{time}' and revision > 3": lambda row: 3 < row.revision < 20,
-    "created = '{time}'": lambda row: row.revision == 20,
     "value = cast('v5' as binary)": lambda row: row.value == b"v5",
 }
 
 
 @pytest.mark.guarantee("pipeline-6")
-@pytest.mark.parametrize("mode", ["latest", "history"])
-def test_filters_select_the_same_pushed_down_or_not(load, spark, fill, raw, mode):
+def test_several_queries_filter_one_dataframe(load, fill, raw):
     name = fill({f"{'km'[number % 2]}.{number // 2}": b"v%d" % number for number in range(30)}, max_msgs_per_subject=3)
-    for number in range(10):
-        raw.put(name, f"k.{number}", b"again", {"KV-Operation": "DEL"} if number == 4 else None)
-    rows = load(name, mode=mode, includeDeleted="true")
+    raw.put(name, "k.4", b"again", {"KV-Operation": "DEL"})
+    rows = load(name, includeDeleted="true")
     everything = rows.withColumn("text", col("created").cast("string")).collect()
-    assert len(everything) == (40 if mode == "history" else 30)
+    assert len(everything) == 30
     time = next(row.text for row in everything if row.revision == 20)
-    wanted = {text: [row.revision for row in everything if chosen(row)] for text, chosen in PREDICATES.items()}
-
-    def select(by: Callable[[], DataFrame]) -> dict[str, list[int]]:
-        parts = [by().where(text.format(time=time)).select(lit(text).alias("by"), "revision") for text in PREDICATES]
-        found = reduce(DataFrame.union, parts).collect()
-        return {text: sorted(row.revision for row in found if row.by == text) for text in PREDICATES}
-
-    assert select(lambda: load(name, mode=mode, includeDeleted="true", pushdown="true")) == wanted
-    if mode == "history":
-        return
-    assert select(lambda: rows) == wanted  # all filters on one DataFrame, which Spark would mix up
-    with setting(spark, PUSHDOWN, "false"):
-        some = load(name, mode=mode, includeDeleted="true", pushdown="true")
-        assert select(lambda: some) == wanted
-
-
-@pytest.mark.guarantee("pipeline-6")
-def test_filters_that_are_pushed_down_mix_up_one_dataframe(load, fill):
-    """Why `pushdown` is off: Spark 4.3 keeps what it planned last for all uses of a DataFrame.
-
-    When this fails, Spark has been mended, and filters may be pushed down without being asked for.
-    """
-    name = fill({"a": b"1", "b": b"1", "c": b"1"})
-    mixed, safe = load(name, pushdown="true"), load(name)
-    assert (mixed.where("key = 'a'").count(), mixed.count()) == (1, 1)
-    assert (safe.where("key = 'a'").count(), safe.count()) == (1, 3)
-
-
-@pytest.mark.guarantee("pipeline-6")
-def test_what_the_server_answers_leaves_the_plan(load, spark, fill):
-    rows = load(fill({"a.b": b"1"}), pushdown="true").where(
-        "key = 'a.b' and revision > 0 and created > '2020-01-01' and value is not null"
-    )
-    pushed = next(line for line in _explained(rows).splitlines() if "PushedFilters" in line)
-    assert "EqualTo(key,a.b)" in pushed
-    assert "GreaterThan(revision,0)" in pushed
-    assert "created" not in pushed
-    assert rows.count() == 1
-
-
-def test_sparks_module_that_takes_filters_is_where_it_was():
-    """The reader takes filters only where this is loaded: another name of it would read more, and stay right."""
-    assert find_spec(PUSHDOWN_WORKER) is not None
+    parts = [rows.where(text.format(time=time)).select(lit(text).alias("by"), "revision") for text in PREDICATES]
+    found = reduce(DataFrame.union, parts).collect()
+    assert {text: sorted(row.revision for row in found if row.by == text) for text in PREDICATES} == {
+        text: sorted(row.revision for row in everything if chosen(row)) for text, chosen in PREDICATES.items()
+    }
 
 
 @pytest.mark.guarantee("pipeline-9")
@@ -296,9 +229,3 @@ def test_one_dataframe_is_of_one_revision(load, fill, raw):
     assert strict.filter(col("operation") == "PUT").count() == 1
     raw.put(name, "b", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
     assert isinstance(refused(strict.collect), HistoryLost)
-
-
-def _explained(rows: DataFrame) -> str:
-    with redirect_stdout(io.StringIO()) as said:
-        rows.explain("formatted")
-    return said.getvalue()

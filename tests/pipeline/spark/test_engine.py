@@ -25,7 +25,6 @@ Batches = Iterator["pa.RecordBatch"]
 
 
 def test_filters_are_pushed_down_and_times_are_utc(spark):
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 

@@ -49,7 +49,6 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
         (1, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
         (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4))], Outcome.WRITE),
         (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3))], Outcome.WRITE),
-        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 3, deduplicated=True))], Outcome.WRITE),
     ],
 )
 def test_retried_put_is_decided_by_stored_rows(history, line, value, stored, outcome):
@@ -193,12 +192,11 @@ def test_a_row_that_may_have_expired_is_not_missing(history):
 
 
 def test_ids_are_read_back():
-    for deduplicated in (False, True):
-        ids = RowIds(new_job(), 12, deduplicated)
-        block = ids.block(Row(77, "k", b"v", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", Operation.DEL))
-        assert ids.number(block) == 77
-        assert block.endswith(b"\r\nKV-Operation: DEL\r\n\r\n")
-        assert len(ids.block(row(1))) == ids.size
-        assert RowIds(ids.job, 1, deduplicated).number(block) is None
+    ids = RowIds(new_job(), 12)
+    block = ids.block(Row(77, "k", b"v", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", Operation.DEL))
+    assert ids.number(block) == 77
+    assert block.endswith(b"\r\nKV-Operation: DEL\r\n\r\n")
+    assert len(ids.block(row(1))) == ids.size
+    assert RowIds(ids.job, 1).number(block) is None
     assert job_of("one") == job_of("one") != job_of("two")
     assert len(job_of("one")) == len(new_job()) == 8

@@ -35,7 +35,7 @@ class Task:
     async def __call__(self, rows: Rows, *, at_once: int = 10_000, **plan: Any) -> tuple[int, int, int]:
         target = await target_of(self.client.bucket(self.bucket))
         options = {"since": target.info["state"]["last_seq"], **self.plan, **plan}
-        ids = ids_of(self.job, 0, target, deduplicated=options.pop("deduplicated", False))
+        ids = ids_of(self.job, 0, target)
         publisher = Publisher(target, Plan(ids=ids, **options), self._reject)
         counts = await publisher.run(chunks(list(rows), at_once, options.get("mode", WriteMode.PUT)))
         return counts.written, counts.unchanged, counts.rejected

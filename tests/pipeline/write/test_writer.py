@@ -54,6 +54,22 @@ def test_rows_are_written_and_nothing_else_is_left(spark, fill, write, raw, tmp_
     assert (report["bucket"], report["written"], report["rejected"]) == (bucket, 3000, 0)
 
 
+@pytest.mark.guarantee("pipeline-14")
+def test_write_is_refused_while_tasks_may_run_twice_at_the_same_time(spark, fill, write, raw):
+    bucket = fill()
+    core_settings = "spark.sql.legacy.setCommandRejectsSparkCoreConfs"
+    try:
+        spark.conf.set(core_settings, "false")
+        spark.conf.set("spark.speculation", "true")
+        with pytest.raises(UsageError, match=r"spark\.speculation") as refused:
+            write(puts(spark, 10), bucket)
+    finally:
+        spark.conf.unset("spark.speculation")
+        spark.conf.unset(core_settings)
+    assert "--conf spark.speculation=false" in (refused.value.hint or "")
+    assert state(raw, bucket)["last_seq"] == 0
+
+
 def test_second_write_of_equal_rows_writes_nothing(spark, fill, write, raw):
     bucket = fill()
     for _ in range(2):
