@@ -265,7 +265,6 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "topology destroy": (APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     "topology render": (ANY,),
     "topology export": (NAME, ANY),
-    "topology import": (NAME, ANY),
     "topology schema": (ANY,),
     "topology graph": (NAME, GRAPH),
     "topology status": (STATUS,),

@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Force, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.topology import apply, audit, destroy, export, graph, import_files, plan, status, trace
+from kvctl.cli.topology import apply, audit, destroy, export, graph, plan, status, trace
 from kvctl.cli.topology.file import File, read_file
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
@@ -17,7 +17,7 @@ from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
     from kvctl.topology.file.document import Topology
-    from kvctl.topology.formats.placed import Placed
+    from kvctl.topology.views.deployers import Placed
 
 app = group("topology", help="Buckets, mirrors and aggregates described in a file")
 
@@ -33,9 +33,9 @@ _SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)
         "kvctl topology render -f topology.yaml",
         "kvctl topology render -f topology.yaml --format nats --to streams",
         "kvctl topology render -f topology.yaml --format nack | kubectl apply -f -",
-        "kvctl topology render -f topology.yaml --format terraform > streams.tf",
+        "kvctl topology render -f topology.yaml --format terraform > streams.tf.json",
     ],
-    see=["help topologies", "topology import", "topology apply"],
+    see=["help topologies", "topology export", "topology apply"],
 )
 def render(
     session: Session,
@@ -62,7 +62,8 @@ def render(
     it the file may describe one stream only.
 
     nack is a `Stream` resource for each stream, for NACK, the JetStream controller for Kubernetes. With `-o json` it is
-    a `List`. terraform is resources of the provider nats-io/jetstream. With `-o json` it is Terraform's JSON syntax.
+    a `List`. terraform is resources of the provider nats-io/jetstream in Terraform's JSON syntax, for a file
+    `*.tf.json`.
 
     A setting that a format cannot express is refused by name, unless --force lossy-format is given.
     """
@@ -77,7 +78,7 @@ def render(
             View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")], rows=found.streams)
         )
     else:
-        from kvctl.topology.formats.placed import Placed
+        from kvctl.topology.views.deployers import Placed
 
         streams = [Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
         _show(session, topology, streams, format, to, force)
@@ -88,7 +89,7 @@ def render(
 def _check(session: Session, format: str, to: Path | None, force: list[str] | None) -> None:
     """Raise UsageError for options that cannot be combined."""
     from kvctl.cli.keys.arguments import check_forced
-    from kvctl.topology.formats.lossy_format import LOSSY_FORMAT
+    from kvctl.topology.views.deployers import LOSSY_FORMAT
 
     if format not in FORMATS:
         raise UsageError(f"`{format}` is not a format of `topology render`", hint=f"Use one of {quoted(FORMATS)}")
@@ -106,42 +107,42 @@ def _show(
     force: list[str] | None,
 ) -> None:  # fmt: skip
     """Print or write the streams in the format of another tool. Raises HazardRefused."""
-    from kvctl.topology.formats import lossy_format, nack, terraform
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.views import deployers
 
-    lost = lossy_format.of_format(format, streams, topology.contexts)
+    lost = deployers.lossy(format, streams, topology.contexts)
     hazards.refuse(lost, force, f"The format `{format}` cannot express the complete topology")
     if format == "nats":
         _show_files(session, streams, to)
         return
-    tool = nack if format == "nack" else terraform
-    resources: Any = tool.resources(streams, topology.contexts)
-    _write(session, format, resources)
-    for warning in tool.warnings(streams, topology.contexts):
+    if format == "nack":
+        resources = deployers.nack(streams, topology.contexts)
+        _write_resources(session, resources)
+        warnings = deployers.nack_warnings(resources)
+    else:
+        configuration = deployers.terraform(streams, topology.contexts)
+        session.output = "json"
+        session.show(document(configuration))
+        warnings = deployers.terraform_warnings(configuration)
+    for warning in warnings:
         session.warn(warning)
 
 
-def _write(session: Session, format: str, resources: Any) -> None:
+def _write_resources(session: Session, resources: list[dict[str, Any]]) -> None:
+    """Print resources of Kubernetes: YAML documents, or a list in JSON."""
     from kvctl.render.escapes import escape_unicode, utf8
+    from kvctl.render.yaml_text import dump
 
     if session.options.output == "json":
-        items = {"apiVersion": "v1", "kind": "List", "items": resources} if format == "nack" else resources
-        session.show(document(items))
+        session.show(document({"apiVersion": "v1", "kind": "List", "items": resources}))
         return
-    if format == "nack":
-        from kvctl.render.yaml_text import dump
-
-        text = "---\n".join(dump(resource) for resource in resources)
-    else:
-        from kvctl.render.hcl_text import dump_resources
-
-        text = dump_resources(resources)
+    text = "---\n".join(dump(resource) for resource in resources)
     session.write(utf8(escape_unicode(text) if session.terminal.is_terminal else text))
 
 
 def _show_files(session: Session, streams: "list[Placed]", to: Path | None) -> None:
     """Write one file for each stream, or print the only one."""
-    from kvctl.topology.formats.nats_config import file_name
+    from kvctl.topology.views.deployers import file_name
 
     if to is None:
         if len(streams) != 1:
@@ -180,7 +181,6 @@ app.entries.update(
         **destroy.app.entries,
         **audit.app.entries,
         **export.app.entries,
-        **import_files.app.entries,
         **graph.app.entries,
         **status.app.entries,
         **trace.app.entries,

@@ -18,7 +18,7 @@ from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
-from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, kind_of, started
+from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
 from kvctl.topology.file.document import DEFAULT_NAME, TITLE, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
@@ -50,47 +50,7 @@ def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
     Settings that replicas inherit from origins in the file are left out. Raises BucketNotFound, and RefusedError for a
     name that a file cannot contain.
     """
-    (place,) = inventory.places.values()
-    kinds = {stream: kind_in(place, info) or Kind.STREAM for stream, info in place.infos.items()}
-    configs = {stream: info["config"] for stream, info in place.infos.items()}
-    origins: dict[str, list[StreamConfig | None]] = {}
-    for link in inventory.links:
-        origins.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
-    return _exported(_Streams(configs, kinds, origins), names)
-
-
-def export_configs(configs: Iterable[StreamConfig], elsewhere: Iterable[StreamConfig] = ()) -> Exported:
-    """Export streams of one account that are known from their configurations alone.
-
-    Streams elsewhere only help to recognize a mirror of a mirror in another account.
-    """
-    known = {config["name"]: config for config in configs}
-    origins = {
-        name: [None if source.is_external else known.get(source.name) for source in parsed_sources(config)]
-        for name, config in known.items()
-    }
-    near = {config["name"]: _without_external(config) for config in (*elsewhere, *known.values())}
-    kinds = {name: kind_of(near[name], near) or Kind.STREAM for name in known}
-    return _exported(_Streams(known, kinds, origins), ())
-
-
-def _without_external(config: StreamConfig) -> StreamConfig:
-    """Return the configuration with its origin, if it is a mirror, in the same account."""
-    mirror = config.get("mirror")
-    return {**config, "mirror": {**mirror, "external": None}} if mirror else config
-
-
-@dataclass(frozen=True, slots=True)
-class _Streams:
-    """Streams of one account, by name."""
-
-    configs: Mapping[str, StreamConfig]
-    kinds: Mapping[str, Kind]
-    origins: Mapping[str, list[StreamConfig | None]]
-    """Configurations of the origins by reader, in the order of its sources; None if unreadable."""
-
-
-def _exported(streams: _Streams, names: Collection[str]) -> Exported:
+    streams = _streams(inventory)
     chosen, exported = _chosen(streams, names), Exported({"version": VERSION})
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     included = {stream for stream, (_, kind) in chosen.items() if kind in _SECTIONS}
@@ -111,6 +71,26 @@ def _exported(streams: _Streams, names: Collection[str]) -> Exported:
         exported.document["name"] = mark
     exported.document |= {section: inside for section, inside in sections.items() if inside}
     return exported
+
+
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """Streams of one account, by name."""
+
+    configs: Mapping[str, StreamConfig]
+    kinds: Mapping[str, Kind]
+    origins: Mapping[str, list[StreamConfig | None]]
+    """Configurations of the origins by reader, in the order of its sources; None if unreadable."""
+
+
+def _streams(inventory: Inventory) -> _Streams:
+    (place,) = inventory.places.values()
+    kinds = {stream: kind_in(place, info) or Kind.STREAM for stream, info in place.infos.items()}
+    configs = {stream: info["config"] for stream, info in place.infos.items()}
+    origins: dict[str, list[StreamConfig | None]] = {}
+    for link in inventory.links:
+        origins.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
+    return _Streams(configs, kinds, origins)
 
 
 _SECTIONS = {Kind.BUCKET: "buckets", Kind.MIRROR: "mirrors", Kind.AGGREGATE: "aggregates"}

@@ -1,4 +1,4 @@
-"""What `topology render` and every `--dry-run` print is what kvctl creates, in every format and back.
+"""What `topology render` and every `--dry-run` print is what kvctl creates, in every format.
 
 The printed configurations are created by raw requests. The server's own description of the streams is compared with
 that of the streams that kvctl creates.
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from kvctl.documents import hcl, parser
-from kvctl.topology.formats import nack, terraform
 from tests.cli.conftest import Run
 from tests.support.raw import RawClient
+from tests.topology.views import tools
 
 Streams = dict[str, dict[str, Any]]
 
@@ -100,29 +100,19 @@ def test_rendered_streams_are_those_that_apply_creates_in_every_format(world, tm
     paths = world.render("--format", "nats", "--to", str(tmp_path / "streams")).splitlines()
     assert world.created([json.loads(Path(path).read_bytes()) for path in paths]) == wanted
 
-    resources = parser.parse_all(world.render("--format", "nack").encode(), "nack.yaml")
-    assert world.created([nack.config_of(resource.data["spec"]) for resource in resources]) == wanted
-    items = json.loads(world.render("--format", "nack", "-o", "json"))["items"]
-    assert items == [resource.data for resource in resources]
+    resources = list(yaml.safe_load_all(world.render("--format", "nack")))
+    assert world.created([tools.created_by_nack(resource["spec"]) for resource in resources]) == wanted
+    assert json.loads(world.render("--format", "nack", "-o", "json"))["items"] == resources
 
-    blocks = hcl.parse(world.render("--format", "terraform").encode(), "t.tf")["resource"]["jetstream_stream"]
-    assert world.created([terraform.config_of(body) for (body,) in blocks.values()]) == wanted
-    syntax = hcl.from_json(json.loads(world.render("--format", "terraform", "-o", "json")))
-    assert (
-        world.created([terraform.config_of(body) for body in syntax["resource"]["jetstream_stream"].values()]) == wanted
-    )
+    blocks = json.loads(world.render("--format", "terraform"))["resource"]["jetstream_stream"]
+    assert world.created([tools.created_by_terraform(body) for body in blocks.values()]) == wanted
 
 
-@pytest.mark.parametrize("format", ["nats", "nack", "terraform"])
-def test_plan_of_imported_file_is_empty(world, tmp_path, format):
+def test_plan_of_the_export_of_rendered_streams_is_empty(world):
+    """What other tools deployed is read from the servers."""
     world.kvctl("topology", "apply", "-f", str(world.file), "--yes", "--no-wait", *FORCED)
-    folder = tmp_path / "rendered"
-    if format == "nats":
-        world.render("--format", format, "--to", str(folder))
-    else:
-        folder.mkdir()
-        (folder / ("streams.yaml" if format == "nack" else "streams.tf")).write_text(world.render("--format", format))
-    file = world.kvctl("topology", "import", "--format", format, str(folder))
+    names = [name.removeprefix("KV_") for name in world.streams]
+    file = world.kvctl("topology", "export", *names)
     assert "first_revision: 42" in file
     plan = world.kvctl("topology", "plan", "-f", "-", "--exit-code", "-o", "json", stdin=file.encode())
     assert json.loads(plan)["changes"] == []

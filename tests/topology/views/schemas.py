@@ -109,11 +109,6 @@ def validator(tables: dict[str, str]) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
-def fields(tables: dict[str, str]) -> set[str]:
-    """Return the fields of a tool's streams."""
-    return set(tables["stream"].split()[::2])
-
-
 def _object(table: str) -> dict[str, Any]:
     words = table.split()
     types = dict(zip(words[::2], words[1::2], strict=True))
