@@ -1,1 +1,1 @@
-"""Views of replication: drawings, and traces of keys."""
+"""Views of replication: drawings, traces of keys, and files of other deployment tools."""
