@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
+from syrupy.location import PyTestLocation
+from syrupy.types import SnapshotIndex
 
 from tests.cli.forkserver import Child, Forkserver
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = 100
 """Width of the terminals that tests run on."""
@@ -58,11 +58,11 @@ class Result:
         return replace(self, masks={**self.masks, **words, **(masks or {})})
 
     def transcript(self) -> str:
-        """Command line, exit code, stdout and stderr, with what changes from run to run replaced."""
-        text = f"$ kvctl {' '.join(self.args)}\nexit code {self.exit_code}\n"
+        """Command line, exit code if it is not 0, stdout and stderr, with what changes from run to run replaced."""
+        text = f"$ kvctl {' '.join(self.args)}\n" + (f"exit code {self.exit_code}\n" if self.exit_code else "")
         text += "".join(
-            f"----- {name}\n{stream}" + ("" if stream.endswith("\n") else "(no newline)\n")
-            for name, stream in (("stdout", self.out), ("stderr", self.err))
+            f"{heading}{stream}" + ("" if stream.endswith("\n") else "(no newline)\n")
+            for heading, stream in (("", self.out), ("----- stderr\n", self.err))
             if stream
         )
         for pattern, word in {**self.masks, **MASKS}.items():
@@ -128,14 +128,52 @@ def keyed(server, raw, unique):
 
 
 @pytest.fixture
-def snapshot(snapshot):
-    """Syrupy's, which shows a `Result` as its transcript."""
-    return snapshot.use_extension(_Transcripts)
+def snapshot(snapshot, request):
+    """The transcript of the test, one snapshot: `assert run(...) == snapshot` adds a block and compares up to there."""
+    failed = request.session.testsfailed
+    transcript = _Transcript(snapshot)
+    yield transcript
+    if request.session.testsfailed == failed:
+        transcript.end()
 
 
-class _Transcripts(AmberSnapshotExtension):
+class _Transcript:
+    """What a test has shown so far, beside what it showed when its snapshot was written."""
+
+    def __init__(self, snapshot: SnapshotAssertion) -> None:
+        self._begun = snapshot.use_extension(_Begun)
+        self._complete = snapshot.use_extension(_Complete)
+        self._text = ""
+
+    def __eq__(self, shown: object) -> bool:
+        text = shown.transcript() if isinstance(shown, Result) else str(shown)
+        self._text += text if text.endswith("\n") else f"{text}\n"
+        assert self._text == self._begun
+        return True
+
+    __hash__ = None
+
+    def end(self) -> None:
+        """Compare as a whole; a test without comparisons has no snapshot."""
+        assert not self._text or self._text == self._complete
+
+
+class _Complete(AmberSnapshotExtension):
+    """A file of transcripts, each as it is, under the name of its test."""
+
+    @classmethod
+    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:
+        return test_location.snapshot_name
+
     def serialize(self, data: Any, **settings: Any) -> str:
-        return super().serialize(data.transcript() if isinstance(data, Result) else data, **settings)
+        return data.removesuffix("\n")
+
+
+class _Begun(_Complete):
+    """The same, for a test that is not over."""
+
+    def matches(self, *, serialized_data: str, snapshot_data: str) -> bool:
+        return f"{snapshot_data}\n".startswith(f"{serialized_data}\n")
 
 
 def run_process(

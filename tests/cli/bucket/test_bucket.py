@@ -416,7 +416,7 @@ def test_a_short_ttl_takes_the_duplicate_window_along(bucket, snapshot):
 def test_an_edit_that_loses_data_is_refused(bucket, seeds, orders, snapshot):
     before = seeds.api("STREAM.INFO.KV_orders")
     assert bucket("edit", "orders", "--history", "1", "--ttl", "1h", "--max-bytes", "10") == snapshot
-    assert bucket("edit", "orders", "--history", "1", "--force", "other") == snapshot(name="no such check")
+    assert bucket("edit", "orders", "--history", "1", "--force", "other") == snapshot
     after = seeds.api("STREAM.INFO.KV_orders")
     assert (after["config"], after["state"]) == (before["config"], before["state"])
     assert bucket("edit", "orders", "--history", "1", "--force", "lossy-edit").exit_code == 0
@@ -565,7 +565,7 @@ def test_backup_and_restore(bucket, seeds, orders, tmp_path, snapshot):
     bucket("delete", "orders", "--yes")
     hashes = {r"[0-9a-f]{64}": "HASH", r'"server": "[\d.]+"': '"server": "N"', r'"bytes": \d+': '"bytes": N'}
     versions = {r"nats-server [\d.]+": "nats-server N", r"\b\d+ B\b": "N B"}
-    assert bucket("restore", directory, "--dry-run", "-o", "table").masked(versions) == snapshot(name="plan")
+    assert bucket("restore", directory, "--dry-run", "-o", "table").masked(versions) == snapshot
     assert bucket("restore", directory, "--dry-run", "-o", "json").masked(hashes) == snapshot
     assert bucket("ls").out == ""
     assert bucket("restore", directory, tty=True) == snapshot

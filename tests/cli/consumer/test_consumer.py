@@ -56,9 +56,9 @@ def info(raw: RawClient, name: str, consumer: str = "c") -> dict[str, Any]:
 
 class TestAdd:
     def test_again_is_no_error_and_otherwise_a_conflict(self, consumer, snapshot):
-        assert consumer("add", "c", "--ack-wait", "1m") == snapshot(name="new")
-        assert consumer("add", "c", "--ack-wait", "1m") == snapshot(name="again")
-        assert consumer("add", "c", "--ack-wait", "2m") == snapshot(name="otherwise")
+        assert consumer("add", "c", "--ack-wait", "1m") == snapshot
+        assert consumer("add", "c", "--ack-wait", "1m") == snapshot
+        assert consumer("add", "c", "--ack-wait", "2m") == snapshot
 
     def test_every_flag_says_what_the_server_stores(self, consumer, raw, name):
         done = consumer(
@@ -114,15 +114,15 @@ class TestAdd:
 
 
 def test_listed_and_shown(worker, snapshot):
-    assert worker("ls", "-o", "json") == snapshot(name="list")
-    assert worker("ls", tty=True) == snapshot(name="terminal")
-    assert worker("show", "c", tty=True) == snapshot(name="show")
+    assert worker("ls", "-o", "json") == snapshot
+    assert worker("ls", tty=True) == snapshot
+    assert worker("show", "c", tty=True) == snapshot
     assert set(rows(worker("show", "c", "-o", "json"))) == {
         "stream", "name", "durable", "filters", "deliver_policy", "ack_policy", "pending", "ack_pending", "redelivered",
         "waiting", "paused", "created", "description", "delivered", "ack_floor", "pause_remaining", "push_bound",
         "cluster", "config",
     }  # fmt: skip
-    assert worker("show", "none") == snapshot(name="none")
+    assert worker("show", "none") == snapshot
 
 
 @pytest.mark.parametrize("moment", ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00.120+01:00"])
@@ -149,9 +149,9 @@ def test_add_warns_of_a_start_after_messages_of_its_time(consumer, raw, name):
 
 
 def test_edit_shows_the_difference(worker, raw, name, snapshot):
-    assert worker("edit", "c", "--ack-wait", "1m", "--dry-run") == snapshot(name="dry run")
+    assert worker("edit", "c", "--ack-wait", "1m", "--dry-run") == snapshot
     assert info(raw, name)["config"]["ack_wait"] == 20 * 10**9
-    assert worker("edit", "c", "--ack-wait", "1m", "--filter", f"{name}.a", "-o", "json") == snapshot(name="done")
+    assert worker("edit", "c", "--ack-wait", "1m", "--filter", f"{name}.a", "-o", "json") == snapshot
     config = info(raw, name)["config"]
     assert (config["ack_wait"], config["filter_subject"], config["max_waiting"]) == (60 * 10**9, f"{name}.a", 512)
     assert worker("edit", "c", "--ack-wait", "1m").exit_code == 0
@@ -164,27 +164,27 @@ def test_edit_shows_the_difference(worker, raw, name, snapshot):
 def test_paused_resumed_deleted(worker, raw, name, snapshot):
     assert worker("pause", "c", "--for", "1h", "--dry-run", tty=True).err.startswith("Would have paused consumer `c`")
     assert not info(raw, name).get("paused")
-    assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot(name="paused")
+    assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot
     assert info(raw, name)["paused"]
     assert worker("next", "c", "--wait-for", "1s").exit_code == 9
-    assert worker("resume", "c", "-o", "json") == snapshot(name="resumed")
+    assert worker("resume", "c", "-o", "json") == snapshot
     assert not info(raw, name).get("paused")
     assert worker("pause", "c").exit_code == 2
     assert worker("pause", "c", "--until", "-1h").exit_code == 2
     assert worker("resume", "c", "-o", "name").out == "c\n"
     assert worker("delete", "c", "--dry-run").exit_code == 0
-    assert worker("delete", "c", "-o", "json") == snapshot(name="deleted")
+    assert worker("delete", "c", "-o", "json") == snapshot
     assert worker("delete", "c").exit_code == 3
 
 
 class TestTaking:
     def test_next_is_one_object_and_acknowledged(self, worker, raw, name, snapshot):
-        assert worker("next", "c", "-o", "json") == snapshot(name="json")
+        assert worker("next", "c", "-o", "json") == snapshot
         assert info(raw, name)["ack_floor"]["stream_seq"] == 1
-        assert worker("next", "c", tty=True) == snapshot(name="terminal")
-        assert worker("next", "c", "--no-ack", "-o", "json") == snapshot(name="binary")
+        assert worker("next", "c", tty=True) == snapshot
+        assert worker("next", "c", "--no-ack", "-o", "json") == snapshot
         assert info(raw, name)["num_ack_pending"] == 1
-        assert worker("next", "c", "--wait-for", "1s") == snapshot(name="none")
+        assert worker("next", "c", "--wait-for", "1s") == snapshot
         assert worker("next", "c", "--wait-for", "0").err == "error: No message is available\n"
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
@@ -213,7 +213,7 @@ class TestTaking:
         assert [row["sequence"] for row in rows(worker("next", "c", "--count", "2", "-o", "json"))] == [1, 2]
 
     def test_fetch_is_an_array(self, worker, raw, name, snapshot):
-        assert worker("fetch", "c", "--max-messages", "2") == snapshot(name="tsv")
+        assert worker("fetch", "c", "--max-messages", "2") == snapshot
         assert info(raw, name)["ack_floor"]["stream_seq"] == 2
         assert len(rows(worker("fetch", "c", "--max-bytes", "10KiB", "--no-wait", "-o", "json"))) == 1
         assert rows(worker("fetch", "c", "--max-messages", "5", "--wait-for", "1s", "-o", "json")) == []
@@ -245,8 +245,8 @@ class TestTaking:
 
     def test_a_limit_of_the_consumer_is_a_warning(self, consumer, snapshot):
         consumer("add", "c", "--set", "max_batch=2")
-        assert consumer("fetch", "c", "--max-messages", "3") == snapshot(name="fetch")
-        assert consumer("consume", "c", "--count", "3", "-o", "name") == snapshot(name="consume")
+        assert consumer("fetch", "c", "--max-messages", "3") == snapshot
+        assert consumer("consume", "c", "--count", "3", "-o", "name") == snapshot
 
     def test_a_limit_by_size_that_may_skip_messages_is_a_warning(self, consumer, name):
         consumer("add", "c", "--deliver", "last-per-subject", "--filter", f"{name}.>")

@@ -26,9 +26,9 @@ def test_one_key_is_its_bytes_of_then(past):
 
 
 def test_several_keys_are_records_of_then(past, snapshot):
-    assert past("get", "B", "b", "a.*", "--as-of", "4") == snapshot(name="pipe")
-    assert past("get", "B", "b", "new", "a.1", "--as-of", "3", "-o", "name") == snapshot(name="missing")
-    assert past("get", "B", "a.2", "--as-of", "5") == snapshot(name="deleted")
+    assert past("get", "B", "b", "a.*", "--as-of", "4") == snapshot
+    assert past("get", "B", "b", "new", "a.1", "--as-of", "3", "-o", "name") == snapshot
+    assert past("get", "B", "a.2", "--as-of", "5") == snapshot
     rows = json.loads(past("get", "B", ">", "--as-of", "3", "-o", "json").out)
     assert [(row["key"], row["revision"], row["value"]) for row in rows] == [
         ("a.1", 1, "then a.1"), ("a.2", 2, "then a.2"), ("b", 3, "then b"),
@@ -59,19 +59,19 @@ def test_what_is_lost_is_named_and_nothing_is_printed(past, snapshot):
     for key in ("b", "b", "b", "purged"):
         past.put(key)
     past.put("purged", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
-    assert past("get", "B", "a.1", "b", "purged", "--as-of", "6") == snapshot(name="several")
-    assert past("get", "B", ">", "--as-of", "6", "-o", "json") == snapshot(name="filter")
-    assert past("get", "B", "b", "--as-of", "6") == snapshot(name="one")
-    assert past("keys", "B", "--as-of", "6") == snapshot(name="keys")
+    assert past("get", "B", "a.1", "b", "purged", "--as-of", "6") == snapshot
+    assert past("get", "B", ">", "--as-of", "6", "-o", "json") == snapshot
+    assert past("get", "B", "b", "--as-of", "6") == snapshot
+    assert past("keys", "B", "--as-of", "6") == snapshot
     assert past("get", "B", "a.1", "new", "--as-of", "6", "-o", "name").out.split() == ["a.1", "new"]
 
 
 def test_what_cannot_be_is_said(past, run, snapshot):
-    assert past("get", "B", "b", "--as-of", "7") == snapshot(name="above the last")
+    assert past("get", "B", "b", "--as-of", "7") == snapshot
     nowhere = ("-s", "nats://127.0.0.1:1")
-    assert run("get", "orders", "k", "--as-of", "yesterday", *nowhere) == snapshot(name="no moment")
-    assert run("get", "orders", "k", "--as-of", "0", *nowhere) == snapshot(name="zero")
-    assert run("get", "orders", "k", "--as-of", "3", "--revision", "3", *nowhere) == snapshot(name="both")
+    assert run("get", "orders", "k", "--as-of", "yesterday", *nowhere) == snapshot
+    assert run("get", "orders", "k", "--as-of", "0", *nowhere) == snapshot
+    assert run("get", "orders", "k", "--as-of", "3", "--revision", "3", *nowhere) == snapshot
 
 
 def test_foreign_keys_too(past):

@@ -40,18 +40,18 @@ class TestReading:
         assert repo.json("get", "@main", "raw")["encoding"] == "base64"
 
     def test_entries_have_an_identity_and_staged_ones_a_revision(self, repo, snapshot):
-        assert repo.run("get", "@main", "app.port", "-o", "json") == snapshot(name="staged")
-        assert repo.run("get", "@main", "app.host", "-o", "json") == snapshot(name="committed")
-        assert repo.run("get", "@main", "app.host", "app.port", tty=True) == snapshot(name="terminal")
-        assert repo.run("get", "@main", "app.port", "app.*", "none") == snapshot(name="several")
-        assert repo.run("get", "@main", "zzz.*", tty=True) == snapshot(name="nothing matches")
+        assert repo.run("get", "@main", "app.port", "-o", "json") == snapshot
+        assert repo.run("get", "@main", "app.host", "-o", "json") == snapshot
+        assert repo.run("get", "@main", "app.host", "app.port", tty=True) == snapshot
+        assert repo.run("get", "@main", "app.port", "app.*", "none") == snapshot
+        assert repo.run("get", "@main", "zzz.*", tty=True) == snapshot
 
     def test_keys(self, repo, snapshot):
         repo.text("delete", "@main", "app.host")
         assert repo.text("keys", "@main") == "app.port"
         assert repo.text("keys", "@main@").split() == ["app.host", "app.port"]
         assert repo.text("keys", "@v1", "app.*", "--limit", "1") == "app.host"
-        assert repo.run("keys", "@main", "-o", "json") == snapshot(name="json")
+        assert repo.run("keys", "@main", "-o", "json") == snapshot
         assert repo.json("keys", "@v1", "--count") == {"bucket": repo.name, "ref": "v1", "count": 2}
         assert repo.run("keys", "@main", "a..b").exit_code == 2
 
@@ -59,8 +59,8 @@ class TestReading:
         repo.commit("two\n\nand why")
         repo.text("delete", "@main", "app.port")
         shown = repo.run("history", "@main", "app.port", tty=True)
-        assert shown.masked({r" {2,}": "  "}) == snapshot(name="terminal")
-        assert repo.run("history", "@main") == snapshot(name="pipe")
+        assert shown.masked({r" {2,}": "  "}) == snapshot
+        assert repo.run("history", "@main") == snapshot
         rows = [json.loads(line) for line in repo.text("history", "@main", "app.port", "-o", "ndjson").splitlines()]
         assert [(row["operation"], row["value"], row.get("message")) for row in rows] == [
             ("PUT", "80", "one"), ("PUT", "81", "two\n\nand why"), ("DEL", "", None)
@@ -72,7 +72,7 @@ class TestReading:
         assert [row["operation"] for row in repo.json("history", "@main", "--since", "2100-01-01T00:00:00Z")] == ["DEL"]
 
     def test_options_that_mean_nothing_there_are_refused(self, repo, snapshot):
-        for number, line in enumerate((
+        for line in (
             ("get", "@main", "k", "--revision", "1"),
             ("get", "@main", "k", "--as-of", "-1h"),
             ("get", "@main", "k", "--headers"),
@@ -82,9 +82,9 @@ class TestReading:
             ("update", "@main", "k", "v", "1", "--ttl", "1h"),
             ("delete", "@main", "k", "--literal"),
             ("dump", "@main", "--history"),
-        )):  # fmt: skip
+        ):  # fmt: skip
             result = repo.run(*line)
-            assert result == snapshot(name=f"{number} {line[0]}")
+            assert result == snapshot
             assert result.exit_code == 2
 
 
@@ -118,8 +118,8 @@ class TestWriting:
         )
 
     def test_create(self, repo, snapshot):
-        assert repo.run("create", "@main", "app.host", "x") == snapshot(name="committed")
-        assert repo.run("create", "@main", "app.port", "x") == snapshot(name="staged")
+        assert repo.run("create", "@main", "app.host", "x") == snapshot
+        assert repo.run("create", "@main", "app.port", "x") == snapshot
         repo.text("create", "@main", "new", "x")
         repo.text("delete", "@main", "app.host")
         repo.text("create", "@main", "app.host", "again")
@@ -129,11 +129,11 @@ class TestWriting:
         committed = repo.json("get", "@main", "app.host")["identity"]
         staged = repo.json("get", "@main", "app.port")
         repo.text("update", "@main", "app.host", "there", committed)
-        assert repo.run("update", "@main", "app.host", "x", committed) == snapshot(name="identity")
+        assert repo.run("update", "@main", "app.host", "x", committed) == snapshot
         repo.text("update", "@main", "app.port", "82", "--if-revision", str(staged["revision"]))
-        assert repo.run("update", "@main", "app.port", "83", str(staged["revision"])) == snapshot(name="revision")
-        assert repo.run("update", "@main", "none", "x", "7") == snapshot(name="missing")
-        assert repo.run("update", "@main", "app.port", "x", "v1") == snapshot(name="no revision")
+        assert repo.run("update", "@main", "app.port", "83", str(staged["revision"])) == snapshot
+        assert repo.run("update", "@main", "none", "x", "7") == snapshot
+        assert repo.run("update", "@main", "app.port", "x", "v1") == snapshot
         repo.text("update", "@main", "fresh", "x", "0")
         assert repo.run("update", "@main", "fresh", "x", "0").exit_code == 4
         assert repo.text("get", "@main", "app.port") == "82"
@@ -147,16 +147,16 @@ class TestWriting:
     def test_delete(self, repo, snapshot):
         identity = repo.json("get", "@main", "app.host")["identity"]
         assert repo.run("delete", "@main", "app.host", "--if-revision", "0" * 40).exit_code == 4
-        assert repo.run("delete", "@main", "app.host", "none") == snapshot(name="one is missing")
+        assert repo.run("delete", "@main", "app.host", "none") == snapshot
         assert repo.run("delete", "@main", "app.host").exit_code == 3
         repo.text("delete", "@main", "app.host", "--ignore-missing")
         repo.text("repo", "reset", "@main", "--key", "app.host")
         repo.text("delete", "@main", "app.host", "--if-revision", identity)
 
     def test_delete_what_matches(self, repo, snapshot):
-        assert repo.run("delete", "@main", "--match", "app.*") == snapshot(name="pipe")
-        assert repo.run("delete", "@main", "--match", "app.*", "--dry-run") == snapshot(name="dry run")
-        assert repo.run("delete", "@main", "--match", "app.*", tty=True, stdin=b"n\n") == snapshot(name="no")
+        assert repo.run("delete", "@main", "--match", "app.*") == snapshot
+        assert repo.run("delete", "@main", "--match", "app.*", "--dry-run") == snapshot
+        assert repo.run("delete", "@main", "--match", "app.*", tty=True, stdin=b"n\n") == snapshot
         assert len(repo.text("delete", "@main", "--match", "app.*", "--yes").split()) == 2
         assert repo.text("keys", "@main") == ""
         assert repo.text("keys", "@v1").split() == ["app.host", "app.port"]
@@ -208,7 +208,7 @@ class TestTransfer:
         assert repo.run("load", "@main", "-", "--strict", stdin=text).exit_code == 2
         assert repo.run("load", "@main", "-", "--dry-run", stdin=text).out == "3\t0\t2\n"
         assert repo.text("get", "@main", "app.host") == "here"
-        assert repo.run("load", "@main", "-", "--create-only", stdin=text) == snapshot(name="create only")
+        assert repo.run("load", "@main", "-", "--create-only", stdin=text) == snapshot
         assert repo.text("get", "@main", "app.host") == "here"
         assert repo.run("load", "@main", "-", stdin=text).exit_code == 7
         assert [repo.text("get", "@main", key) for key in ("app.host", "new")] == ["other", "last"]

@@ -12,7 +12,7 @@ from tests.support.raw import RawClient
 def test_delete_marks_and_prints_a_revision_for_each_key(keyed, snapshot):
     for key in ("a", "b", "c"):
         keyed.put(key)
-    assert keyed("delete", "B", "a") == snapshot(name="one")
+    assert keyed("delete", "B", "a") == snapshot
     revisions = keyed("delete", "B", "c", "b").out.split()
     assert sorted(map(int, revisions)) == [5, 6]
     assert [row["operation"] for row in _history(keyed, "a")] == ["PUT", "DEL"]
@@ -21,8 +21,8 @@ def test_delete_marks_and_prints_a_revision_for_each_key(keyed, snapshot):
 def test_delete_on_a_terminal_and_in_json(keyed, snapshot):
     for key in ("a", "b", "c"):
         keyed.put(key)
-    assert keyed("delete", "B", "a", tty=True) == snapshot(name="terminal")
-    assert keyed("delete", "B", "b", "-o", "json") == snapshot(name="json")
+    assert keyed("delete", "B", "a", tty=True) == snapshot
+    assert keyed("delete", "B", "b", "-o", "json") == snapshot
     assert json.loads(keyed("delete", "B", "c", "nope", "-o", "json", "--ignore-missing").out)[0]["key"] == "c"
 
 
@@ -31,20 +31,20 @@ def test_a_key_that_is_not_there_gets_no_marker(keyed, snapshot):
     keyed.put("gone")
     keyed.delete("gone")
     before = keyed.last_revision()
-    assert keyed("delete", "B", "gone") == snapshot(name="deleted before")
-    assert keyed("delete", "B", "nope") == snapshot(name="never written")
-    assert keyed("delete", "B", "nope", "--ignore-missing") == snapshot(name="ignored")
+    assert keyed("delete", "B", "gone") == snapshot
+    assert keyed("delete", "B", "nope") == snapshot
+    assert keyed("delete", "B", "nope", "--ignore-missing") == snapshot
     assert keyed.last_revision() == before
-    assert keyed("delete", "B", "nope", "here", "gone") == snapshot(name="among others")
+    assert keyed("delete", "B", "nope", "here", "gone") == snapshot
     assert keyed.last_revision() == before + 1
 
 
 def test_delete_on_condition(keyed, snapshot):
     first = keyed.put("k")
     keyed.put("k")
-    assert keyed("delete", "B", "k", "--if-revision", str(first)) == snapshot(name="mismatch")
+    assert keyed("delete", "B", "k", "--if-revision", str(first)) == snapshot
     assert keyed("delete", "B", "k", "--if-revision", str(first + 1)).exit_code == 0
-    assert keyed("delete", "B", "k", "l", "--if-revision", "1") == snapshot(name="several keys")
+    assert keyed("delete", "B", "k", "l", "--if-revision", "1") == snapshot
 
 
 def test_deletion_of_a_revision_by_several_processes_succeeds_once_and_is_a_conflict_for_the_others(keyed, start):
@@ -71,25 +71,25 @@ def test_deletion_after_the_expected_revision_is_a_conflict(keyed):
 def test_match_expands_to_keys_counts_and_asks(keyed, snapshot):
     for key in ("a.1", "a.2", "a.3", "a.4", "b.1"):
         keyed.put(key)
-    assert keyed("delete", "B", "--match", "a.*", "--dry-run") == snapshot(name="dry run")
-    assert keyed("delete", "B", "--match", "a.*", "-n", tty=True) == snapshot(name="dry run on a terminal")
-    assert keyed("delete", "B", "--match", "a.*") == snapshot(name="nobody to ask")
-    assert keyed("delete", "B", "--match", "a.*", tty=True, stdin=b"n\n") == snapshot(name="refused")
+    assert keyed("delete", "B", "--match", "a.*", "--dry-run") == snapshot
+    assert keyed("delete", "B", "--match", "a.*", "-n", tty=True) == snapshot
+    assert keyed("delete", "B", "--match", "a.*") == snapshot
+    assert keyed("delete", "B", "--match", "a.*", tty=True, stdin=b"n\n") == snapshot
     assert keyed.last_revision() == 5
     assert keyed("delete", "B", "--match", "a.*", tty=True, stdin=b"y\n").exit_code == 0
     assert keyed("keys", "B").out.split() == ["b.1"]
-    assert keyed("delete", "B", "--match", "a.*", "--yes") == snapshot(name="nothing left")
+    assert keyed("delete", "B", "--match", "a.*", "--yes") == snapshot
     assert keyed("delete", "B", "--match", "a.*", "--yes", "-o", "json").out == "[]\n"
 
 
 def test_purge_erases_history_and_asks(keyed, snapshot):
     for _ in range(3):
         keyed.put("k")
-    assert keyed("purge", "B", "k") == snapshot(name="nobody to ask")
-    assert keyed("purge", "B", "k", tty=True, stdin=b"\n") == snapshot(name="refused")
+    assert keyed("purge", "B", "k") == snapshot
+    assert keyed("purge", "B", "k", tty=True, stdin=b"\n") == snapshot
     assert keyed("purge", "B", "k", "--yes").out == "4\n"
     assert [row["operation"] for row in _history(keyed, "k")] == ["PURGE"]
-    assert keyed("purge", "B", "nope", "--yes") == snapshot(name="missing")
+    assert keyed("purge", "B", "nope", "--yes") == snapshot
 
 
 def test_purge_by_filter_takes_the_history_of_deleted_keys_too(keyed):
@@ -116,10 +116,10 @@ def test_no_wildcard_reaches_a_write(keyed, run, snapshot):
     for wildcard in (">", "*", "a.*", "a.>", ""):
         assert run("purge", "B", wildcard, "--yes", *nowhere).exit_code == 2
         assert run("delete", "B", wildcard, *nowhere).exit_code == 2
-    assert run("purge", "B", ">", "--yes", *nowhere) == snapshot(name="purge")
-    assert run("delete", "B", *nowhere) == snapshot(name="nothing named")
-    assert run("delete", "B", "k", "--match", ">", *nowhere) == snapshot(name="both")
-    assert run("delete", "B", "--match", "", *nowhere) == snapshot(name="empty filter")
+    assert run("purge", "B", ">", "--yes", *nowhere) == snapshot
+    assert run("delete", "B", *nowhere) == snapshot
+    assert run("delete", "B", "k", "--match", ">", *nowhere) == snapshot
+    assert run("delete", "B", "--match", "", *nowhere) == snapshot
     assert keyed.last_revision() == 2
 
 
@@ -128,12 +128,12 @@ def test_foreign_keys_are_deleted_as_literals_and_their_siblings_stay(keyed, sna
     keyed.put("star.a")
     keyed.put("star.b")
     keyed.store("star.*", "grüße", "x:y", "star.>")
-    assert keyed("delete", "B", "--match", ">", "--dry-run") == snapshot(name="dry run")
+    assert keyed("delete", "B", "--match", ">", "--dry-run") == snapshot
     assert len(keyed("delete", "B", "star.*", "grüße", "x:y", "--literal").out.split()) == 3
     assert keyed("keys", "B").out.split() == ["star.a", "star.b", "star.>"]
-    assert keyed("delete", "B", "star.*", "--literal") == snapshot(name="again")
-    assert keyed("delete", "B", "a b", "--literal") == snapshot(name="no subject")
-    assert keyed("delete", "B", "star.>", "--literal", "--match", ">") == snapshot(name="not with a filter")
+    assert keyed("delete", "B", "star.*", "--literal") == snapshot
+    assert keyed("delete", "B", "a b", "--literal") == snapshot
+    assert keyed("delete", "B", "star.>", "--literal", "--match", ">") == snapshot
     assert keyed("delete", "B", "star.>", "--literal").exit_code == 0
     assert keyed("keys", "B").out.split() == ["star.a", "star.b"]
 
@@ -170,8 +170,8 @@ def test_a_failure_among_several_says_what_was_done(run, snapshot):
             for key in ("a", "b"):
                 admin.put("R", key, b"v")
         password = {"NATS_USER": "some", "NATS_PASSWORD": "some", "NATS_URL": server.url}
-        assert run("delete", "R", "b", env=password) == snapshot(name="nothing")
-        assert run("delete", "R", "a", "b", env=password) == snapshot(name="one of two")
+        assert run("delete", "R", "b", env=password) == snapshot
+        assert run("delete", "R", "a", "b", env=password) == snapshot
 
 
 def _history(keyed: Keyed, key: str) -> list[dict[str, object]]:

@@ -30,9 +30,9 @@ class Editor:
 def test_the_edited_text_is_written_back(keyed, editor, snapshot):
     keyed.put("app.yaml", b"port: 80\n")
     change = editor("sed -i s/80/8080/ $1")
-    assert keyed("edit", "B", "app.yaml", env=change) == snapshot(name="pipe")
+    assert keyed("edit", "B", "app.yaml", env=change) == snapshot
     assert keyed.value("app.yaml") == b"port: 8080\n"
-    assert keyed("edit", "B", "app.yaml", env=editor("echo more >> $1"), tty=True) == snapshot(name="terminal")
+    assert keyed("edit", "B", "app.yaml", env=editor("echo more >> $1"), tty=True) == snapshot
 
 
 def test_unchanged_text_writes_nothing(keyed, editor, snapshot):
@@ -87,10 +87,10 @@ def test_an_editor_that_fails_writes_nothing(keyed, editor, snapshot):
 
 def test_what_cannot_be_edited(keyed, editor, snapshot):
     keyed.put("bin", b"\xff\x00")
-    assert keyed("edit", "B", "bin", env=editor("true")) == snapshot(name="binary")
-    assert keyed("edit", "B", "nope", env=editor("true")) == snapshot(name="missing")
-    assert keyed("edit", "B", "bin", env={"EDITOR": "no-such-editor"}) == snapshot(name="no editor")
-    assert keyed("edit", "B", "bin", env={"EDITOR": "vi 'x"}) == snapshot(name="quotes")
+    assert keyed("edit", "B", "bin", env=editor("true")) == snapshot
+    assert keyed("edit", "B", "nope", env=editor("true")) == snapshot
+    assert keyed("edit", "B", "bin", env={"EDITOR": "no-such-editor"}) == snapshot
+    assert keyed("edit", "B", "bin", env={"EDITOR": "vi 'x"}) == snapshot
     assert keyed("edit", "B", "*", env=editor("true")).exit_code == 2
 
 

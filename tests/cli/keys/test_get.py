@@ -39,8 +39,8 @@ def test_one_key_on_a_terminal_is_escaped_and_ends_the_line(keyed, snapshot):
 def test_several_keys_are_records_in_the_order_asked(keyed, snapshot):
     for key in ("a", "b", "c"):
         keyed.put(key, b"of " + key.encode())
-    assert keyed("get", "B", "c", "a", "b") == snapshot(name="pipe")
-    assert keyed("get", "B", "c", "a", tty=True) == snapshot(name="terminal")
+    assert keyed("get", "B", "c", "a", "b") == snapshot
+    assert keyed("get", "B", "c", "a", tty=True) == snapshot
 
 
 def test_named_keys_come_before_those_that_filters_match_and_none_twice(keyed):
@@ -51,40 +51,40 @@ def test_named_keys_come_before_those_that_filters_match_and_none_twice(keyed):
 
 def test_a_wildcard_with_one_match_is_still_a_record(keyed, snapshot):
     keyed.put("x.1", b"one")
-    assert keyed("get", "B", "x.*", "-o", "json") == snapshot(name="match")
-    assert keyed("get", "B", "z.>", "-o", "json") == snapshot(name="no match")
+    assert keyed("get", "B", "x.*", "-o", "json") == snapshot
+    assert keyed("get", "B", "z.>", "-o", "json") == snapshot
 
 
 def test_json_of_one_key_is_an_object_with_an_encoding_that_fits(keyed, snapshot):
     keyed.put("text", "grüße".encode())
     keyed.put("bin", b"\xff\x00")
-    assert keyed("get", "B", "text", "-o", "json") == snapshot(name="text")
-    assert keyed("get", "B", "bin", "-o", "json") == snapshot(name="binary")
-    assert keyed("get", "B", "text", "-o", "json", "--encoding", "base64") == snapshot(name="forced")
-    assert keyed("get", "B", "bin", "-o", "json", "--encoding", "utf-8") == snapshot(name="not text")
+    assert keyed("get", "B", "text", "-o", "json") == snapshot
+    assert keyed("get", "B", "bin", "-o", "json") == snapshot
+    assert keyed("get", "B", "text", "-o", "json", "--encoding", "base64") == snapshot
+    assert keyed("get", "B", "bin", "-o", "json", "--encoding", "utf-8") == snapshot
 
 
 def test_a_missing_named_key_is_reported_after_the_others(keyed, snapshot):
     keyed.put("here")
     keyed.delete("gone") if keyed.put("gone") else None
-    assert keyed("get", "B", "nope", "here", "gone") == snapshot(name="several")
-    assert keyed("get", "B", "nope") == snapshot(name="never written")
-    assert keyed("get", "B", "gone") == snapshot(name="deleted")
+    assert keyed("get", "B", "nope", "here", "gone") == snapshot
+    assert keyed("get", "B", "nope") == snapshot
+    assert keyed("get", "B", "gone") == snapshot
 
 
 def test_revision_reads_what_a_revision_holds(keyed, snapshot):
     first, other = keyed.put("k", b"first"), keyed.put("other")
     keyed.put("k", b"second")
     assert keyed("get", "B", "k", "--revision", str(first)).stdout == b"first"
-    assert keyed("get", "B", "k", "--revision", str(other)) == snapshot(name="of another key")
-    assert keyed("get", "B", "k", "other", "--revision", str(first)) == snapshot(name="of two keys")
+    assert keyed("get", "B", "k", "--revision", str(other)) == snapshot
+    assert keyed("get", "B", "k", "other", "--revision", str(first)) == snapshot
 
 
 def test_headers_are_shown_when_asked_for(keyed, snapshot):
     keyed.put("k", b"v", {"Author": "me", "Trace": "7"})
-    assert keyed("get", "B", "k", "--headers", "-o", "json") == snapshot(name="json")
-    assert keyed("get", "B", "k", "--headers") == snapshot(name="pipe")
-    assert keyed("get", "B", "k", "--headers", tty=True) == snapshot(name="terminal")
+    assert keyed("get", "B", "k", "--headers", "-o", "json") == snapshot
+    assert keyed("get", "B", "k", "--headers") == snapshot
+    assert keyed("get", "B", "k", "--headers", tty=True) == snapshot
 
 
 @pytest.mark.guarantee("reading-3")
@@ -131,13 +131,13 @@ def test_leader_and_nearest_replica_agree_on_a_single_server(keyed):
 
 def test_usage_errors_send_nothing(run, snapshot):
     nowhere = ("-s", "nats://127.0.0.1:1")
-    assert run("get", "orders", "a..b", *nowhere) == snapshot(name="key")
-    assert run("get", "orders", "k", "a*", *nowhere) == snapshot(name="filter")
-    assert run("watch", "orders@main", *nowhere) == snapshot(name="reference")
-    assert run("get", "orders", "", *nowhere) == snapshot(name="empty")
-    assert run("get", "orders", "_kv.lock", *nowhere) == snapshot(name="reserved")
-    assert run("get", "orders", "k", "--revision", "x", *nowhere) == snapshot(name="revision")
-    assert run("get", "orders", "k", *nowhere) == snapshot(name="no server")
+    assert run("get", "orders", "a..b", *nowhere) == snapshot
+    assert run("get", "orders", "k", "a*", *nowhere) == snapshot
+    assert run("watch", "orders@main", *nowhere) == snapshot
+    assert run("get", "orders", "", *nowhere) == snapshot
+    assert run("get", "orders", "_kv.lock", *nowhere) == snapshot
+    assert run("get", "orders", "k", "--revision", "x", *nowhere) == snapshot
+    assert run("get", "orders", "k", *nowhere) == snapshot
 
 
 def test_an_unknown_bucket_has_the_nearest_name_in_its_hint(keyed):
@@ -177,7 +177,7 @@ def test_permissions_key_by_key_are_enough_for_named_keys(guarded, run, snapshot
     assert get("k.1").out == "one"
     assert get("k.2", "k.1", "-o", "name").out.split() == ["k.2", "k.1"]
     assert get("k.*") == snapshot
-    assert get("k.1", "--as-of", "1") == snapshot(name="past")
+    assert get("k.1", "--as-of", "1") == snapshot
 
 
 HEAVY = (

@@ -16,20 +16,20 @@ def filled(keyed):
 
 
 def test_keys_are_names_in_a_pipe(filled, snapshot):
-    assert filled("keys", "B") == snapshot(name="tsv")
-    assert filled("keys", "B", "-o", "name", "a.*", "m.>") == snapshot(name="filters")
-    assert filled("keys", "B", "nothing.>") == snapshot(name="none")
+    assert filled("keys", "B") == snapshot
+    assert filled("keys", "B", "-o", "name", "a.*", "m.>") == snapshot
+    assert filled("keys", "B", "nothing.>") == snapshot
 
 
 def test_keys_on_a_terminal_are_a_table(filled, snapshot):
-    assert filled("keys", "B", tty=True) == snapshot(name="table")
-    assert filled("keys", "B", "--deleted", tty=True) == snapshot(name="deleted")
-    assert filled("keys", "B", "nothing.>", tty=True) == snapshot(name="none")
+    assert filled("keys", "B", tty=True) == snapshot
+    assert filled("keys", "B", "--deleted", tty=True) == snapshot
+    assert filled("keys", "B", "nothing.>", tty=True) == snapshot
 
 
 def test_keys_as_objects(filled, snapshot):
-    assert filled("keys", "B", "-o", "json") == snapshot(name="json")
-    assert filled("keys", "B", "-o", "ndjson", "--deleted") == snapshot(name="deleted")
+    assert filled("keys", "B", "-o", "json") == snapshot
+    assert filled("keys", "B", "-o", "ndjson", "--deleted") == snapshot
 
 
 def test_keys_sorted_and_limited(filled):
@@ -78,10 +78,10 @@ def test_non_conforming_keys_are_listed_and_escaped_for_terminals(keyed):
 
 
 def test_history_is_oldest_first_with_deletions(filled, snapshot):
-    assert filled("history", "B") == snapshot(name="pipe")
-    assert filled("history", "B", "z.1", "gone", tty=True) == snapshot(name="terminal")
-    assert filled("history", "B", "gone", "-o", "ndjson") == snapshot(name="ndjson")
-    assert filled("history", "B", "nothing", "-o", "json") == snapshot(name="none")
+    assert filled("history", "B") == snapshot
+    assert filled("history", "B", "z.1", "gone", tty=True) == snapshot
+    assert filled("history", "B", "gone", "-o", "ndjson") == snapshot
+    assert filled("history", "B", "nothing", "-o", "json") == snapshot
 
 
 def test_history_limit_keeps_the_newest(filled):
@@ -101,12 +101,12 @@ def test_reasons_of_deletions_are_shown(keyed, snapshot):
     keyed.put("k", b"", {"Nats-Marker-Reason": "MaxAge"})
     keyed.put("k", b"", {"KV-Operation": "ARCHIVE"})
     keyed.put("k", b"", {"KV-Operation": "PURGE"})
-    assert keyed("history", "B", "k", "-o", "ndjson") == snapshot(name="ndjson")
-    assert keyed("history", "B", "k", tty=True) == snapshot(name="terminal")
+    assert keyed("history", "B", "k", "-o", "ndjson") == snapshot
+    assert keyed("history", "B", "k", tty=True) == snapshot
 
 
 def test_invalid_listing_arguments_are_refused(run, keyed, snapshot):
-    assert keyed("keys", "B", "a.>.b") == snapshot(name="filter")
-    assert keyed("keys", "B", "--limit", "0") == snapshot(name="limit")
-    assert keyed("history", "B", "") == snapshot(name="empty")
-    assert keyed("keys", "no-such-bucket-anywhere") == snapshot(name="bucket")
+    assert keyed("keys", "B", "a.>.b") == snapshot
+    assert keyed("keys", "B", "--limit", "0") == snapshot
+    assert keyed("history", "B", "") == snapshot
+    assert keyed("keys", "no-such-bucket-anywhere") == snapshot

@@ -150,11 +150,11 @@ def test_a_damaged_dump_is_refused(filled, unique, snapshot):
 
 def test_bad_rows_are_named_and_the_others_written(keyed, snapshot):
     data = rows({"key": "a", "value": "1"}, {"key": "a b", "value": ""}, {"value": ""}) + b"no\n" + rows({"key": "b"})
-    assert keyed("load", "B", "-", "--dry-run", stdin=data) == snapshot(name="dry run")
+    assert keyed("load", "B", "-", "--dry-run", stdin=data) == snapshot
     assert keyed.last_revision() == 0
-    assert keyed("load", "B", "-", "--strict", stdin=data) == snapshot(name="strict")
+    assert keyed("load", "B", "-", "--strict", stdin=data) == snapshot
     assert keyed.last_revision() == 0
-    assert keyed("load", "B", "-", "-o", "json", stdin=data) == snapshot(name="load")
+    assert keyed("load", "B", "-", "-o", "json", stdin=data) == snapshot
     assert keyed.value("a") == b"1"
 
 
@@ -218,8 +218,8 @@ def test_what_exits_how(keyed, args, stdin, code):
 
 def test_on_a_terminal(filled, tmp_path, snapshot):
     file = tmp_path / "b.ndjson"
-    assert filled("dump", "B", "--to", str(file), tty=True) == snapshot(name="dump")
-    assert filled("load", "B", str(file), "--if-different", tty=True) == snapshot(name="load")
+    assert filled("dump", "B", "--to", str(file), tty=True) == snapshot
+    assert filled("load", "B", str(file), "--if-different", tty=True) == snapshot
     filled.put("k.0", "\u202e\x1b".encode())
     shown = filled("dump", "B", tty=True)
     assert (b"\x1b" in shown.stdout, "\u202e" in shown.out, "\\u202e\\u001b" in shown.out) == (False, False, True)

@@ -7,9 +7,9 @@ from tests.support.raw import RawClient
 
 
 def test_put_prints_the_revision(keyed, snapshot):
-    assert keyed("put", "B", "k", "v") == snapshot(name="pipe")
-    assert keyed("put", "B", "k", "v", tty=True) == snapshot(name="terminal")
-    assert keyed("put", "B", "k", "v", "-o", "json") == snapshot(name="json")
+    assert keyed("put", "B", "k", "v") == snapshot
+    assert keyed("put", "B", "k", "v", tty=True) == snapshot
+    assert keyed("put", "B", "k", "v", "-o", "json") == snapshot
     assert keyed("put", "B", "k", "v", "-q", tty=True).err == ""
     assert keyed.value("k") == b"v"
 
@@ -31,10 +31,10 @@ def test_values_come_from_arguments_files_and_standard_input(keyed, tmp_path):
 
 
 def test_put_without_a_value_never_reads_standard_input(keyed, snapshot):
-    assert keyed("put", "B", "k", stdin=b"the next line of a loop") == snapshot(name="missing")
-    assert keyed("put", "B", "k", "v", "--file", "f") == snapshot(name="two")
-    assert keyed("put", "B", "k", "--file", "/no/such/file") == snapshot(name="no file")
-    assert keyed("put", "B", "k", "-x") == snapshot(name="looks like an option")
+    assert keyed("put", "B", "k", stdin=b"the next line of a loop") == snapshot
+    assert keyed("put", "B", "k", "v", "--file", "f") == snapshot
+    assert keyed("put", "B", "k", "--file", "/no/such/file") == snapshot
+    assert keyed("put", "B", "k", "-x") == snapshot
     assert keyed.last_revision() == 0
 
 
@@ -49,7 +49,7 @@ def test_if_different_prints_the_revision_that_holds_the_value(keyed, snapshot):
 
 def test_create_refuses_a_key_that_lives(keyed, snapshot):
     assert keyed("create", "B", "k", "v").out == "1\n"
-    assert keyed("create", "B", "k", "v") == snapshot(name="exists")
+    assert keyed("create", "B", "k", "v") == snapshot
     keyed.delete("k")
     assert keyed("create", "B", "k", "again").out == "3\n"
     keyed.put("k", b"", {"Nats-Marker-Reason": "MaxAge"})
@@ -59,17 +59,17 @@ def test_create_refuses_a_key_that_lives(keyed, snapshot):
 def test_create_with_a_ttl(keyed, snapshot):
     assert keyed("create", "B", "k", "v", "--ttl", "1h").exit_code == 0
     assert json.loads(keyed("get", "B", "k", "-o", "json").out)["ttl"] == 3600
-    assert keyed("create", "B", "l", "v", "--ttl", "10ms") == snapshot(name="too short")
-    assert keyed("create", "B", "l", "v", "--ttl", "soon") == snapshot(name="no duration")
+    assert keyed("create", "B", "l", "v", "--ttl", "10ms") == snapshot
+    assert keyed("create", "B", "l", "v", "--ttl", "soon") == snapshot
 
 
 def test_update_needs_the_last_revision(keyed, snapshot):
     first = keyed.put("k", b"v")
     assert keyed("update", "B", "k", "w", str(first)).out == f"{first + 1}\n"
     assert keyed("update", "B", "k", "x", "--if-revision", str(first + 1)).out == f"{first + 2}\n"
-    assert keyed("update", "B", "k", "y", str(first)) == snapshot(name="mismatch")
-    assert keyed("update", "B", "never", "y", "1") == snapshot(name="no such key")
-    assert keyed("update", "B", "k", "y", "0") == snapshot(name="exists")
+    assert keyed("update", "B", "k", "y", str(first)) == snapshot
+    assert keyed("update", "B", "never", "y", "1") == snapshot
+    assert keyed("update", "B", "k", "y", "0") == snapshot
     assert keyed("update", "B", "new", "y", "0").exit_code == 0
     assert keyed.value("k") == b"x"
 
@@ -82,10 +82,10 @@ def test_update_from_a_file_takes_the_revision_after_the_key(keyed, tmp_path):
 
 
 def test_update_names_the_missing_argument(keyed, snapshot):
-    assert keyed("update", "B", "k") == snapshot(name="value")
-    assert keyed("update", "B", "k", "v") == snapshot(name="revision")
-    assert keyed("update", "B", "k", "v", "1", "--if-revision", "1") == snapshot(name="both")
-    assert keyed("update", "B", "k", "v", "new") == snapshot(name="no revision")
+    assert keyed("update", "B", "k") == snapshot
+    assert keyed("update", "B", "k", "v") == snapshot
+    assert keyed("update", "B", "k", "v", "1", "--if-revision", "1") == snapshot
+    assert keyed("update", "B", "k", "v", "new") == snapshot
 
 
 def test_revert_writes_an_earlier_value_again(keyed, snapshot):
@@ -93,20 +93,20 @@ def test_revert_writes_an_earlier_value_again(keyed, snapshot):
     deletion = keyed.delete("k")
     assert keyed("revert", "B", "k", str(first)).out == f"{deletion + 1}\n"
     assert keyed.value("k") == b"first"
-    assert keyed("revert", "B", "k", "99") == snapshot(name="not held")
-    assert keyed("revert", "B", "k", str(deletion)) == snapshot(name="a deletion")
+    assert keyed("revert", "B", "k", "99") == snapshot
+    assert keyed("revert", "B", "k", str(deletion)) == snapshot
 
 
 def test_copy_and_rename(keyed, snapshot):
     keyed.put("a", b"v")
     assert keyed("copy", "B", "a", "b").out == "2\n"
-    assert keyed("copy", "B", "a", "b") == snapshot(name="exists")
-    assert keyed("copy", "B", "a", "b", "--overwrite", "-o", "json") == snapshot(name="overwritten")
+    assert keyed("copy", "B", "a", "b") == snapshot
+    assert keyed("copy", "B", "a", "b", "--overwrite", "-o", "json") == snapshot
     assert keyed("rename", "B", "a", "c").exit_code == 0
     assert (keyed.value("a"), keyed.value("b"), keyed.value("c")) == (None, b"v", b"v")
-    assert keyed("rename", "B", "a", "d") == snapshot(name="gone")
-    assert keyed("copy", "B", "b", "b") == snapshot(name="itself")
-    assert keyed("rename", "B", "b", "x.*") == snapshot(name="wildcard")
+    assert keyed("rename", "B", "a", "d") == snapshot
+    assert keyed("copy", "B", "b", "b") == snapshot
+    assert keyed("rename", "B", "b", "x.*") == snapshot
 
 
 def test_a_dry_rename_names_both_changes_and_makes_none(keyed):
@@ -146,12 +146,10 @@ def test_writes_are_refused_before_they_are_sent(keyed, snapshot):
     before = keyed.last_revision()
     for command in (("put", "B", "k", "v"), ("create", "B", "l", "v"), ("copy", "B", "k", "l"), ("delete", "B", "k")):
         assert keyed(*command, "--read-only").exit_code == 1
-    assert keyed("put", "B", "k", "v", "--read-only") == snapshot(name="read-only")
-    assert keyed("put", "B", "k.*", "v") == snapshot(name="wildcard")
-    assert keyed("put", "B", "k", "-", stdin=b"x" * (1 << 20) + b"y") == snapshot(name="too large")
-    assert keyed("put", "B", "k" * 4200, "v").masked({"k{20,}": "LONG", r"\d+ bytes": "SIZE"}) == snapshot(
-        name="too long"
-    )
+    assert keyed("put", "B", "k", "v", "--read-only") == snapshot
+    assert keyed("put", "B", "k.*", "v") == snapshot
+    assert keyed("put", "B", "k", "-", stdin=b"x" * (1 << 20) + b"y") == snapshot
+    assert keyed("put", "B", "k" * 4200, "v").masked({"k{20,}": "LONG", r"\d+ bytes": "SIZE"}) == snapshot
     assert keyed.last_revision() == before
 
 

@@ -12,8 +12,8 @@ def test_touch_prints_the_new_revision_and_renews_the_ttl(keyed):
 
 
 def test_touch_refuses_what_it_cannot_renew(keyed, snapshot):
-    assert keyed("touch", "B", "none", "--ttl", "1h") == snapshot(name="missing key")
-    assert keyed("touch", "B", "k") == snapshot(name="no ttl")
+    assert keyed("touch", "B", "none", "--ttl", "1h") == snapshot
+    assert keyed("touch", "B", "k") == snapshot
     assert keyed("touch", "config@main", "k", "--ttl", "1h").exit_code == 2
     assert keyed("touch", "B", "k", "--ttl", "1h", "--read-only").exit_code == 1
     assert keyed.last_revision() == 0

@@ -16,21 +16,21 @@ Start = Callable[..., "Popen[bytes]"]
 def test_a_condition_that_holds_ends_it_at_once(keyed, snapshot):
     keyed.put("k", b"one")
     keyed.put("k", b"two")
-    assert keyed("wait", "B", "k") == snapshot(name="exists")
-    assert keyed("wait", "B", "k", tty=True) == snapshot(name="terminal")
-    assert keyed("wait", "B", "k", "--value", "two", "--revision-above", "1", "-o", "json") == snapshot(name="value")
-    assert keyed("wait", "B", "nope", "--missing") == snapshot(name="missing")
+    assert keyed("wait", "B", "k") == snapshot
+    assert keyed("wait", "B", "k", tty=True) == snapshot
+    assert keyed("wait", "B", "k", "--value", "two", "--revision-above", "1", "-o", "json") == snapshot
+    assert keyed("wait", "B", "nope", "--missing") == snapshot
     keyed.delete("k")
     assert keyed("wait", "B", "k", "--missing").exit_code == 0
 
 
 def test_time_runs_out(keyed, snapshot):
     keyed.put("k", b"one")
-    assert keyed("wait", "B", "nope", "--wait-for", "200ms") == snapshot(name="exists")
-    assert keyed("wait", "B", "k", "--value", "two", "--wait-for", "200ms") == snapshot(name="value")
-    assert keyed("wait", "B", "k", "--revision-above", "1", "--wait-for", "200ms") == snapshot(name="revision")
-    assert keyed("wait", "B", "k", "--missing", "--wait-for", "1200ms") == snapshot(name="missing")
-    assert keyed("wait", "B", "nope", "--wait-for", "0") == snapshot(name="look once")
+    assert keyed("wait", "B", "nope", "--wait-for", "200ms") == snapshot
+    assert keyed("wait", "B", "k", "--value", "two", "--wait-for", "200ms") == snapshot
+    assert keyed("wait", "B", "k", "--revision-above", "1", "--wait-for", "200ms") == snapshot
+    assert keyed("wait", "B", "k", "--missing", "--wait-for", "1200ms") == snapshot
+    assert keyed("wait", "B", "nope", "--wait-for", "0") == snapshot
     assert keyed.consumers_left() == 0
 
 
@@ -76,8 +76,8 @@ def test_it_goes_on_over_a_restart_of_the_server(own_server, start):
 
 
 def test_what_cannot_be_waited_for(keyed, snapshot):
-    assert keyed("wait", "B", "k", "--missing", "--value", "v") == snapshot(name="both")
-    assert keyed("wait", "B", "k.*") == snapshot(name="wildcard")
+    assert keyed("wait", "B", "k", "--missing", "--value", "v") == snapshot
+    assert keyed("wait", "B", "k.*") == snapshot
     assert keyed("wait", "no-such-bucket-anywhere", "k").exit_code == 3
 
 

@@ -27,9 +27,9 @@ def filled(keyed):
 
 
 def test_watch_shows_current_entries_then_the_marker(filled, snapshot):
-    assert filled("watch", "B", "--until-current", "-o", "ndjson") == snapshot(name="ndjson")
-    assert filled("watch", "B", "--until-current") == snapshot(name="tsv")
-    assert filled("watch", "B", "--until-current", tty=True) == snapshot(name="terminal")
+    assert filled("watch", "B", "--until-current", "-o", "ndjson") == snapshot
+    assert filled("watch", "B", "--until-current") == snapshot
+    assert filled("watch", "B", "--until-current", tty=True) == snapshot
     assert filled("watch", "B", "--until-current", "-o", "name").out.split() == ["b.1", "a.1", "gone"]
 
 
@@ -42,11 +42,9 @@ def test_watch_options_choose_entries(filled, snapshot):
     assert keys("--ignore-deletes") == ["b.1", "a.1"]
     assert keys("--from-revision", "4") == ["a.1", "gone"]
     assert keys("--count", "2") == ["b.1", "a.1"]
-    assert filled("watch", "B", "--until-current", "--meta-only", "-o", "ndjson") == snapshot(name="meta only")
-    assert filled("watch", "B", "--until-current", "--meta-only", tty=True) == snapshot(name="meta only, terminal")
-    assert filled("watch", "B", "--until-current", "-o", "json", "--encoding", "base64", "b.1") == snapshot(
-        name="base64"
-    )
+    assert filled("watch", "B", "--until-current", "--meta-only", "-o", "ndjson") == snapshot
+    assert filled("watch", "B", "--until-current", "--meta-only", tty=True) == snapshot
+    assert filled("watch", "B", "--until-current", "-o", "json", "--encoding", "base64", "b.1") == snapshot
 
 
 @pytest.mark.guarantee("reading-18")
@@ -75,8 +73,8 @@ def test_watch_from_revision_beyond_the_next_exits_3(filled):
 
 
 def test_watch_updates_only_refuses_other_starts(filled, snapshot):
-    assert filled("watch", "B", "--updates-only", "--history") == snapshot(name="history")
-    assert filled("watch", "B", "--updates-only", "--from-revision", "1") == snapshot(name="revision")
+    assert filled("watch", "B", "--updates-only", "--history") == snapshot
+    assert filled("watch", "B", "--updates-only", "--from-revision", "1") == snapshot
 
 
 def test_watch_follows_changes_until_count(keyed, start):
@@ -154,8 +152,8 @@ def test_exec_runs_no_shell(filled, snapshot):
 
 def test_exec_goes_on_after_a_failure_and_reports_it(filled, snapshot):
     fails = "sh -c 'test $KVCTL_KEY != b.1 && echo $KVCTL_KEY'"
-    assert filled("watch", "B", "--until-current", "--exec", fails) == snapshot(name="exit code")
-    assert filled("watch", "B", "--count", "1", "--exec", "sh -c 'kill -9 $$'") == snapshot(name="signal")
+    assert filled("watch", "B", "--until-current", "--exec", fails) == snapshot
+    assert filled("watch", "B", "--count", "1", "--exec", "sh -c 'kill -9 $$'") == snapshot
 
 
 def test_exec_with_a_command_that_does_not_read_a_large_value(keyed):
@@ -175,9 +173,9 @@ def test_exec_with_names_that_are_not_text(keyed, tmp_path):
 
 
 def test_exec_that_cannot_work_is_refused_at_once(filled, snapshot):
-    assert filled("watch", "B", "--exec", "no-such-command x") == snapshot(name="not found")
-    assert filled("watch", "B", "--exec", "sh 'x") == snapshot(name="quotes")
-    assert filled("watch", "B", "--exec", "") == snapshot(name="empty")
+    assert filled("watch", "B", "--exec", "no-such-command x") == snapshot
+    assert filled("watch", "B", "--exec", "sh 'x") == snapshot
+    assert filled("watch", "B", "--exec", "") == snapshot
 
 
 def test_exec_is_ended_with_the_watch(filled, start, tmp_path):

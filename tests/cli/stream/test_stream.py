@@ -90,9 +90,9 @@ def test_stream_ls_shows_the_kind_of_a_bucket(run, raw, server, unique):
 class TestCreate:
     def test_create_again_changes_nothing_or_conflicts(self, stream, snapshot):
         options = ("S", "--subject", "S.>", "--set", "max_age=1h")
-        assert stream("create", *options) == snapshot(name="new")
-        assert stream("create", *options) == snapshot(name="again")
-        assert stream("create", "S", "--subject", "S.>", "--set", "max_age=2h") == snapshot(name="otherwise")
+        assert stream("create", *options) == snapshot
+        assert stream("create", *options) == snapshot
+        assert stream("create", "S", "--subject", "S.>", "--set", "max_age=2h") == snapshot
 
     def test_create_from_a_file_with_more_options(self, stream, raw, name, tmp_path):
         file = tmp_path / "stream.yaml"
@@ -137,10 +137,10 @@ class TestEdit:
     @pytest.mark.guarantee("streams-1")
     def test_edit_shows_the_difference_and_changes_nothing_else(self, filled, raw, name, snapshot):
         before = config(raw, name)
-        assert filled("edit", "S", "--set", "description=of ours", "--dry-run") == snapshot(name="dry run")
+        assert filled("edit", "S", "--set", "description=of ours", "--dry-run") == snapshot
         assert config(raw, name) == before
-        assert filled("edit", "S", "--set", "description=of ours", "-o", "json") == snapshot(name="done")
-        assert filled("edit", "S", "--set", "description=of ours") == snapshot(name="nothing to do")
+        assert filled("edit", "S", "--set", "description=of ours", "-o", "json") == snapshot
+        assert filled("edit", "S", "--set", "description=of ours") == snapshot
         assert config(raw, name) == before | {"description": "of ours"}
 
     @pytest.mark.guarantee("streams-1")
@@ -190,10 +190,10 @@ class TestEdit:
 
 class TestGet:
     def test_get_of_one_message_prints_all_fields(self, filled, snapshot):
-        assert filled("get", "S", "3", "-o", "json") == snapshot(name="json")
-        assert filled("get", "S", "4", "-o", "json") == snapshot(name="binary")
-        assert filled("get", "S", "3", tty=True) == snapshot(name="terminal")
-        assert filled("get", "S", "3") == snapshot(name="tsv")
+        assert filled("get", "S", "3", "-o", "json") == snapshot
+        assert filled("get", "S", "4", "-o", "json") == snapshot
+        assert filled("get", "S", "3", tty=True) == snapshot
+        assert filled("get", "S", "3") == snapshot
 
     @pytest.mark.parametrize("leader", [(), ("--leader",)])
     def test_get_supports_every_form(self, filled, leader):
@@ -218,7 +218,7 @@ class TestGet:
         assert [row["data"] for row in rows(stream("get", "S", "--last-of", "S.>", "-o", "json"))] == ["x"]
 
     def test_get_of_a_missing_message_is_not_found(self, filled, snapshot):
-        assert filled("get", "S", "99") == snapshot(name="message")
+        assert filled("get", "S", "99") == snapshot
         for words in (
             "get NONE 1",
             "get NONE 1 --batch 2",
@@ -241,11 +241,11 @@ def test_subjects_lists_counts(filled, name):
 
 class TestRemoving:
     def test_delete_message_deletes_one_message(self, filled, snapshot):
-        assert filled("delete-message", "S", "2", "--dry-run", "-o", "json") == snapshot(name="dry run")
+        assert filled("delete-message", "S", "2", "--dry-run", "-o", "json") == snapshot
         assert rows(filled("get", "S", "2", "-o", "json"))["data"] == "two"
-        assert filled("delete-message", "S", "2", "-o", "json") == snapshot(name="done")
+        assert filled("delete-message", "S", "2", "-o", "json") == snapshot
         assert filled("delete-message", "S", "3", "--no-erase").exit_code == 0
-        assert filled("delete-message", "S", "2") == snapshot(name="again")
+        assert filled("delete-message", "S", "2") == snapshot
 
     @pytest.mark.parametrize(
         ("options", "left"),
@@ -263,8 +263,8 @@ class TestRemoving:
     def test_purge_and_delete_ask(self, filled, raw, name, snapshot):
         assert filled("purge", "S").exit_code == 2
         assert filled("delete", "S").exit_code == 2
-        assert filled("purge", "S", stdin=b"n\n", tty=True) == snapshot(name="purge refused")
-        assert filled("delete", "S", stdin=b"n\n", tty=True) == snapshot(name="delete refused")
+        assert filled("purge", "S", stdin=b"n\n", tty=True) == snapshot
+        assert filled("delete", "S", stdin=b"n\n", tty=True) == snapshot
         assert filled("purge", "S", "--subject", "").exit_code == 2
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
         assert filled("delete", "S", stdin=b"y\n", tty=True).exit_code == 0

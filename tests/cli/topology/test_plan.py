@@ -22,7 +22,7 @@ def test_plan_shows_changes_and_applies_none(run, raw, server, unique, tmp_path,
     assert run(*plan, "--exit-code").masked(masks) == snapshot
     assert run(*plan, "-o", "json").masked(masks) == snapshot
     report = run(*plan, "--format", "markdown", "--exit-code")
-    assert report.masked(masks) == snapshot(name="markdown")
+    assert report.masked(masks) == snapshot
     assert run(*plan, "--format", "html").exit_code == run(*plan, "--format", "markdown", "-o", "json").exit_code == 2
     assert run(*plan, "-o", "name").out.split() == [old, new, mirror]
     file.write_text(text.replace(", cluster", ", history: 1, cluster"))
