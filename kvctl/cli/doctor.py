@@ -82,7 +82,7 @@ def _row(finding: "Finding") -> dict[str, str | None]:
 
 def _markdown(found: "Sequence[Finding]") -> str:
     """Return the findings as a report in Markdown."""
-    from kvctl.render import markdown_report as report
+    from kvctl.render import markdown as report
 
     counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
     rows = [

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TextIO
+from types import TracebackType
+from typing import NamedTuple, Self, TextIO
 
 from kvctl.deferred import pattern
 from kvctl.errors import KvctlError, UsageError
@@ -16,6 +18,9 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 _NAMED = pattern("`[^`\n]+`")
 _NARROWEST = 20
 """Minimum width to which messages are wrapped, in terminal columns."""
+# Alternate screen, hidden cursor, no line wrapping; and back.
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
+_LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
 class OutputClosed(Exception):
@@ -102,13 +107,18 @@ class Terminal:
             raise KvctlError("Standard output is closed") from None
 
     def page(self, text: str) -> None:
-        """Print a text, through a pager if it is longer than the terminal. Raises as `write`."""
-        if self.is_terminal:
-            from kvctl.render.pager import paged
+        """Print a text, on a terminal through PAGER or `less` if it is longer than that. Raises as `write`."""
+        if not self.is_terminal or len(text.splitlines()) < shutil.get_terminal_size().lines:
+            self.write(text.encode())
+            return
+        import pydoc
 
-            if paged(text, shutil.get_terminal_size()):
-                return
-        self.write(text.encode())
+        os.environ.setdefault("LESS", "FRX")  # quit if all fits, show colours, keep the screen
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pager
+        try:
+            pydoc.pager(text)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def note(self, text: str, *, always: bool = False) -> None:
         """Print a note on a terminal's stderr, with `always` in pipes too; never with `-q`, nor among documents."""
@@ -203,7 +213,7 @@ class Terminal:
         """Wrap at spaces to the width of a terminal; elsewhere a message is one line for `grep`."""
         if not self.speaks:
             return text
-        from kvctl.render.table_layout import wrapped
+        from kvctl.render.widths import wrapped
 
         try:
             width = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(sys.stderr.fileno()).columns
@@ -217,3 +227,30 @@ class Terminal:
     def _named(self, text: str) -> str:
         text = escape(text, keep="\n")
         return _NAMED.sub(lambda match: paint(match[0], "cyan"), text) if self.colored_messages else text
+
+
+class Screen:
+    """Alternate screen: `with Screen(terminal) as screen: screen.draw(text)`. The last text stays on the terminal."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._last = b""
+
+    def draw(self, text: bytes) -> None:
+        """Draw as many lines as fit, from the top. Raises OutputClosed, KvctlError."""
+        self._last = text
+        room = max(shutil.get_terminal_size().lines, 2)
+        lines = text.splitlines()
+        if len(lines) > room:
+            hidden = len(lines) - room + 1
+            lines = [*lines[: room - 1], f"... and {hidden} more lines".encode()]
+        self._terminal.write(b"\x1b[H" + b"\r\n".join(line + b"\x1b[K" for line in lines) + b"\x1b[J")
+
+    def __enter__(self) -> Self:
+        self._terminal.write(_ENTER)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._terminal.write(_LEAVE + self._last)

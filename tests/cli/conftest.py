@@ -204,7 +204,7 @@ def _command(args: tuple[str, ...]) -> list[str]:
 
 def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
     here = str(Path(__file__).parents[2])
-    return {**os.environ, "TERM": "xterm-256color", "KVCTL_PAGER": "", "PYTHONPATH": here, **(env or {})}
+    return {**os.environ, "TERM": "xterm-256color", "PAGER": "cat", "PYTHONPATH": here, **(env or {})}
 
 
 def _run_in_pipes(

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvctl.render.table_layout import cell_width, cut, cut_middle, fit
-from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter
+from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter, fit
 from kvctl.render.view import Column, View, document, duration_text, elapsed_text, size_text
 
 COLUMNS = [Column("name", style="cyan"), Column("bytes", "SIZE", text=size_text, right=True), Column("note", flex=True)]
@@ -237,26 +236,6 @@ class TestDetails:
 
 
 class TestCells:
-    def test_width(self):
-        assert [cell_width(text) for text in ("", "abc", "漢", "e\u0301", "😀", "\u200d")] == [0, 3, 2, 1, 2, 0]
-
-    def test_cut(self):
-        assert cut("abcdef", 6) == "abcdef"
-        assert cut("abcdef", 4) == "abc…"
-        assert cut("漢字漢字", 4) == "漢…"
-        assert cut("e\u0301" * 4, 3) == "e\u0301e\u0301…"
-
-    def test_cut_in_the_middle(self):
-        assert cut_middle("abcdef", 6) == "abcdef"
-        assert cut_middle("abcdefgh", 6) == "ab…fgh"
-        assert cut_middle("漢字漢字漢字", 7) == "漢…漢字"
-        assert cut_middle("users.550e8400-e29b-41d4-a716-446655440000", 23) == "users.550e8…46655440000"
-
-    @given(st.text(), st.integers(1, 40))
-    def test_cut_ones_fit(self, text, width):
-        assert cell_width(cut(text, width)) <= width
-        assert cell_width(cut_middle(text, width)) <= width
-
     def test_fit_shrinks_free_text_first(self):
         columns = [Column("a", flex=True), Column("b"), Column("c", right=True)]
         assert fit(columns, [60, 60, 10], 134) == [60, 60, 10]

@@ -112,13 +112,11 @@ async def run_job(
     import tempfile
     from pathlib import Path
 
-    from kvctl.render.progress import Activity
-
     scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
     run = _Run(target, job, scratch, brief=brief)
     work = run.begin()
     try:
-        with Activity(enabled=session.terminal.speaks and not session.options.quiet) as activity:
+        with session.progress(what) as activity:
             while not (await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S))[0]:
                 activity.say(f"{what}  {run.progress()}")
     except asyncio.CancelledError:

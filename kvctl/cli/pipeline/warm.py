@@ -5,7 +5,6 @@ import time
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import CANCEL_TIMEOUT_S, PROGRESS_INTERVAL_S, in_thread
-from kvctl.render.progress import Activity
 from kvctl.render.view import Column, document, elapsed_text, size_text
 
 app = group()
@@ -29,7 +28,7 @@ async def warm(session: Session) -> None:
     begun, training = time.monotonic(), Training()
     work = in_thread(training.run)
     try:
-        with Activity(enabled=session.terminal.speaks and not session.options.quiet) as activity:
+        with session.progress("Recording") as activity:
             while not (await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S))[0]:
                 activity.say("Recording Spark's classes")
     except asyncio.CancelledError:

@@ -47,7 +47,7 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
 
 def audit_markdown(outcomes: "Sequence[Outcome]", unseen: Sequence[str] = ()) -> str:
     """Return the result as a report in Markdown: a table of the pairs, samples of the differences, errors."""
-    from kvctl.render import markdown_report as report
+    from kvctl.render import markdown as report
 
     rows = [outcome_row(outcome) for outcome in outcomes]
     words = ("origin", "replica", "keys", "missing", "extra", "stale", "differing")

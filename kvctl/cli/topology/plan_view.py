@@ -71,7 +71,7 @@ def change_row(change: "Change") -> dict[str, Any]:
 
 def plan_markdown(plan: "Plan", forced: Collection[str] = ()) -> str:
     """Return the plan as a report in Markdown: a table of the changes, then the hazards and warnings."""
-    from kvctl.render import markdown_report as report
+    from kvctl.render import markdown as report
     from kvctl.topology.plan import description
 
     rows = [

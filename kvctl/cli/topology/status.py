@@ -17,6 +17,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, RequestTimeout, UnreachableError, UsageError
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape, utf8
+from kvctl.render.terminal import Screen
 from kvctl.render.view import Column, View, duration_text
 
 if TYPE_CHECKING:
@@ -199,7 +200,6 @@ async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenera
 async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedelta) -> None:
     """Draw the table at every look."""
     from kvctl.render.formats import render
-    from kvctl.render.screen import Screen
     from kvctl.render.text_table import table_writer
 
     look = await anext(looks)

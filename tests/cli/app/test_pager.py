@@ -22,49 +22,39 @@ def shown(run: Run, *args: str, tty: bool = True, **env: str) -> str:
 
 
 def test_long_topics_are_paged_on_a_terminal(run):
-    assert shown(run, KVCTL_PAGER="wc -l | sed 's/$/ lines/'").strip() == COUNT
+    assert shown(run, PAGER="wc -l | sed 's/$/ lines/'").strip() == COUNT
 
 
 def test_long_help_is_paged(run):
-    assert shown(run, "bucket", "add", "--help", KVCTL_PAGER="echo paged; cat >/dev/null") == "paged\n"
-    assert shown(run, "help", "bucket", "add", KVCTL_PAGER="echo paged; cat >/dev/null") == "paged\n"
+    assert shown(run, "bucket", "add", "--help", PAGER="echo paged; cat >/dev/null") == "paged\n"
+    assert shown(run, "help", "bucket", "add", PAGER="echo paged; cat >/dev/null") == "paged\n"
 
 
 @pytest.mark.parametrize("args", [("--version",), ("help", "version")], ids=" ".join)
 def test_short_texts_are_not(run, args):
-    assert "paged" not in shown(run, *args, KVCTL_PAGER="echo paged")
+    assert "paged" not in shown(run, *args, PAGER="echo paged")
 
 
 def test_pipes_have_none(run):
-    assert shown(run, tty=False, KVCTL_PAGER="echo paged") == TOPIC
+    assert shown(run, tty=False, PAGER="echo paged") == TOPIC
 
 
-@pytest.mark.parametrize("name", ["", "cat"])
-def test_it_can_be_switched_off(run, name):
-    assert shown(run, KVCTL_PAGER=name, PAGER="echo paged") == TOPIC
-
-
-def test_dumb_terminals_have_none(run):
-    assert shown(run, KVCTL_PAGER="echo paged", TERM="dumb") == TOPIC
-
-
-@pytest.mark.parametrize("name", ["false", "no-such-pager", "no-such-pager -R", "exit 3"])
-def test_failing_pager_loses_nothing(run, name):
-    assert shown(run, KVCTL_PAGER=name).endswith(TOPIC)
+def test_it_can_be_switched_off(run):
+    assert shown(run, PAGER="cat") == TOPIC
 
 
 def test_pager_that_stops_reading_ends_quietly(run):
-    assert shown(run, KVCTL_PAGER="head -1") == TOPIC.splitlines()[0] + "\n"
+    assert shown(run, PAGER="head -1") == TOPIC.splitlines()[0] + "\n"
 
 
 def test_settings_of_less_are_those_of_git_unless_set(run):
-    assert shown(run, KVCTL_PAGER="echo $LESS; cat >/dev/null") == "FRX\n"
-    assert shown(run, KVCTL_PAGER="echo $LESS; cat >/dev/null", LESS="S") == "S\n"
+    assert shown(run, PAGER="echo $LESS; cat >/dev/null") == "FRX\n"
+    assert shown(run, PAGER="echo $LESS; cat >/dev/null", LESS="S") == "S\n"
 
 
 def test_ctrl_c_is_for_the_pager():
     master, terminal = open_terminal()
-    env = {**os.environ, "TERM": "xterm", "KVCTL_PAGER": "trap '' INT; cat >/dev/null; echo shown; read -r line <&2"}
+    env = {**os.environ, "TERM": "xterm", "PAGER": "trap '' INT; cat >/dev/null; echo shown; read -r line <&2"}
     line = [sys.executable, "-m", "kvctl", "help", "topologies"]
     process = subprocess.Popen(line, stdin=terminal, stdout=terminal, stderr=terminal, env=env)
     os.close(terminal)

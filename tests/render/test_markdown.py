@@ -1,8 +1,9 @@
-"""Reports in Markdown: texts of others stay texts."""
+"""Markdown on terminals, and in reports, where texts of others stay texts."""
 
 import pytest
 
-from kvctl.render import markdown_report as report
+from kvctl.render import markdown as report
+from kvctl.render.markdown import styled
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,9 @@ def test_backticks_become_code_and_an_odd_one_does_not():
 def test_table_has_a_line_for_each_row():
     assert report.table(("A", "B"), [("x", None), (1, "y")]) == "| A | B |\n| --- | --- |\n| x |  |\n| 1 | y |\n"
     assert report.document(report.heading("H"), "", "text") == "### H\n\ntext\n"
+
+
+def test_markdown_for_terminals():
+    assert styled("# Title\n\nUse `kvctl get` **now**\n\n    # not `this`\n") == (
+        "\x1b[1mTitle\x1b[0m\n\nUse \x1b[36m`kvctl get`\x1b[0m \x1b[1mnow\x1b[0m\n\n    # not `this`\n"
+    )
