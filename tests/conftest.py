@@ -1,6 +1,7 @@
 """Real servers for every test, and none of the user's environment."""
 
 import compileall
+import gc
 import os
 import signal
 from itertools import count
@@ -58,10 +59,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Schedu
 def pytest_sessionstart() -> None:
     """Compile once what hundreds of processes will start, also where PYTHONDONTWRITEBYTECODE keeps them from it.
 
-    A shell's background jobs ignore SIGINT, and so would their processes, which tests interrupt.
+    A shell's background jobs ignore SIGINT, those of nohup SIGHUP, and so would their processes, which tests signal.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     compileall.compile_dir(Path(kvctl.__file__).parent, quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of every later collection of garbage: a fifth of the time of pure tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

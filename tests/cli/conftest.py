@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Protocol
 
 import pytest
@@ -76,7 +77,7 @@ MASKS = {
     # with the spaces that fill the column: ages differ in length
     r"\b(?:AGE|just now|\d+[smhdy] ago)( ?) *": r"AGE\1",
     r"\b\d+\.\d ms": "N ms",
-    r"/tmp/[^\s`'\"]*": "PATH",
+    rf"{re.escape(gettempdir())}/[^\s`'\"]*": "PATH",
 }
 """Pattern -> word, for every transcript."""
 

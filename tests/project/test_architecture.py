@@ -5,6 +5,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -15,11 +16,6 @@ from tests.support import house_map
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "kvctl"
-TREES = {
-    path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))
-}
-MODULES = list(TREES)
-
 LINES = (
     ("dataclass", "deferred"),
     ("errors", "phrases"),
@@ -67,14 +63,6 @@ INPUT_OUTPUT = {
     "subprocess", "sys", "tempfile", "threading", "urllib", *DOORS,
 }  # fmt: skip
 
-PROTOCOL_METHODS = {
-    method.name
-    for tree in TREES.values()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef) and "Protocol" in {getattr(base, "id", "") for base in node.bases}
-    for method in node.body
-    if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
-}
 EMPTY_WORDS = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
 BANNED = re.compile(
     r"\bis no (?!longer|more)|\banew\b|\bexclude each other|\bfor ever\b|\bbecame of\b|\bat the most\b|\bit is said\b"
@@ -111,7 +99,7 @@ HOT = {"wire.py: parse"}
 def test_imports_run_one_way():
     wrong = {
         str(module): sorted(more)
-        for module in MODULES
+        for module in _modules()
         if len(module.parts) > 1 or not module.stem.startswith("__")
         if (more := _own_imports(module) - _allowed_for(_part_of(str(module.with_suffix("")))))
     }
@@ -120,7 +108,7 @@ def test_imports_run_one_way():
 
 def test_imports_form_no_cycle():
     """Imports in functions count, imports for typing do not."""
-    trees = {_dotted(module): tree for module, tree in TREES.items()}
+    trees = {_dotted(module): tree for module, tree in _trees().items()}
     graph = {name: {*_imported_at_runtime(tree)} & trees.keys() - {name} for name, tree in trees.items()}
     try:
         TopologicalSorter(graph).prepare()
@@ -130,7 +118,7 @@ def test_imports_form_no_cycle():
 
 @pytest.mark.parametrize("library", DOORS)
 def test_a_library_comes_in_by_its_own_door(library):
-    users = [str(module) for module in MODULES if library in {name.split(".")[0] for name in _imports_of(module)}]
+    users = [str(module) for module in _modules() if library in {name.split(".")[0] for name in _imports_of(module)}]
     assert not [user for user in users if not user.startswith(DOORS[library])]
 
 
@@ -144,26 +132,28 @@ def test_the_package_that_spark_looks_for_holds_nothing_of_its_own():
 
 
 def test_pure_modules_touch_nothing_outside():
-    pure = [module for module in MODULES if str(module) in PURE or "[pure]" in _docstring(TREES[module])]
+    pure = [module for module in _modules() if str(module) in PURE or "[pure]" in _docstring(_trees()[module])]
     touched = {str(module): INPUT_OUTPUT & {name.split(".")[0] for name in _imports_of(module)} for module in pure}
     assert len(pure) >= len(PURE)
     assert not {module: libraries for module, libraries in touched.items() if libraries}
 
 
 def test_modules_have_telling_names():
-    assert not [module for module in MODULES if EMPTY_WORDS & {*module.with_suffix("").parts, *module.stem.split("_")}]
+    assert not [
+        module for module in _modules() if EMPTY_WORDS & {*module.with_suffix("").parts, *module.stem.split("_")}
+    ]
 
 
 def test_everything_public_has_a_docstring():
-    silent = [f"{module}: {name}" for module in MODULES for name in _undocumented(module)]
+    silent = [f"{module}: {name}" for module in _modules() for name in _undocumented(module)]
     assert not silent
 
 
 def test_functions_fit_on_a_screen():
     functions = (
         (f"{module}: {node.name}", _length(node))
-        for module in MODULES
-        for node in ast.walk(TREES[module])
+        for module in _modules()
+        for node in ast.walk(_trees()[module])
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     assert not [(name, lines) for name, lines in functions if lines > LONGEST_FUNCTION and name not in HOT]
@@ -171,26 +161,28 @@ def test_functions_fit_on_a_screen():
 
 def test_rooms_hold_about_fifteen_modules():
     tests = (path.relative_to(PROJECT) for path in sorted((PROJECT / "tests").rglob("*.py")))
-    crowded = {**_crowded(MODULES, MODULES_A_ROOM), **_crowded(tests, TESTS_A_ROOM)}
+    crowded = {**_crowded(_modules(), MODULES_A_ROOM), **_crowded(tests, TESTS_A_ROOM)}
     assert not crowded
 
 
 def test_modules_are_named_with_nouns_and_verbs():
-    assert not [str(module) for module in MODULES if module.stem.endswith("ing") and module.stem not in NOUNS]
+    assert not [str(module) for module in _modules() if module.stem.endswith("ing") and module.stem not in NOUNS]
 
 
 def test_a_name_of_a_module_is_used_once():
     named = Counter(
-        module.stem for module in MODULES if not str(module).startswith(OWN_NAMES) and not module.stem.startswith("__")
+        module.stem
+        for module in _modules()
+        if not str(module).startswith(OWN_NAMES) and not module.stem.startswith("__")
     )
     assert not [name for name, times in named.items() if times > 1 and name not in SAME_PART]
 
 
 def test_private_names_of_libraries_are_touched_in_adapters_alone():
-    own = {name for tree in TREES.values() for name in _defined(tree)} | PUBLIC_DESPITE_ITS_NAME
+    own = {name for tree in _trees().values() for name in _defined(tree)} | PUBLIC_DESPITE_ITS_NAME
     users = {
         str(module): private
-        for module, tree in TREES.items()
+        for module, tree in _trees().items()
         if (private := {name for name in _private_names(tree) if name not in own}) and str(module) not in PRIVATE
     }
     assert not users
@@ -222,11 +214,38 @@ def test_pages_avoid_banned_phrases():
 def test_strings_and_docstrings_avoid_banned_phrases():
     texts = (
         (f"{module}:{node.lineno}", node.value)
-        for module, tree in TREES.items()
+        for module, tree in _trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in JSON_VALUES
     )
     assert not [f"{place}: {phrase}" for place, text in texts for phrase in BANNED.findall(text)]
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    """Every module of kvctl, by its path in the package; parsed by the one process that runs these tests."""
+    return {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in _files(PACKAGE)}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def _modules() -> list[Path]:
+    return list(_trees())
+
+
+@cache
+def _protocol_methods() -> set[str]:
+    """Names of documented methods of protocols."""
+    return {
+        method.name
+        for tree in _trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and "Protocol" in {getattr(base, "id", "") for base in node.bases}
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
+    }
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -234,7 +253,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def _imports_of(module: Path) -> Iterator[str]:
     """Dotted names of everything that a module imports: at the top, in functions, and for typing alone."""
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(_trees()[module]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -317,9 +336,9 @@ def _undocumented(module: Path) -> list[str]:
 
     What a base class or a protocol explains needs no second explanation where it is implemented.
     """
-    silent = [name for name, node in _public(TREES[module]) if not _docstring(node)]
+    silent = [name for name, node in _public(_trees()[module]) if not _docstring(node)]
     missing = [name for name in silent if not _explained_elsewhere(module, name)]
-    return missing if _docstring(TREES[module]) or module.name == "__main__.py" else ["", *missing]
+    return missing if _docstring(_trees()[module]) or module.name == "__main__.py" else ["", *missing]
 
 
 def _explained_elsewhere(module: Path, name: str) -> bool:
@@ -327,7 +346,7 @@ def _explained_elsewhere(module: Path, name: str) -> bool:
     if not owner:
         return False
     loaded = import_module(".".join(("kvctl", *module.with_suffix("").parts)))
-    return method in PROTOCOL_METHODS or bool(inspect.getdoc(getattr(getattr(loaded, owner), method)))
+    return method in _protocol_methods() or bool(inspect.getdoc(getattr(getattr(loaded, owner), method)))
 
 
 def _public(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, _Definition]]:

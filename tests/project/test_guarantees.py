@@ -2,35 +2,36 @@
 
 import re
 from collections import Counter
+from functools import cache
 
 from tests.support import guarantees
 from tests.support.guarantees import EXAMPLES_ONLY, KINDS, PAGE, TOPICS
 
-GUARANTEES = guarantees.guarantees()
-EVIDENCE = guarantees.evidence()
-GENERAL = [one for one in GUARANTEES if one.topic == "guarantees"]
+stated = cache(guarantees.guarantees)
+evidence = cache(guarantees.evidence)
 
 
 def test_every_guarantee_has_an_id_of_its_own():
-    repeated = [id for id, number in Counter(one.id for one in GUARANTEES).items() if number > 1]
-    assert len(GUARANTEES) > 150
+    repeated = [id for id, number in Counter(one.id for one in stated()).items() if number > 1]
+    assert len(stated()) > 150
     assert repeated == []
 
 
 def test_every_guarantee_has_a_test():
-    assert [one.id for one in GUARANTEES if not EVIDENCE[one.id]] == []
+    assert [one.id for one in stated() if not evidence()[one.id]] == []
 
 
 def test_every_mark_names_a_guarantee_and_a_kind():
-    known = {one.id for one in GUARANTEES}
-    assert {id: tests for id, tests in EVIDENCE.items() if tests and id not in known} == {}
-    assert {test.kind for tests in EVIDENCE.values() for test in tests} <= KINDS.keys()
+    known = {one.id for one in stated()}
+    assert {id: tests for id, tests in evidence().items() if tests and id not in known} == {}
+    assert {test.kind for tests in evidence().values() for test in tests} <= KINDS.keys()
 
 
 def test_guarantees_that_only_examples_show_are_in_their_section():
-    strong = {id for id, tests in EVIDENCE.items() if any(test.kind != "example" for test in tests)}
-    assert [one.id for one in GENERAL if one.section != EXAMPLES_ONLY and one.id not in strong] == []
-    assert [one.id for one in GENERAL if one.section == EXAMPLES_ONLY and one.id in strong] == []
+    general = [one for one in stated() if one.topic == "guarantees"]
+    strong = {id for id, tests in evidence().items() if any(test.kind != "example" for test in tests)}
+    assert [one.id for one in general if one.section != EXAMPLES_ONLY and one.id not in strong] == []
+    assert [one.id for one in general if one.section == EXAMPLES_ONLY and one.id in strong] == []
 
 
 def test_every_paragraph_of_a_guarantee_ends_with_its_id():
