@@ -38,10 +38,9 @@ async def publish_batch(
 
     `identity` is stored with each of them, as their header Nats-Batch-Id. `most` is the stream's own limit on a
     message: the server silently drops all but the last one if they are larger. Only for streams whose stored
-    configuration
-    has `allow_atomic`: servers before 2.12 store the messages one by one. Raises MessageTooLarge, WrongRevision
-    (some condition failed, without saying which), ServerError, PermissionDenied, NoResponders and NoServer (nothing was
-    stored), RequestTimeout and ConnectionLost (the outcome is unknown).
+    configuration has `allow_atomic`: servers before 2.12 store the messages one by one. Raises MessageTooLarge,
+    WrongRevision (some condition failed, without saying which), ServerError, PermissionDenied, NoResponders and
+    NoServer (nothing was stored), RequestTimeout and ConnectionLost (the outcome is unknown).
     """
     import json
 

@@ -17,9 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.jetstream import replication, streams
+from kvctl.jetstream import leftover_messages, replication, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config import leftover_messages
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.message_reader import StreamReading
@@ -125,10 +124,8 @@ class Stream:
         """Remove messages on a subject, below a sequence, or all but the last `keep`; return their number.
 
         Mirrors and aggregates do not notice it. So a stream that is replicated, or replicates others, is purged only
-        with
-        its own name as `confirm`. Raises RefusedError without it, StreamNotFound, ServerError (sequence and keep cannot
-        be
-        combined), UsageError, ReadOnly.
+        with its own name as `confirm`. Raises RefusedError without it, StreamNotFound, ServerError (sequence and keep
+        cannot be combined), UsageError, ReadOnly.
         """
         streams.require_writable(self.api)
         await replication.require_alone(self.api, self.name, confirm)

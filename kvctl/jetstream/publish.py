@@ -31,8 +31,7 @@ async def publish(
     """Publish and wait for the stream's acknowledgement; return the sequence.
 
     While the stream is busy with another write of the subject (10164), the message is sent again until the timeout;
-    each
-    attempt gets the full time to answer, so that the outcome of the last one is known. Raises WrongRevision,
+    each attempt gets the full time to answer, so that the outcome of the last one is known. Raises WrongRevision,
     ServerError, NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome
     is unknown), UsageError.
     """

@@ -257,8 +257,7 @@ class Bucket(Handle):
         """Mark the key deleted, keep its history, and return the marker's revision.
 
         Nothing is written for a key that does not live. Raises KeyNotFound, WrongRevision (also when the key was
-        deleted
-        after `revision`), and as `put`.
+        deleted after `revision`), and as `put`.
         """
         await self._require_live(check_key(key), revision)
         return await self._mark(key, "DEL", revision)
@@ -318,8 +317,7 @@ class Bucket(Handle):
         """Apply the transaction completely or not at all; return the revision of each change, in order.
 
         A lost acknowledgement is resolved by reading back. Raises ConditionsFailed, which names every failing
-        condition,
-        KvctlError for a bucket that does not allow atomic batches, OutcomeUnknown, and as `put`.
+        condition, KvctlError for a bucket that does not allow atomic batches, OutcomeUnknown, and as `put`.
         """
         from kvctl.kv.transaction import execution
 
@@ -331,8 +329,8 @@ class Bucket(Handle):
         """Hold the key while the block runs: `async with bucket.lease("deploy", "me") as lease:`.
 
         The lease is renewed in the background, and the key is deleted at the end. Losing it cancels the block and
-        raises
-        LeaseLost. `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired; UsageError.
+        raises LeaseLost. `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired;
+        UsageError.
         """
         from kvctl.kv import lease_queue
 

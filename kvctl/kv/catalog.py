@@ -18,25 +18,19 @@ from kvctl.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from kvctl.jetstream import streams
+from kvctl.jetstream import edits, leftover_messages, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config import ensure, leftover_messages
-from kvctl.jetstream.config.config_merge import merge
-from kvctl.jetstream.config.edit_lock import edit_lock
+from kvctl.jetstream.config_diff import Difference, listed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import reserved_streams, resolve
-from kvctl.kv.config import BucketConfig, BucketStatus
-from kvctl.kv.config_diff import Difference, differences, listed, missing
+from kvctl.kv.config import BucketConfig, BucketStatus, differences
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.settings import FIXED
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
 
-EDIT_ATTEMPTS = 5
-"""Number of times that a change overwritten by others is written again."""
 _OF_THE_STREAM = ("discard", "allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge", "retention")
 """Fields of ADR-8's configuration without an option of `bucket edit`."""
-_COMPARISON = ensure.Comparison(differences, missing, differences)
 _USABLE = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
 
 
@@ -114,7 +108,7 @@ async def create_stream(api: Api, wanted: StreamConfig) -> StreamInfo:
     Raises ConflictError if it exists nevertheless, OutcomeUnknown, KvctlError if fields were dropped: it is removed.
     """
     wanted = started(wanted)
-    return await ensure.create_new(_target(api, wanted["name"]), wanted)
+    return await edits.create_new(_target(api, wanted["name"]), wanted)
 
 
 async def find(api: Api, name: str) -> StreamInfo:
@@ -148,35 +142,9 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
 
 
 async def apply_edit(api: Api, edit: Edit) -> StreamInfo:
-    """Apply the change to the current configuration and read it back; return the new info.
-
-    Changes by others since the edit was planned are kept. A change that the server drops is reverted. Raises
-    ConflictError for a field that another editor changed, a stream that was recreated, and a change that others
-    overwrite repeatedly; OutcomeUnknown, ServerError, and KvctlError when the server dropped fields.
-    """
+    """Apply the change to the current configuration and read it back; return the new info. Raises as `edits.edit`."""
     streams.require_writable(api)
-    stream = edit.after["name"]
-    async with edit_lock(api, stream):
-        for _ in range(EDIT_ATTEMPTS):
-            live = await streams.info(api, stream)
-            after = _merged(edit, live)
-            if after == live["config"]:
-                return live
-            await ensure.update(_target(api, stream), live["config"], after)
-            found = await streams.info(api, stream)
-            if not differences(found["config"], _merged(edit, found)):
-                return found
-    raise ConflictError(
-        f"`{stream.removeprefix(STREAM_PREFIX)}` is being edited concurrently: the change was overwritten each time",
-        hint="Run it again when nobody else edits it",
-    )
-
-
-def _merged(edit: Edit, live: StreamInfo) -> StreamConfig:
-    if live["created"] != edit.info["created"]:
-        name = live["config"]["name"].removeprefix(STREAM_PREFIX)
-        raise ConflictError(f"`{name}` was recreated in the meantime", hint="Check it, then run the command again")
-    return started(merge(edit.before, edit.after, live["config"]))
+    return await edits.edit(_target(api, edit.after["name"]), edit.info, edit.after)
 
 
 async def update(api: Api, config: BucketConfig) -> StreamInfo:
@@ -217,7 +185,7 @@ async def seal(api: Api, name: str) -> bool:
     """
     streams.require_writable(api)
     stream = (await plan_seal(api, name))["config"]["name"]
-    async with edit_lock(api, stream):
+    async with edits.edit_lock(api, stream):
         config = (await streams.info(api, stream))["config"]
         if config.get("sealed"):
             return False
@@ -228,7 +196,7 @@ async def seal(api: Api, name: str) -> bool:
 async def delete(api: Api, stream: str) -> None:
     """Delete the stream of a bucket with all its data. Raises BucketNotFound, OutcomeUnknown."""
     try:
-        await ensure.delete(_target(api, stream))
+        await edits.delete(_target(api, stream))
     except StreamNotFound:
         raise BucketNotFound(f"Bucket `{stream.removeprefix(STREAM_PREFIX)}` does not exist") from None
 
@@ -305,14 +273,17 @@ def _incomplete(name: str) -> ConflictError:
     )
 
 
-def _target(api: Api, stream: str) -> ensure.Target[StreamInfo]:
+def _target(api: Api, stream: str) -> edits.Target[StreamInfo]:
     """Return the stream of a bucket as a target, compared in a bucket's terms and read back after its creation."""
 
     async def create(wanted: StreamConfig) -> StreamInfo:
         made = await leftover_messages.create(api, wanted)
-        with suppress(*ensure.NO_ANSWER):
+        with suppress(*edits.NO_ANSWER):
             return await streams.info(api, stream)
         return made  # without an answer now, the first one still shows that it was created
 
-    show = f"kvctl bucket show {stream.removeprefix(STREAM_PREFIX)}"
-    return replace(ensure.stream(api, stream), what=f"`{stream}`", show=show, comparison=_COMPARISON, create=create)
+    name = stream.removeprefix(STREAM_PREFIX)
+    return replace(
+        edits.stream(api, stream), what=f"`{name}`", show=f"kvctl bucket show {name}", differences=differences,
+        create=create, completed=started,
+    )  # fmt: skip

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, field, replace
 from datetime import timedelta
 from typing import Any
 
 from kvctl.dataclass import dataclass
+from kvctl.jetstream import config_diff
+from kvctl.jetstream.config_diff import DEFAULTS, WHOLE, Difference
+from kvctl.jetstream.config_text import FLAG, STREAM, TEXT
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config_edit import DUPLICATE_WINDOW, edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
 from kvctl.kv.settings import FIELDS, SETTINGS, BucketSettings, Republish
-from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
+from kvctl.kv.stream_kind import FIRST_ENTRY, TOPOLOGY, Kind, bucket_name, kind_of
 from kvctl.units import duration_from_ns, duration_ns, parse_time
 
 __all__ = ["BucketConfig", "BucketStatus", "Kind", "Republish", "StreamConfig"]
 
 _NOTHING = timedelta()
+_WHOLE = {"mirror": WHOLE, "sources": WHOLE, "republish": {"route": TEXT, "headers_only": FLAG}}
+_SCHEMA = {**{name: STREAM[name] for name in DEFAULTS if name in STREAM}, **STREAM, **_WHOLE}
+_NAMES = {row.stream_field: row.difference or row.name for row in SETTINGS.values()} | {"republish.route": "republish"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,24 @@ class BucketConfig(BucketSettings):
     def settings(self) -> dict[str, Any]:
         """Return every field except the name."""
         return {name: getattr(self, name) for name in FIELDS}
+
+
+def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
+    """Return the fields that differ, in the terms of a bucket; the metadata of server and topology is ignored."""
+    found = config_diff.differences(_comparable(before), _comparable(after), _SCHEMA)
+    return [replace(item, field=_NAMES.get(item.field, item.field)) for item in found]
+
+
+def _comparable(stream: StreamConfig) -> StreamConfig:
+    metadata = {name: text for name, text in (stream.get("metadata") or {}).items() if name != TOPOLOGY}
+    changed: StreamConfig = {"metadata": metadata}
+    if mirror := stream.get("mirror"):  # mirrors start at the first entry by default, sources do not
+        start = mirror.get("opt_start_seq")
+        changed["mirror"] = {**mirror, "opt_start_seq": None if start == FIRST_ENTRY else start}
+    if route := stream.get("republish"):
+        others = {name: part for name, part in route.items() if name not in ("src", "dest")}
+        changed["republish"] = {"route": f"{route.get('src') or '>'}={route.get('dest', '')}"} | others
+    return stream | changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from typing import Any
 from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists, TableNotFound, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
-from kvctl.kv.config_diff import Difference, differences
+from kvctl.kv.config import differences
 from kvctl.kv.config_edit import edited
 from kvctl.suggest import did_you_mean
 from kvctl.tables.config import (

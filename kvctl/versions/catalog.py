@@ -9,10 +9,11 @@ from typing import Any
 from kvctl.errors import BucketNotFound, ConflictError, KvctlError, RefusedError, RepositoryExists, RepositoryNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config_diff import listed
 from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
-from kvctl.kv.config_diff import differences, listed
+from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
 from kvctl.suggest import did_you_mean
 from kvctl.versions.config import (

@@ -151,7 +151,7 @@ async def test_a_creation_that_nobody_can_tell_of_is_an_open_outcome(own_server)
     async with kvctl.connect(own_server.url) as client:
         client.connection.timeout = 0.5
         stop(own_server)
-        with pytest.raises(OutcomeUnknown, match="Could not find out if `KV_B` was created"):
+        with pytest.raises(OutcomeUnknown, match="Could not find out if `B` was created"):
             await catalog.create_stream(client.api, BucketConfig("B").to_stream())
         own_server.resume()
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.kv.config import BucketConfig, Republish
-from kvctl.kv.config_diff import Difference, differences
+from kvctl.jetstream.config_diff import Difference
+from kvctl.kv.config import BucketConfig, Republish, differences
 from kvctl.kv.config_edit import CLEARABLE, edited
 from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import UNFINISHED

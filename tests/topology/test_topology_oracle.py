@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.kv.config_diff import differences
+from kvctl.kv.config import differences
 from kvctl.labs import run_lab
 from kvctl.server import Server, run_server
 from tests.support.raw import RawClient

@@ -10,9 +10,9 @@ from kvctl.render.view import Column, View, age_text, duration_text, size_text
 from kvctl.units import duration_seconds, format_time, parse_utc
 
 if TYPE_CHECKING:
+    from kvctl.jetstream.config_diff import Difference
     from kvctl.kv.catalog import Listing
     from kvctl.kv.config import BucketStatus
-    from kvctl.kv.config_diff import Difference
     from kvctl.topology.survey.offline import Clue
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
@@ -89,7 +89,7 @@ def last_seen_text(seconds: float) -> str:
 
 def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
     """Return a view of the changed fields, with `worded` in words, else in plain values."""
-    from kvctl.kv.config_diff import shown
+    from kvctl.jetstream.config_diff import shown
 
     rows = [
         {"field": item.field, "before": shown(item.field, item.before), "after": shown(item.field, item.after)}

@@ -31,7 +31,7 @@ from kvctl.render.view import document
 from kvctl.units import Ago, duration_ns, format_time
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.config.config_text import Config
+    from kvctl.jetstream.config_text import Config
 
 app = group(
     "consumer",
@@ -157,7 +157,7 @@ async def add(
     If the consumer already exists with this configuration, nothing changes. With another configuration the command
     fails and shows the differences. A generated name is printed.
     """
-    from kvctl.jetstream.config.config_text import CONSUMER
+    from kvctl.jetstream.config_text import CONSUMER
 
     given = _options(
         filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
@@ -204,7 +204,7 @@ async def edit(
     Only the given settings are changed. The difference is shown first. The consumer keeps its position; servers refuse
     to change its start position and acknowledgement policy.
     """
-    from kvctl.jetstream.config.config_text import CONSUMER
+    from kvctl.jetstream.config_text import CONSUMER
 
     given = _options(
         filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
@@ -232,16 +232,16 @@ async def delete(
 
     The stream keeps its messages, except with retention `interest`.
     """
-    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream import edits
 
     check_stream(stream), check_consumer(consumer)
-    target = ensure.consumer((await session.client()).api, stream, consumer)
+    target = edits.consumer((await session.client()).api, stream, consumer)
     row: dict[str, Any] = {"stream": stream, "name": consumer}
     if dry_run:
         info = await target.read()
         session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
         return
-    await ensure.delete(target)
+    await edits.delete(target)
     show_result(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="name")
 
 
@@ -285,21 +285,21 @@ async def resume(session: Session, stream: StreamName, consumer: ConsumerName, d
 async def _add(
     session: Session, stream: str, consumer: str | None, wanted: "Config", *, durable: bool | None, dry_run: bool
 ) -> None:
-    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream import edits
     from kvctl.jetstream.consumers.admin import new_name
 
     named = consumer if consumer is not None else wanted.get("durable_name") or wanted.get("name")
     if durable and named is None:
         raise UsageError("A durable consumer needs a name", hint="Use `kvctl consumer add STREAM CONSUMER`")
     name = _name(wanted, new_name() if named is None else named, named is not None if durable is None else durable)
-    target = ensure.consumer((await session.client()).api, stream, name)
+    target = edits.consumer((await session.client()).api, stream, name)
     if dry_run:
-        if await ensure.existing(target, wanted) is None:
+        if await edits.existing(target, wanted) is None:
             show_config(session, wanted)
             return
         created = False
     else:
-        made, created = await ensure.create(target, wanted)
+        made, created = await edits.create(target, wanted)
         if created and "opt_start_time" in made["config"]:
             await _warn_if_late(session, stream, made)
     if named is None and session.options.output is None and not session.terminal.is_terminal:
@@ -336,21 +336,23 @@ async def _warn_if_late(session: Session, stream: str, made: "Config") -> None:
 async def _edit(
     session: Session, stream: str, consumer: str, change: Callable[["Config"], "Config"], *, dry_run: bool
 ) -> None:
-    from kvctl.jetstream.config import ensure
-    from kvctl.jetstream.config.config_text import CONSUMER, changes, copied
+    from kvctl.jetstream import edits
+    from kvctl.jetstream.config_diff import differences
+    from kvctl.jetstream.config_text import CONSUMER, copied
 
-    target = ensure.consumer((await session.client()).api, stream, consumer)
-    before = (await target.read())["config"]
+    target = edits.consumer((await session.client()).api, stream, consumer)
+    info = await target.read()
+    before = info["config"]
     after = await dated_by_server(session, change(copied(before)), stream)
     after |= {name: before[name] for name in ("name", "durable_name") if name in before}
-    differing = changes(before, after, CONSUMER)
+    differing = differences(before, after, CONSUMER)
     if dry_run:
         session.show(change_view(differing, worded=session.output == "table"))
         return
     for difference in differing:
         session.note(str(difference), always=True)
     if differing:
-        await ensure.edit(target, before, after)
+        await edits.edit(target, info, after)
     row = {"stream": stream, "name": consumer, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed consumer `{consumer}`" if differing else f"No changes to consumer `{consumer}`"
     show_result(session, row, text, always=not differing, name="name")

@@ -96,12 +96,13 @@ def _position(position: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(config: Row) -> Sequence[Column]:
     """Columns for what the configuration says beyond what is shown anyway."""
-    from kvctl.jetstream.config.config_text import CONSUMER, changes
+    from kvctl.jetstream.config_diff import differences
+    from kvctl.jetstream.config_text import CONSUMER
 
     left_out = {
         "name", "durable_name", "description", "deliver_policy", "ack_policy", "filter_subject", "filter_subjects",
     }  # fmt: skip
-    set_fields = [change for change in changes({}, dict(config), CONSUMER) if change.field not in left_out]
+    set_fields = [change for change in differences({}, dict(config), CONSUMER) if change.field not in left_out]
     return [
         Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
         for change in set_fields

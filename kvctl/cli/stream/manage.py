@@ -29,7 +29,8 @@ from kvctl.phrases import counted
 from kvctl.render.view import document
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.config.config_text import Change, Config
+    from kvctl.jetstream.config_diff import Difference
+    from kvctl.jetstream.config_text import Config
     from kvctl.topology.hazards.hazards import Hazard
     from kvctl.topology.survey.links import Dependent
 
@@ -134,8 +135,8 @@ async def create(
     and shows the differences. The stored configuration is read back: if the server silently dropped a setting, the
     creation is undone.
     """
-    from kvctl.jetstream.config import ensure
-    from kvctl.jetstream.config.config_text import STREAM
+    from kvctl.jetstream import edits
+    from kvctl.jetstream.config_text import STREAM
 
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
     wanted = _with_options(asked, subjects, storage, replicas, description)
@@ -143,14 +144,14 @@ async def create(
         raise UsageError("Missing argument `NAME`", hint="Give it as an argument, or as `name` in the file")
     name = wanted["name"] = check_stream(stream if stream is not None else wanted["name"])
     api = (await session.client()).api
-    target = ensure.stream(api, name)
+    target = edits.stream(api, name)
     if dry_run:
-        if await ensure.existing(target, wanted) is None:
+        if await edits.existing(target, wanted) is None:
             show_config(session, wanted)
             return
         created = False
     else:
-        _, created = await ensure.create(target, wanted)
+        _, created = await edits.create(target, wanted)
     text = f"Created stream `{name}`" if created else f"Stream `{name}` already exists with this configuration"
     show_result(session, {"name": name, "changed": created}, text, always=not created)
 
@@ -183,8 +184,9 @@ async def edit(
     that would lose data, harm replicas, or break the table or repository of the stream is refused. --force NAME
     overrides one hazard.
     """
-    from kvctl.jetstream.config import ensure
-    from kvctl.jetstream.config.config_text import STREAM, changes, copied
+    from kvctl.jetstream import edits
+    from kvctl.jetstream.config_diff import differences
+    from kvctl.jetstream.config_text import STREAM, copied
     from kvctl.topology.hazards import hazards, stream_edit
 
     check_forced(force, *stream_edit.OF_STREAM_EDITS)
@@ -196,7 +198,7 @@ async def edit(
     after = await dated_by_server(session, after, stream)
     after = {**_with_options(after, subjects, storage, replicas, description), "name": stream}
     api = (await session.client()).api
-    differing = changes(info["config"], after, STREAM)
+    differing = differences(info["config"], after, STREAM)
     found = await stream_edit.hazards_of(api, info, after) if differing else []
     if dry_run:
         show_plan(session, differing, found)
@@ -205,7 +207,7 @@ async def edit(
         session.note(str(change), always=True)
     hazards.refuse(found, force, f"The edit of stream `{stream}` is not safe")
     if differing:
-        await ensure.edit(ensure.stream(api, stream), info["config"], after)
+        await edits.edit(edits.stream(api, stream), info, after)
     row = {"name": stream, "changed": bool(differing), "differences": change_rows(differing)}
     text = f"Changed stream `{stream}`" if differing else f"No changes to stream `{stream}`"
     show_result(session, row, text, always=not differing)
@@ -230,7 +232,7 @@ async def delete(
     the deletion is refused without --force unreachable-stream.
     """
     from kvctl.cli.bucket.manage import replicated
-    from kvctl.jetstream.config import ensure
+    from kvctl.jetstream import edits
     from kvctl.kv import reserved_streams
     from kvctl.topology.hazards import hazards
     from kvctl.topology.survey import links
@@ -258,7 +260,7 @@ async def delete(
         await session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
     else:
         await session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
-    await ensure.delete(ensure.stream(api, stream))
+    await edits.delete(edits.stream(api, stream))
     show_result(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
 
@@ -351,7 +353,7 @@ async def find(session: Session, stream: str) -> StreamInfo:
         return await streams.info((await session.client()).api, stream)
 
 
-def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]") -> None:
+def show_plan(session: Session, differing: "list[Difference]", found: "list[Hazard]") -> None:
     """Print an edit's changes and hazards for `--dry-run`."""
     session.show(change_view(differing, worded=session.output == "table"))
     for hazard in found:
@@ -361,7 +363,7 @@ def show_plan(session: Session, differing: "list[Change]", found: "list[Hazard]"
 def _with_options(
     config: "Config", subjects: list[str] | None, storage: str | None, replicas: int | None, description: str | None
 ) -> "Config":
-    from kvctl.jetstream.config.config_text import STREAM, assign
+    from kvctl.jetstream.config_text import STREAM, assign
 
     given = {"subjects": subjects, "num_replicas": replicas, "description": description}
     config = {**config, **{name: value for name, value in given.items() if value}}

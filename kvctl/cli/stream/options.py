@@ -13,7 +13,8 @@ from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.config.config_text import Change, Config, Schema
+    from kvctl.jetstream.config_diff import Difference
+    from kvctl.jetstream.config_text import Config, Schema
 
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -83,7 +84,7 @@ def apply_settings(
     session: Session, config: "Config", file: str | None, texts: Iterable[str] | None, schema: "Schema"
 ) -> "Config":
     """Return the configuration with the fields of the file, then of `--set`. Raises UsageError."""
-    from kvctl.jetstream.config import config_text
+    from kvctl.jetstream import config_text
 
     found = {**config, **(_from_file(session, file, schema) if file else {})}
     for text in texts or ():
@@ -96,7 +97,7 @@ async def dated_by_server(session: Session, config: "Config", stream: str | None
 
     Without a stream, the clock is that of the connected server. Raises StreamNotFound.
     """
-    from kvctl.jetstream.config import config_text
+    from kvctl.jetstream import config_text
     from kvctl.jetstream.server_clock import ServerClock
 
     if not config_text.is_relative(config):
@@ -109,14 +110,14 @@ async def dated_by_server(session: Session, config: "Config", stream: str | None
 
 def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
     from kvctl.documents import parser
-    from kvctl.jetstream.config import config_text
+    from kvctl.jetstream import config_text
 
     name = "standard input" if file == "-" else file
     document = parser.parse(session.read_input(file), name) if file == "-" else parser.read(file)
     return config_text.read(document.data, schema, document.where)
 
 
-def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
+def change_view(found: "Iterable[Difference]", *, worded: bool) -> View:
     """Build the view of an edit's changes, `worded` for people or in plain values."""
     rows = []
     for change in found:
@@ -126,7 +127,7 @@ def change_view(found: "Iterable[Change]", *, worded: bool) -> View:
     return View(columns=columns, rows=rows, name="field", empty="Nothing would change")
 
 
-def change_rows(found: "Iterable[Change]") -> list[dict[str, Any]]:
+def change_rows(found: "Iterable[Difference]") -> list[dict[str, Any]]:
     """Return the changes as JSON objects."""
     return [{"field": change.field, "before": change.before, "after": change.after} for change in found]
 

@@ -117,10 +117,11 @@ def _origin(origin: SourceState) -> dict[str, Any]:
 
 def _settings(config: Row) -> list[Column]:
     """Return columns for settings that differ from the defaults."""
-    from kvctl.jetstream.config.config_text import STREAM, changes
+    from kvctl.jetstream.config_diff import differences
+    from kvctl.jetstream.config_text import STREAM
 
     left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
-    differing = changes({}, dict(config), STREAM)
+    differing = differences({}, dict(config), STREAM)
     return [
         Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
         for change in differing

@@ -57,8 +57,7 @@ class Consumer:
         """Send one pull for at most some messages, or bytes, or both, within `expires`; `async for message in it`.
 
         Longer than 30 s, it has heartbeats. `no_wait` takes only available messages. Raises UsageError without a limit,
-        and
-        for an `idle_heartbeat` outside 0.5 to 30 s.
+        and for an `idle_heartbeat` outside 0.5 to 30 s.
         """
         options = FetchOptions(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
@@ -97,12 +96,9 @@ class Consumer:
         """Iterate over messages endlessly, with a buffer of 500 unless `max_messages` or `max_bytes` is given.
 
         More are requested when half of it, or a threshold, is left. Events beside the messages are reported to
-        `on_event`.
-        With `max_bytes`, servers up to 2.15 may skip a message of a consumer that delivers the last per subject of a
-        stream
-        with history. Raises UsageError for both limits together, a threshold above its limit, an `expires` under 1 s,
-        an
-        `idle_heartbeat` outside 0.5 to 30 s.
+        `on_event`. With `max_bytes`, servers up to 2.15 may skip a message of a consumer that delivers the last per
+        subject of a stream with history. Raises UsageError for both limits together, a threshold above its limit, an
+        `expires` under 1 s, an `idle_heartbeat` outside 0.5 to 30 s.
         """
         options = ConsumeOptions(
             max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,

@@ -74,8 +74,7 @@ async def copy(
     """Create the bucket `name` like the source, and with `data` (`latest` or `history`) fill it.
 
     Revisions and times are the copy's own; a key keeps its remaining ttl, the bucket's ttl starts over. A failed copy
-    is
-    removed. Raises BucketExists (with another configuration, or with entries), BucketNotFound, UsageError.
+    is removed. Raises BucketExists (with another configuration, or with entries), BucketNotFound, UsageError.
     """
     binding = await source.locate(fresh=True)
     assert binding.info is not None

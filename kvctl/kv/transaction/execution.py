@@ -98,8 +98,7 @@ async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
     """Return the stream that takes the batch. Raises BucketNotFound, ReadOnly, and KvctlError if it takes none.
 
     The stream's stored configuration decides: servers before 2.12 silently drop the setting and would store the
-    messages
-    one by one.
+    messages one by one.
     """
     known = bucket.binding.info if bucket.fixed and not fresh else None
     if known and known["config"].get("allow_atomic") and bucket.binding.api.connection.server_version >= BATCHES_SINCE:

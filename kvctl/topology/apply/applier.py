@@ -19,7 +19,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
-from kvctl.kv.config_diff import differences
+from kvctl.kv.config import differences
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal, seeds
 from kvctl.topology.apply.fill import Filling

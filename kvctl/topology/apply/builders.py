@@ -11,10 +11,11 @@ from datetime import timedelta
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.config_diff import listed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
-from kvctl.kv.config_diff import differences, listed
+from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
 from kvctl.suggest import did_you_mean

@@ -8,9 +8,9 @@ from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import HazardRefused
+from kvctl.jetstream.config_diff import shown
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import reserved_streams
-from kvctl.kv.config_diff import shown
 from kvctl.phrases import counted, quoted
 from kvctl.units import duration_from_ns, format_size
 

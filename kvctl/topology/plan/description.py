@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.kv.config_diff import UNSET, Difference, shown
+from kvctl.jetstream.config_diff import UNSET, Difference, shown
 from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere
 from kvctl.phrases import counted, quoted
 from kvctl.topology.file.origin_spec import origin_spec

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import BucketExists, UnreachableError
+from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.kv.config_diff import Difference, differences
+from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, TOPOLOGY, Kind, bucket_name, described, kind_of
 from kvctl.topology.hazards.hazards import Hazard

@@ -15,7 +15,7 @@ from kvctl.documents import parser, variables
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
-from kvctl.kv.config_diff import Difference
+from kvctl.jetstream.config_diff import Difference
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.hazards.hazards import Hazard

@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.jetstream.config.config_text import DURATION, STREAM
+from kvctl.jetstream.config_diff import shown
+from kvctl.jetstream.config_text import DURATION, STREAM
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.jetstream.stream_source import sources_of
-from kvctl.kv.config_diff import differences, shown
+from kvctl.kv.config import differences
 from kvctl.phrases import quoted
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.units import SECOND_NS

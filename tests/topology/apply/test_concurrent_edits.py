@@ -8,8 +8,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import ConflictError
-from kvctl.jetstream import streams
-from kvctl.jetstream.config import edit_lock
+from kvctl.jetstream import edits, streams
 from kvctl.jetstream.consumers import admin
 from kvctl.kv import catalog
 from kvctl.topology.apply import builders
@@ -134,9 +133,9 @@ async def test_origin_taken_out_while_waited_for_is_a_conflict(client, raw, uniq
 async def test_editor_that_was_killed_blocks_others_only_for_its_lease(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket)
-    assert await edit_lock._take(client.api, f"KV_{bucket}") is not None
+    assert await edits._take_lock(client.api, f"KV_{bucket}") is not None
     begun = asyncio.get_running_loop().time()
     edit = await catalog.plan_edit(client.api, bucket, {"history": 3})
     await catalog.apply_edit(client.api, edit)
-    assert edit_lock.LEASE_S - 0.5 < asyncio.get_running_loop().time() - begun < edit_lock.LEASE_S + 4
+    assert edits.LEASE_S - 0.5 < asyncio.get_running_loop().time() - begun < edits.LEASE_S + 4
     assert await admin.names(client.api, f"KV_{bucket}") == []

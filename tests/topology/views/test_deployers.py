@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvctl.documents import parser
-from kvctl.kv.config_diff import differences
+from kvctl.kv.config import differences
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.views import deployers

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvctl.documents import parser
-from kvctl.kv.config_diff import differences
+from kvctl.kv.config import differences
 from kvctl.render.yaml_text import dump
 from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.plan.rendered import render

@@ -6,8 +6,7 @@ import pytest
 
 from kvctl import Client
 from kvctl.errors import KvctlError, ServerError
-from kvctl.jetstream import streams
-from kvctl.jetstream.config import leftover_messages
+from kvctl.jetstream import leftover_messages, streams
 
 CREATED = "2026-01-02T00:00:00Z"
 EARLIER = "2026-01-01T00:00:00Z"

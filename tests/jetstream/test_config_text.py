@@ -1,4 +1,4 @@
-"""Configurations as people write them: paths, kinds of values, files, differences."""
+"""Configurations as people write them: paths, kinds of values, files."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from kvctl.documents.parser import parse
 from kvctl.errors import UsageError
-from kvctl.jetstream.config.config_text import CONSUMER, STREAM, assign, changes, copied, missing, read
+from kvctl.jetstream.config_text import CONSUMER, STREAM, assign, copied, read
 
 
 @pytest.mark.parametrize(
@@ -101,20 +101,6 @@ def test_a_file_that_is_wrong_is_named_by_line(text, problem):
     document = parse(text, "s.yaml")
     with pytest.raises(UsageError, match=problem):
         read(document.data, STREAM, document.where)
-
-
-def test_differences_leave_out_what_says_nothing():
-    found = {"name": "S", "max_age": 0, "max_msgs": -1, "storage": "file", "metadata": {"_nats.level": "1"}}
-    assert changes(found, {"name": "S", "num_replicas": 1}, STREAM) == []
-    differing = changes(found, {"name": "S", "max_age": 60 * 10**9, "placement": {"cluster": "lon"}}, STREAM)
-    assert [str(change) for change in differing] == ["max_age: none -> 1m", "placement.cluster: none -> lon"]
-    assert [(change.before, change.after) for change in differing] == [(None, 60), (None, "lon")]
-    assert [change.field for change in missing({"max_age": 5}, found, STREAM)] == ["max_age"]
-    assert [str(change) for change in changes(found, {"storage": "memory"}, STREAM)] == [
-        "name: S -> none",
-        "storage: file -> memory",
-    ]
-    assert missing({"name": "S"}, {"name": "S", "max_msgs": 9}, STREAM) == []
 
 
 def test_a_copy_leaves_the_servers_metadata():

@@ -1,4 +1,4 @@
-"""Text form of stream and consumer configurations: files, `path=value`, differences. [pure]
+"""Text form of stream and consumer configurations: files and `path=value`. [pure]
 
 Configurations are the server's own JSON. Durations may be written as `90s`, sizes as `10MB`, times as RFC 3339.
 """
@@ -6,26 +6,14 @@ Configurations are the server's own JSON. Durations may be written as `90s`, siz
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
-from kvctl.units import (
-    Ago,
-    duration_from_ns,
-    duration_ns,
-    duration_seconds,
-    format_duration,
-    format_time,
-    parse_duration,
-    parse_instant,
-    parse_size,
-    parse_time,
-)
+from kvctl.units import Ago, duration_ns, format_time, parse_duration, parse_instant, parse_size
 
 Config = dict[str, Any]
 Schema = Mapping[str, Any]
@@ -65,24 +53,6 @@ CONSUMER: Schema = {
 SERVER_METADATA = "_nats."
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One differing field; durations in seconds, None for unset."""
-
-    field: str
-    before: Any
-    after: Any
-    kind: Any = None
-
-    @property
-    def words(self) -> tuple[str, str]:
-        """Format both values for people."""
-        return _shown(self.before, self.kind), _shown(self.after, self.kind)
-
-    def __str__(self) -> str:
-        return f"{self.field}: {' -> '.join(self.words)}"
-
-
 def assign(config: Config, text: str, schema: Schema) -> None:
     """Apply `path=value`: `max_age=1h`, `placement.tags=a,b`, `sources.0.name=X`; no value, or null, unsets.
 
@@ -110,28 +80,16 @@ def read(document: Any, schema: Schema, source: Callable[..., str]) -> Config:
     return found
 
 
-def changes(before: Config, after: Config, schema: Schema) -> list[Change]:
-    """Return the fields in which two configurations differ; missing, empty and unlimited values are equal."""
-    kinds: dict[str, Any] = {}
-    first, second = _flat(before, schema, kinds), _flat(after, schema, kinds)
-    return [
-        Change(name, first.get(name, _default(before, name)), second.get(name, _default(after, name)), kind)
-        for name, kind in kinds.items()
-        if first.get(name) != second.get(name)
-    ]
-
-
-def missing(wanted: Config, found: Config, schema: Schema) -> list[Change]:
-    """Return the requested fields with another value, from the current to the requested one."""
-    asked = _flat(wanted, schema, {})
-    return [change for change in changes(found, wanted, schema) if change.field in asked]
-
-
 def copied(config: Config) -> Config:
     """Return a copy to edit, without the server's own metadata."""
     copy = deepcopy(config)
-    metadata = {name: text for name, text in (copy.pop("metadata", None) or {}).items() if not _servers(name)}
+    metadata = {name: text for name, text in (copy.pop("metadata", None) or {}).items() if not is_servers(name)}
     return copy | ({"metadata": metadata} if metadata else {})
+
+
+def is_servers(name: str) -> bool:
+    """Return True for metadata that the server itself keeps."""
+    return name.startswith(SERVER_METADATA)
 
 
 def is_relative(value: Any) -> bool:
@@ -197,7 +155,7 @@ def _assign_leaf(target: Any, key: Any, text: str, kind: Any, path: str) -> None
 
 
 def _assign_word(target: dict[str, Any], name: str, text: str, path: str) -> None:
-    if _servers(name):
+    if is_servers(name):
         raise UsageError(f"`{path}` is reserved for the server")
     if text:
         target[name] = text
@@ -291,7 +249,7 @@ def _value(value: Any, kind: Any, path: tuple[str | int, ...], source: Callable[
         return [_value(item, kind[0], (*path, number), source) for number, item in enumerate(value)]
     if kind == WORDS:
         _expect(value, dict, "an object", path, source)
-        return {name: text for name, text in value.items() if not _servers(name)}
+        return {name: text for name, text in value.items() if not is_servers(name)}
     if isinstance(value, str) and (kind in (DURATION, SIZE, TIME) or isinstance(kind, tuple)):
         try:
             return _word(value, kind, f"{path[-1]}") if isinstance(kind, tuple) else _from_text(value, kind)
@@ -311,68 +269,4 @@ def _expect(value: Any, kind: type, text: str, path: tuple[str | int, ...], sour
         raise UsageError(f"{source(*path)}: `{path[-1] if path else 'this'}` must be {text}")
 
 
-# -- differences ---------------------------------------------------------------------------------------------
-
-
-def _flat(config: Config, schema: Schema, kinds: dict[str, Any]) -> dict[str, Any]:
-    """Return the non-default values by path; adds their kinds."""
-    flat = {}
-    for path, value, kind in _settings_in(config, schema):
-        flat[path], kinds[path] = value, kind
-    return flat
-
-
-def _settings_in(config: Config, schema: Schema, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the paths with non-default values, the values as in output, and their kinds."""
-    for name, kind in schema.items():
-        value, path = config.get(name), f"{prefix}{name}"
-        if isinstance(kind, Mapping):
-            yield from _settings_in(value or {}, kind, f"{path}.")
-        elif kind == WORDS:
-            yield from ((f"{path}.{word}", text, TEXT) for word, text in (value or {}).items() if not _servers(word))
-        elif value not in (None, "", [], 0, False) and _DEFAULTS.get(path) != value and not _unlimited(value):
-            yield path, _output(value, kind), kind
-
-
-def _default(config: Config, name: str) -> Any:
-    """Return a default that the configuration spells out, as servers do: not a difference, but shown."""
-    return config.get(name) if name in _DEFAULTS else None
-
-
-def _unlimited(value: Any) -> bool:
-    return isinstance(value, int) and value < 0
-
-
-def _output(value: Any, kind: Any) -> Any:
-    if kind == DURATION:
-        return duration_seconds(duration_from_ns(value))
-    if kind == [DURATION]:
-        return [_output(item, DURATION) for item in value]
-    if kind == TIME:
-        return format_time(parse_time(value))  # servers omit trailing zeros
-    if isinstance(kind, list) and isinstance(kind[0], Mapping):
-        return [_flat(item, kind[0], {}) for item in value]
-    return value
-
-
-def _shown(value: Any, kind: Any) -> str:
-    if value in (None, "", [], {}):
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if kind == DURATION:
-        return format_duration(duration_from_ns(round(value * 10**9)))
-    if isinstance(value, list):
-        return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
-    return str(value)
-
-
-def _servers(name: str) -> bool:
-    return name.startswith(SERVER_METADATA)
-
-
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_DEFAULTS = {
-    "retention": "limits", "storage": "file", "discard": "old", "compression": "none", "num_replicas": 1,
-    "deliver_policy": "all", "replay_policy": "instant", "priority_policy": "none", "persist_mode": "default",
-}  # fmt: skip

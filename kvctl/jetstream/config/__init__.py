@@ -1,1 +1,0 @@
-"""Stream and consumer configurations: parsing, merging, and edits under a lock."""
