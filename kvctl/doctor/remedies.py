@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.file.origin_spec import origin_spec
 from kvctl.topology.hazards.hazards import Hazard

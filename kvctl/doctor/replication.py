@@ -9,7 +9,7 @@ from dataclasses import replace
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
 from kvctl.topology.hazards import cycle, replica_hazards

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
 from kvctl.phrases import quoted
 from kvctl.topology.survey.offline import lost_majority, servers, silence

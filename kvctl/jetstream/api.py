@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from kvctl.connection import Connection
 from kvctl.errors import (
@@ -164,3 +165,35 @@ def _disabled_hint(err_code: int) -> str:
     if err_code == 10008:
         return "The cluster has no leader at the moment; try again"
     return "Enable JetStream with `-js` or a `jetstream {}` block, and for the account; `kvctl server run` enables it"
+
+
+Value = TypeVar("Value")
+
+WALKS = 4
+"""Maximum number of passes over the pages until their totals agree."""
+
+
+async def all_pages(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]]) -> dict[str, Value]:
+    """Return the items of all pages; `page` returns the items at an offset, and the total.
+
+    If the total changes between two pages, items that moved to an earlier page may be missing, and all are read again.
+    """
+    found: dict[str, Value] = {}
+    for _ in range(WALKS):
+        found, totals = await _walk(page)
+        if len(totals) == 1:
+            break
+    return found
+
+
+async def _walk(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]]) -> tuple[dict[str, Value], set[int]]:
+    found: dict[str, Value] = {}
+    totals: set[int] = set()
+    offset = 0
+    while True:
+        batch, total = await page(offset)
+        found.update(batch)
+        totals.add(total)
+        offset += len(batch)
+        if not batch or offset >= total:
+            return found, totals

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.jetstream import leftover_messages, replication, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consumer import Consumer
@@ -43,7 +43,7 @@ class JetStream:
 
     async def create_stream(self, name: str, **config: Any) -> Stream:
         """Create a stream; succeed if an equal one exists. Raises ConflictError, ServerError, ReadOnly."""
-        return self._found(await leftover_messages.create(self.api, _config(config, name=name)))
+        return self._found(await streams.create(self.api, _config(config, name=name)))
 
     async def update_stream(self, name: str, **config: Any) -> Stream:
         """Replace a stream's entire configuration. Raises StreamNotFound, ServerError, ReadOnly."""
@@ -128,7 +128,7 @@ class Stream:
         cannot be combined), UsageError, ReadOnly.
         """
         streams.require_writable(self.api)
-        await replication.require_alone(self.api, self.name, confirm)
+        await streams.require_alone(self.api, self.name, confirm)
         request = {"filter": subject, "seq": sequence, "keep": keep}
         given = {name: value for name, value in request.items() if value is not None}
         return await streams.purge(self.api, self.name, **given)

@@ -28,13 +28,12 @@ from kvctl.errors import (
     OutcomeUnknown,
     RequestTimeout,
 )
-from kvctl.jetstream import leftover_messages, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference, differences, listed, overlaid
 from kvctl.jetstream.config_text import CONSUMER, STREAM, Config
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, SourceConfig
+from kvctl.jetstream.stream_info import Source, SourceConfig, StreamInfo
 
 Info = TypeVar("Info", bound=Mapping[str, Any])
 """Answer of the server that has the stored configuration as `config`, and `created`."""
@@ -87,7 +86,7 @@ def stream(api: Api, name: str) -> Target[StreamInfo]:
     return Target(
         api, f"stream `{name}`", f"kvctl stream show {name}", partial(differences, schema=STREAM),
         read=lambda: streams.info(api, name),
-        create=lambda config: leftover_messages.create(api, config),
+        create=lambda config: streams.create(api, config),
         update=lambda config: streams.update(api, config),
         delete=lambda: streams.delete(api, name),
         lock=lambda: edit_lock(api, name),

@@ -1,23 +1,40 @@
-"""Administration of streams: create, update, info, list, purge, delete, in the server's own JSON."""
+"""Streams in the server's own JSON: create, update, info, list, purge, delete; and the server's clock."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
 from kvctl.dataclass import dataclass
-from kvctl.errors import NotFoundError, RequestTimeout, ServerError, StreamNotFound, StreamOffline
-from kvctl.jetstream.api import OFFLINE_HINT, Api
-from kvctl.jetstream.pagination import all_pages
+from kvctl.errors import (
+    KvctlError,
+    NotFoundError,
+    RefusedError,
+    RequestTimeout,
+    ServerError,
+    StreamNotFound,
+    StreamOffline,
+    UsageError,
+)
+from kvctl.jetstream.api import OFFLINE_HINT, Api, all_pages
 from kvctl.jetstream.placement import placed
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, parsed_sources
 from kvctl.phrases import quoted
 from kvctl.tokens import check_filter_subject, check_name
+from kvctl.units import parse_time
 
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
+PAUSES_S = (0.2, 0.5, 1.0, 3.0)
+"""Seconds given to the server to remove a deleted stream's files before the next attempt to create it."""
+NO_STORE = 10049
+"""Server error: the stream's files could not be created."""
 LISTINGS = 4
 """Maximum number of listings started over because streams came or went."""
+_USER_INFO = "$SYS.REQ.USER.INFO"
+_ASK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +55,56 @@ class Listing:
         return self.answering
 
 
-async def create(api: Api, config: StreamConfig, *, timeout: float | None = None) -> StreamInfo:
+async def create(api: Api, config: StreamConfig) -> StreamInfo:
     """Create a stream and return its info; succeed if an equal one exists.
 
-    Raises ConflictError, ServerError, ReadOnly.
+    Servers up to 2.15 remove a deleted stream's files in the background. A stream created under the same name in the
+    meantime may be read from these files (seen up to a tenth of a second later), and the removal may delete new files,
+    too. So the stream is deleted once more and created again after a pause. The removal may also delete the new
+    stream's folder while the server fills it: then the creation fails (10049) and is tried again.
+
+    Raises KvctlError when it still holds an earlier one's messages after the last attempt; ConflictError, ServerError,
+    ReadOnly.
     """
+    created = await _created(api, config)
+    for pause in PAUSES_S:
+        if not _has_older_messages(created):
+            return created
+        await delete(api, config["name"])
+        await asyncio.sleep(pause)
+        created = await _created(api, config)
+    if not _has_older_messages(created):
+        return created
+    await delete(api, config["name"])
+    raise KvctlError(
+        f"The server created `{config['name']}` with entries of a deleted stream of the same name",
+        hint="It was deleted again; wait some seconds before the next attempt",
+    )
+
+
+def _has_older_messages(created: StreamInfo) -> bool:
+    """Check whether the answer to a creation shows messages older than the stream, as only mirrors may hold."""
+    state = created["state"]
+    if not created.get("did_create") or not state["messages"] or created["config"].get("mirror"):
+        return False
+    return parse_time(state["last_ts"]) < parse_time(created["created"])
+
+
+async def _created(api: Api, config: StreamConfig) -> StreamInfo:
+    """Create the stream, a second time when the server could not make its files; return the answer."""
+    try:
+        return await _create(api, config)
+    except ServerError as error:
+        if error.err_code != NO_STORE:
+            raise
+        await asyncio.sleep(PAUSES_S[0])
+        return await _create(api, config)
+
+
+async def _create(api: Api, config: StreamConfig) -> StreamInfo:
     require_writable(api)
     async with placed(api, config, listing):
-        answer = await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config, timeout=timeout)
+        answer = await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config)
     return cast("StreamInfo", answer)
 
 
@@ -189,3 +248,79 @@ def _checked(stream: str) -> str:
 def require_writable(api: Api) -> None:
     """Raise ReadOnly if the connection is read-only."""
     api.connection.context.require_writable()
+
+
+# -- replicas ------------------------------------------------------------------------------------------------
+
+
+async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
+    """Raise RefusedError if purging the stream makes replicas and origins differ, unless its name confirms it.
+
+    Only streams in this account and domain are seen; a stream that does not answer may be a replica. Raises UsageError
+    for another name, StreamNotFound, and errors of a listing.
+    """
+    if confirm is not None:
+        if confirm != stream:
+            raise UsageError(f"`confirm` is `{confirm}`, but the stream is `{stream}`")
+        return
+    own, found = await asyncio.gather(info(api, stream), listing(api))
+    reasons = [f"it replicates from `{source.name}`" for source in parsed_sources(own["config"])]
+    reasons += [f"`{name}` {verb} from it" for name, verb in _readers(found, stream)]
+    if reasons:
+        raise RefusedError(
+            f"Stream `{stream}` was not purged: {', '.join(reasons)}",
+            hint="Replicas keep their copies, and messages purged from a replica are not copied again; "
+            f"`confirm={stream!r}` purges it anyway",
+        )
+
+
+def _readers(found: Listing, stream: str) -> list[tuple[str, str]]:
+    infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
+    reading = [
+        info["config"]["name"]
+        for info in infos
+        if any(source.reads_locally(stream) for source in parsed_sources(info["config"]))
+    ]
+    unknown = [name for name, info in found.silent.items() if info is None and name != stream]
+    return [
+        *((name, "replicates") for name in reading),
+        *((name, "does not answer and may replicate") for name in unknown),
+    ]
+
+
+# -- the server's clock --------------------------------------------------------------------------------------
+
+
+class ServerClock:
+    """Clock of the server that leads a stream, which dates messages and expires keys; the client's may be hours off.
+
+    Servers since 2.10 date the info of a stream (`ts`). From there the client's monotonic clock continues.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self._ahead_ns = now_ns - time.monotonic_ns()
+
+    @classmethod
+    def from_info(cls, info: StreamInfo) -> ServerClock:
+        """Return the clock for an info of a stream or consumer that has just arrived. Raises ServerError."""
+        if not info.get("ts"):
+            raise ServerError("The server does not report its time", hint="Use nats-server 2.10 or later")
+        return cls(parse_time(info["ts"]))
+
+    @classmethod
+    async def read(cls, api: Api, stream: str) -> ServerClock:
+        """Ask the leader of a stream. Raises StreamNotFound, PermissionDenied, ServerError."""
+        return cls.from_info(await info(api, stream))
+
+    @classmethod
+    async def of_connection(cls, api: Api) -> ServerClock:
+        """Ask the connected server; fall back to the client's clock if it does not answer."""
+        try:
+            answer = json.loads((await api.connection.request(_USER_INFO, b"", timeout=_ASK_S)).payload)
+            return cls(parse_time(answer["server"]["time"]))
+        except (KvctlError, KeyError, TypeError, ValueError):
+            return cls(time.time_ns())
+
+    def now_ns(self) -> int:
+        """Return the nanoseconds since the epoch."""
+        return self._ahead_ns + time.monotonic_ns()

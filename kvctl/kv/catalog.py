@@ -18,7 +18,7 @@ from kvctl.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from kvctl.jetstream import edits, leftover_messages, streams
+from kvctl.jetstream import edits, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference, listed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
@@ -277,7 +277,7 @@ def _target(api: Api, stream: str) -> edits.Target[StreamInfo]:
     """Return the stream of a bucket as a target, compared in a bucket's terms and read back after its creation."""
 
     async def create(wanted: StreamConfig) -> StreamInfo:
-        made = await leftover_messages.create(api, wanted)
+        made = await streams.create(api, wanted)
         with suppress(*edits.NO_ANSWER):
             return await streams.info(api, stream)
         return made  # without an answer now, the first one still shows that it was created

@@ -12,7 +12,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kvctl.deferred import pattern
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import with_article
 

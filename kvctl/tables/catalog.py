@@ -16,8 +16,8 @@ from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists,
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference
-from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
 from kvctl.kv.config import differences

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvctl.jetstream.stream_source import Source, SourceConfig
+from kvctl.jetstream.stream_info import Source, SourceConfig
 from kvctl.kv.stream_kind import LEAVING
 
 

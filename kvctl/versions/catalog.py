@@ -10,8 +10,8 @@ from kvctl.errors import BucketNotFound, ConflictError, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import listed
-from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS

@@ -380,3 +380,13 @@ async def test_only_buckets_can_be_sealed(client, unique):
     async with kvctl.connect(client.connection.context, read_only=True) as reader:
         with pytest.raises(ReadOnly):
             await reader.seal_bucket(origin)
+
+
+async def test_creation_that_fails_for_files_in_the_way_is_tried_again(own_server):
+    """The first attempt of the server fails (10049) and clears the place."""
+    streams = Path(own_server.store, "jetstream", "$G", "streams")
+    streams.mkdir(parents=True)
+    (streams / "KV_B").touch()
+    async with kvctl.connect(own_server.url) as client:
+        bucket = await client.create_bucket("B")
+        assert await bucket.put("k", b"v") == 1

@@ -14,7 +14,7 @@ import kvctl
 from kvctl import Bucket
 from kvctl.errors import ServerError
 from kvctl.jetstream import streams
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.dump import dumper
 from kvctl.kv.maintenance import compaction, copy_bucket

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvctl.documents import parser
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamConfig, sources_of
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import TOPOLOGY
 from kvctl.topology.file.document import Topology, read_topology

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import alternates
 from kvctl.cli.bucket.views import KIND_STYLES, health_style, history_text, last_seen_text
-from kvctl.jetstream.stream_info import Cluster
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text, limit_text, size_text
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 

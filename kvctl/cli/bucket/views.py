@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from kvctl.jetstream.stream_source import parsed_sources
+from kvctl.jetstream.stream_info import parsed_sources
 from kvctl.render.view import Column, View, age_text, duration_text, size_text
 from kvctl.units import duration_seconds, format_time, parse_utc
 

@@ -408,7 +408,7 @@ async def _start_by_server(session: Session, stream: str, given: "Config", start
 
 
 async def _server_time(session: Session, stream: str) -> int:
-    from kvctl.jetstream.server_clock import ServerClock
+    from kvctl.jetstream.streams import ServerClock
 
     return (await ServerClock.read((await session.client()).api, stream)).now_ns()
 

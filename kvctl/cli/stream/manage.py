@@ -330,7 +330,7 @@ async def _confirm_purge(
 ) -> None:
     """Confirm the purge, by name if the stream is replicated or is itself a replica."""
     from kvctl.cli.bucket.manage import replicated
-    from kvctl.jetstream.stream_source import sources_of
+    from kvctl.jetstream.stream_info import sources_of
 
     stream = info["config"]["name"]
     for item in readers:

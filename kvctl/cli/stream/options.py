@@ -98,7 +98,7 @@ async def dated_by_server(session: Session, config: "Config", stream: str | None
     Without a stream, the clock is that of the connected server. Raises StreamNotFound.
     """
     from kvctl.jetstream import config_text
-    from kvctl.jetstream.server_clock import ServerClock
+    from kvctl.jetstream.streams import ServerClock
 
     if not config_text.is_relative(config):
         return config
@@ -136,7 +136,7 @@ async def by_server(session: Session, stream: str, time_ns: int | None) -> int |
     """Return the time of an option; a relative one is resolved against the clock of the stream's leader."""
     if not isinstance(time_ns, Ago):
         return time_ns
-    from kvctl.jetstream.server_clock import ServerClock
+    from kvctl.jetstream.streams import ServerClock
 
     clock = await ServerClock.read((await session.client()).api, stream)
     return time_ns.on(clock.now_ns())

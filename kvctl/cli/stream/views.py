@@ -6,8 +6,7 @@ from typing import Any
 
 from kvctl.cli.bucket.details import cluster_row, servers_view
 from kvctl.cli.bucket.views import last_seen_text, server_time
-from kvctl.jetstream.stream_info import SourceState, StreamInfo
-from kvctl.jetstream.stream_source import Source, source_states
+from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states
 from kvctl.render.view import Column, Row, View, age_text, document, size_text
 from kvctl.units import format_time, parse_utc
 

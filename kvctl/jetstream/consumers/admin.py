@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
-from kvctl.jetstream.api import Api
-from kvctl.jetstream.pagination import all_pages
+from kvctl.jetstream.api import Api, all_pages
 from kvctl.jetstream.streams import require_writable
 from kvctl.tokens import check_filter_subject, check_name
 

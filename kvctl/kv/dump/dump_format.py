@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.write.copied_headers import own_headers
 from kvctl.kv.write.copy_key import ttl_left

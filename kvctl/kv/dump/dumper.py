@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from kvctl.errors import RefusedError
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.dump.dump_file import DumpWriter
 from kvctl.kv.dump.dump_format import EntryLines

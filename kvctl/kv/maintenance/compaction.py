@@ -9,7 +9,7 @@ from datetime import timedelta
 from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.resolve import Binding

@@ -11,8 +11,8 @@ from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, 
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.config_edit import DUPLICATE_WINDOW

@@ -10,7 +10,7 @@ from kvctl.errors import UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.read import listing

@@ -19,7 +19,7 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct import multi_get_fallback
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.key_scan import Keeping, KeyHistoryScan, KeySelection, choose, keeping

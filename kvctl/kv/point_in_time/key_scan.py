@@ -18,8 +18,8 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct.direct_get import from_leader
-from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
 from kvctl.kv.names import is_plain, is_wild, matches
 from kvctl.kv.read.listing import subjects_of

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.direct.multi_get_fallback import first_since
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.point_in_time.moment import Moment, as_moment
 from kvctl.kv.resolve import Binding
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, OutcomeUnknown, UsageError, WrongRevision
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction.transaction import Transaction
 

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, Operation
 from kvctl.units import duration_from_ns
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvctl.jetstream.server_clock import ServerClock
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.streams import ServerClock
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.read import worker_connection

@@ -10,7 +10,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.direct.direct_get import from_leader
 from kvctl.jetstream.direct.multi_get_fallback import first_since
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.resolve import Binding
 from kvctl.pipeline.read.offsets import Offset, StreamExtent, check_start

@@ -12,7 +12,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Source, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit

@@ -11,8 +11,7 @@ from datetime import timedelta
 from kvctl.errors import UsageError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.file.document import Topology
 from kvctl.topology.health import arrival

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from kvctl.errors import BucketExists, ConflictError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo
 from kvctl.kv import catalog, reserved_streams
 from kvctl.kv.client import Client
 from kvctl.kv.entry import Entry

@@ -14,8 +14,7 @@ from datetime import timedelta
 from kvctl.errors import BucketNotFound, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind
 from kvctl.topology.apply import refill

@@ -23,8 +23,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import OFFLINE_HINT
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
 from kvctl.topology.audit.confirmation import Feed, Recheck

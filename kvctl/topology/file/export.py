@@ -11,8 +11,7 @@ from typing import Any
 from kvctl.documents.parser import Document
 from kvctl.errors import RefusedError, UsageError
 from kvctl.jetstream.config_diff import UNSET, Difference, shown
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.jetstream.stream_source import parsed_sources
+from kvctl.jetstream.stream_info import StreamConfig, parsed_sources
 from kvctl.kv.config import BucketConfig, differences
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX

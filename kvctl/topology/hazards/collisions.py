@@ -5,8 +5,7 @@ from __future__ import annotations
 from kvctl.errors import KvctlError, StreamNotFound
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.names import SUBJECT_PREFIX, matches
 from kvctl.phrases import quoted
 from kvctl.topology.hazards.hazards import Hazard

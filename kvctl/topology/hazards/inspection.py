@@ -12,8 +12,7 @@ from typing import Any
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.hazards import replica_hazards
 from kvctl.topology.hazards.hazards import Hazard

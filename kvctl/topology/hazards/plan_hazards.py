@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import RefusedError
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards import cycle, replica_hazards
 from kvctl.topology.hazards.cycle import Node, Reading

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from kvctl.dataclass import dataclass
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.jetstream.stream_source import Source, SourceConfig
+from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.hazards.hazards import FOREIGN_KIND, UNREACHABLE_STREAM, Hazard, of_foreign
 from kvctl.topology.subjects import Transform, UnknownTransform, meet, parse

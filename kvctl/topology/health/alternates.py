@@ -13,8 +13,7 @@ from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.stream_info import Alternate as Reported
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.survey.inventory import Place

@@ -24,8 +24,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import source_states, sources_of
+from kvctl.jetstream.stream_info import StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.source import meaning
 from kvctl.topology.subjects import UnknownTransform, land, parse

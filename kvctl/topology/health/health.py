@@ -13,8 +13,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.health import arrival

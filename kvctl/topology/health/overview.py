@@ -12,8 +12,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.apply import bucket_changes

@@ -10,8 +10,7 @@ from typing import Any
 from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamInfo, sources_of
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal

@@ -12,8 +12,7 @@ from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.jetstream.config_diff import Difference
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import SourceConfig, sources_of
+from kvctl.jetstream.stream_info import SourceConfig, StreamConfig, StreamInfo, sources_of
 from kvctl.kv.config import differences
 from kvctl.kv.config_edit import edited
 from kvctl.kv.settings import FIELDS, FIXED, SETTINGS

@@ -13,8 +13,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import Source, parsed_sources, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, parsed_sources, sources_of
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.topology.survey.offline import Clue, clues, placed_in
 from kvctl.topology.survey.origin_lookup import PATIENCE, own_domain

@@ -11,10 +11,8 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.ordered.ordered_consumer import read
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.server_clock import ServerClock
-from kvctl.jetstream.stream_info import SourceState, StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import Source, source_states, sources_of
-from kvctl.jetstream.streams import Listing
+from kvctl.jetstream.stream_info import Source, SourceState, StreamConfig, StreamInfo, source_states, sources_of
+from kvctl.jetstream.streams import Listing, ServerClock
 from kvctl.kv.entry import announced_size
 from kvctl.kv.names import STREAM_PREFIX, matches
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of

@@ -21,8 +21,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv import reserved_streams, resolve
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean

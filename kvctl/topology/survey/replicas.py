@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from kvctl.dataclass import dataclass
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary

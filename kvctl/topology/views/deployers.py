@@ -19,8 +19,7 @@ from typing import Any
 
 from kvctl.jetstream.config_diff import shown
 from kvctl.jetstream.config_text import DURATION, STREAM
-from kvctl.jetstream.stream_info import StreamConfig
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import StreamConfig, sources_of
 from kvctl.kv.config import differences
 from kvctl.phrases import quoted
 from kvctl.topology.hazards.hazards import Hazard

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source
+from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.health.health import ReplicaHealth

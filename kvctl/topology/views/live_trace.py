@@ -11,9 +11,8 @@ from kvctl.errors import KvctlError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.server_clock import ServerClock
-from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.jetstream.stream_source import Source, sources_of
+from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.names import is_wild
 from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, held, source_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvctl.errors import HistoryLost, UsageError
-from kvctl.jetstream.server_clock import ServerClock
+from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.point_in_time.as_of import Past, _listed
 from kvctl.kv.point_in_time.key_scan import Keeping, KeyHistoryScan, KeySelection, Trace
 from kvctl.kv.point_in_time.moment import Moment, as_moment, parse_moment

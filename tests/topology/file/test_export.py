@@ -8,7 +8,7 @@ import pytest
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
-from kvctl.jetstream.stream_source import sources_of
+from kvctl.jetstream.stream_info import sources_of
 from kvctl.kv.config import BucketConfig, Republish, differences
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.file.document import read_topology

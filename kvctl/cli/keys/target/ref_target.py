@@ -166,7 +166,7 @@ class RefReader(Reader):
             session.value(entry.value)
 
     async def _time_of(self, since: "Moment") -> int:
-        from kvctl.jetstream.server_clock import ServerClock
+        from kvctl.jetstream.streams import ServerClock
 
         moment = since.at((await ServerClock.of_connection(self._api)).now_ns())
         assert moment.time_ns is not None
