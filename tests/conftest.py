@@ -3,6 +3,7 @@
 import compileall
 import gc
 import os
+import random
 import signal
 from itertools import count
 from pathlib import Path
@@ -86,9 +87,10 @@ def home(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def seed(request):
-    """The seed of a random test, printed when it fails."""
+    """The seed of a random test, also of the module `random`; printed when it fails."""
     chosen: int = request.config.getoption("--seed")
     print(f"--seed {chosen}")
+    random.seed(chosen)
     return chosen
 
 

@@ -137,8 +137,10 @@ class Workload:
 
     async def update(self, bucket: Bucket, _: int) -> None:
         """One more, on condition."""
+        known = max((got for _, got in self.cas), default=0)
         async with self.timed():
             entry = await bucket.get("counter", leader=True)
+        self._require(entry.revision >= known, f"the leader read revision {entry.revision} after {known}")
         with suppress(WrongRevision):
             async with self.timed():
                 got = await bucket.update("counter", b"%d" % (int(entry.value) + 1), entry.revision)

@@ -1,7 +1,4 @@
-"""Faults on a cluster under traffic, checked: nothing acknowledged is lost, conditions hold, readings are whole.
-
-Each test prints its seed; `KVCTL_SEED` repeats a run's choices.
-"""
+"""Faults on a cluster under traffic, checked: nothing acknowledged is lost, conditions hold, readings are whole."""
 
 import asyncio
 import os
@@ -10,31 +7,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 import kvctl
-from kvctl import CURRENT, Bucket, Client, Entry
-from kvctl.errors import KvctlError, OutcomeUnknown, StreamReplaced, UnreachableError, WrongRevision
+from kvctl import Bucket, Client, Entry
+from kvctl.errors import KvctlError, StreamReplaced, UnreachableError
 from kvctl.labs import Lab
 from kvctl.server import Server
+from tests.faults.workload import Workload
 from tests.kv.read.test_watch import SLOW_READER
 from tests.support.differences import differences
-
-CAS_CLIENTS, WRITERS, WATCHERS = 4, 3, 2
-
-
-@pytest.fixture
-def seed():
-    """What the test's choices are drawn from."""
-    chosen = int(os.environ.get("KVCTL_SEED") or random.randrange(1 << 32))
-    print(f"KVCTL_SEED={chosen}")
-    random.seed(chosen)
-    return chosen
 
 
 @asynccontextmanager
@@ -53,104 +39,6 @@ async def leader_of(bucket: Bucket, lab: Lab) -> Server:
     return lab.servers[info["cluster"]["leader"]]
 
 
-@dataclass
-class Traffic:
-    """What was written to one key on condition and to many without, and what came of it."""
-
-    bucket: str
-    conditional: list[tuple[int, int]] = field(default_factory=list)
-    """Revision expected and got, of each conditional write acknowledged."""
-    stored: dict[str, int] = field(default_factory=dict)
-    """Revision of each key acknowledged; keys are never written twice."""
-    unknown: int = 0
-    stale_reads: list[tuple[int, int]] = field(default_factory=list)
-    """Revisions read at the leader that were below one acknowledged before the read began."""
-    problems: list[BaseException] = field(default_factory=list)
-
-    async def count(self, client: Client, name: int) -> None:
-        """Read the counter at the leader and write the next value if nobody has written meanwhile."""
-        bucket = client.bucket(self.bucket)
-        number = 0
-        while True:
-            known = max((got for _, got in self.conditional), default=0)
-            with suppress(WrongRevision, UnreachableError):
-                entry = await bucket.last_entry("counter", leader=True)
-                revision = entry.revision if entry else 0
-                if revision < known:
-                    self.stale_reads.append((revision, known))
-                number += 1
-                try:
-                    got = await bucket.update("counter", b"%d.%d" % (name, number), revision)
-                    self.conditional.append((revision, got))
-                except OutcomeUnknown:
-                    self.unknown += 1
-            await asyncio.sleep(0.001)
-
-    async def write(self, client: Client, name: int) -> None:
-        """Put one new key after the other, some in bulk."""
-        bucket = client.bucket(self.bucket)
-        number = 0
-        while True:
-            number += 1
-            key = f"set.{name}.{number}"
-            try:
-                self.stored[key] = await bucket.put(key, key.encode())
-            except OutcomeUnknown:
-                self.unknown += 1
-            except UnreachableError:
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(0)
-
-    def check_conditions(self) -> None:
-        """Each condition held: the writes on the key form one chain, whatever became of the unknown ones."""
-        print(f"{len(self.conditional)} conditional, {len(self.stored)} other writes, {self.unknown} unknown")
-        expected = [last for last, _ in self.conditional]
-        assert len(expected) == len(set(expected)), "two writes succeeded on one revision"
-        acked = sorted(got for _, got in self.conditional)
-        for last, got in self.conditional:
-            between = [revision for revision in acked if last < revision < got]
-            assert between == [], f"revision {between} lies between {last} and {got}"
-        assert self.stale_reads == []
-
-    async def check_nothing_lost(self, client: Client) -> None:
-        """All that was acknowledged is there, with the value and at the revision said."""
-        bucket = client.bucket(self.bucket)
-        found = {entry.key: entry for entry in await all_entries(bucket, "set.>")}
-        lost = {key: revision for key, revision in self.stored.items() if key not in found}
-        assert list(lost.items())[:5] == []
-        assert all(entry.value == entry.key.encode() for entry in found.values())
-        # A write resolved after its answer was lost may have been found at another of its revisions, never at none.
-        assert all(found[key].revision >= revision for key, revision in self.stored.items())
-        (counter,) = await all_entries(bucket, "counter")
-        assert counter.revision >= max(got for _, got in self.conditional)
-
-
-@asynccontextmanager
-async def traffic(lab: Lab, bucket: Bucket) -> AsyncIterator[Traffic]:
-    """Clients at work while the block runs."""
-    work = Traffic(bucket.name)
-    async with connections(lab, CAS_CLIENTS + WRITERS) as clients:
-        jobs: list[Awaitable[None]] = [work.count(client, name) for name, client in enumerate(clients[:CAS_CLIENTS])]
-        jobs += [work.write(client, name) for name, client in enumerate(clients[CAS_CLIENTS:])]
-        tasks = [asyncio.ensure_future(job) for job in jobs]
-        try:
-            yield work
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
-
-
-async def working_again(work: Traffic, limit: float = 180) -> None:
-    """Wait until conditional and other writes are acknowledged again."""
-    deadline = time.monotonic() + limit
-    before = (len(work.conditional), len(work.stored))
-    while len(work.conditional) < before[0] + 60 or len(work.stored) < before[1] + 1200:
-        assert time.monotonic() < deadline, "no writes after the fault"
-        await asyncio.sleep(0.05)
-
-
 async def killed(server: Server, down: float) -> None:
     server.kill()
     await asyncio.sleep(down)
@@ -163,89 +51,40 @@ async def stopped(server: Server, away: float) -> None:
     server.resume()
 
 
-@pytest.mark.guarantee("writing-1", "reading-2", by="kill")
-@pytest.mark.parametrize(("fault", "seconds"), [(killed, 2.0), (stopped, 3.0)], ids=["kill", "stop"])
+async def all_killed(lab: Lab) -> None:
+    for server in lab.servers.values():
+        server.kill()
+    await asyncio.gather(*(asyncio.to_thread(server.start) for server in lab.servers.values()))
+
+
+@pytest.mark.guarantee("writing-1", "reading-2", "reading-6", by="kill")
+@pytest.mark.parametrize(
+    ("fault", "seconds"), [(killed, 2.0), pytest.param(stopped, 3.0, marks=pytest.mark.slow)], ids=["kill", "stop"]
+)
 async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fails(own_cluster, seed, fault, seconds):
-    async with connections(own_cluster, 1) as (client,):
-        bucket = await client.create_bucket("B", replicas=3)
-        async with traffic(own_cluster, bucket) as work:
-            await working_again(work)
-            await fault(await leader_of(bucket, own_cluster), seconds)
-            await working_again(work)
-        work.check_conditions()
-        await work.check_nothing_lost(client)
+    async with worked(own_cluster) as bucket:
+        await fault(await leader_of(bucket, own_cluster), seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.guarantee("writing-1", by="kill")
 async def test_nothing_acknowledged_is_lost_when_all_servers_die(own_cluster, seed):
-    async with connections(own_cluster, 1) as (client,):
-        bucket = await client.create_bucket("B", replicas=3)
-        async with traffic(own_cluster, bucket) as work:
-            await working_again(work)
-            for server in own_cluster.servers.values():
-                server.kill()
-            await asyncio.gather(*(asyncio.to_thread(server.start) for server in own_cluster.servers.values()))
-            await working_again(work)
-        work.check_conditions()
-        await work.check_nothing_lost(client)
+    async with worked(own_cluster):
+        await all_killed(own_cluster)
 
 
-class Seen:
-    """The revisions that a watch has seen."""
-
-    def __init__(self) -> None:
-        self.revisions: list[int] = []
-
-    async def run(self, bucket: Bucket) -> None:
-        async with await bucket.watch(history=True) as watcher:
-            async for item in watcher:
-                if item is not CURRENT:
-                    self.revisions.append(item.revision)
-
-
-@pytest.mark.guarantee("reading-6", by="kill")
-async def test_watches_and_listings_are_complete_while_servers_restart(own_cluster, seed):
-    stable = {f"s.{number}" for number in range(3000)}
-    async with connections(own_cluster, WATCHERS + 1) as (client, *others):
-        bucket = await client.create_bucket("B", replicas=3, history=64)
-        await bucket.put_many((key, b"") for key in stable)
-        watches = [Seen() for _ in others]
-        tasks = [asyncio.create_task(seen.run(other.bucket("B"))) for seen, other in zip(watches, others, strict=True)]
-        async with traffic(own_cluster, bucket) as work:
-            await working_again(work)
-            victim = await leader_of(bucket, own_cluster)
-            restart = asyncio.create_task(killed(victim, 1.0))
-            listings = 0
-            while not restart.done() or listings < 5:
-                listed = await _listed(bucket, "s.*")
-                assert differences(set(listed), stable) == []
-                assert len(listed) == len(stable)
-                listings += 1
-            await restart
-            await working_again(work)
-        last = (await bucket.status()).last_revision
-        deadline = time.monotonic() + 180
-        while any(not seen.revisions or seen.revisions[-1] < last for seen in watches):
-            assert time.monotonic() < deadline, "a watch has stopped"
-            assert not [task for task in tasks if task.done()]
-            await asyncio.sleep(0.05)
-        for task in tasks:
-            task.cancel()
-        for seen in watches:
-            assert all(later > earlier for earlier, later in zip(seen.revisions, seen.revisions[1:], strict=False))
-            assert set(work.stored.values()) - set(seen.revisions) == set()
-        await work.check_nothing_lost(client)
-
-
-async def _listed(bucket: Bucket, text: str) -> list[str]:
-    """The keys; a listing may fail while the stream has no leader, but not come out short."""
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            return [key async for key in bucket.keys(text)]
-        except UnreachableError:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)
+@asynccontextmanager
+async def worked(lab: Lab) -> AsyncIterator[Bucket]:
+    """Every kind of traffic before, during and after the block, and everything checked at the end."""
+    work = Workload("B")
+    urls = [server.url for server in lab.servers.values()]
+    async with kvctl.connect(",".join(urls)) as client:
+        bucket = await work.prepare(client, replicas=3)
+        async with work.running(urls):
+            await work.working()
+            yield bucket
+            await work.working()
+        await work.check(client)
 
 
 async def all_entries(bucket: Bucket, *filters: str) -> list[Entry]:

@@ -12,10 +12,8 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Transaction
 from kvctl.errors import ConditionsFailed, ConflictError, OutcomeUnknown, UnreachableError
-from tests.project.test_faults import all_entries, connections, killed, leader_of, seed, stopped
+from tests.project.test_faults import all_entries, connections, killed, leader_of, stopped
 from tests.support.differences import differences
-
-__all__ = ["seed"]
 
 ACCOUNTS, CLIENTS, START = 8, 5, 1000
 
@@ -101,15 +99,6 @@ async def transfers_under(
         for task in tasks:
             task.cancel()
     await work.check(client)
-
-
-@pytest.mark.guarantee("transactions-2", by="kill")
-async def test_transfers_keep_their_sum_when_the_leader_is_killed(own_cluster, seed):
-    async def fail(bucket: Bucket) -> None:
-        await killed(await leader_of(bucket, own_cluster), 0.5)
-
-    async with connections(own_cluster, CLIENTS + 1) as clients:
-        await transfers_under(clients, 3, 1, fail)
 
 
 @pytest.mark.guarantee("transactions-2", by="kill")

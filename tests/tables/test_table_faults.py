@@ -16,9 +16,7 @@ from kvctl.tables.changes import Insert, Put
 from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.table import Table
 from kvctl.tables.table_manager import Tables
-from tests.project.test_faults import connections, leader_of, seed
-
-__all__ = ["seed"]
+from tests.project.test_faults import connections, leader_of
 
 FAMILY = "f"
 ACCOUNTS = [b"a%d" % number for number in range(8)]
@@ -103,11 +101,6 @@ async def _check(table: Table, work: Work) -> None:
     assert counter is not None
     assert work.added <= int(counter.value) <= work.added + work.unknown
     assert sum(int(entry.value) for entry in accounts if entry is not None) == EACH * len(ACCOUNTS)
-
-
-@pytest.mark.usefixtures("seed")
-async def test_batches_and_conditions_hold_while_the_leader_is_killed(own_cluster):
-    await under_kills(own_cluster, "T", apart=False, kills=1)
 
 
 @pytest.mark.slow

@@ -298,7 +298,7 @@ class TestContenders:
 
     @pytest.mark.guarantee("leases-1", "leases-2", by="kill")
     @pytest.mark.slow
-    def test_many_contenders_whose_holders_are_killed_and_stopped(self, hold, log):
+    def test_many_contenders_whose_holders_are_killed_and_stopped(self, hold, log, seed):
         """For a while: whoever is inside may be hit; its command has ended before the next one's begins."""
         names = (f"n{number}" for number in itertools.count())
         running: dict[str, subprocess.Popen[bytes]] = {}

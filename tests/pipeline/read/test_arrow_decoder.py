@@ -41,9 +41,9 @@ def test_a_message_decides_nothing_about_others():
         assert rows(list(headers)) == [MESSAGES[header] for header in headers], headers
 
 
-def test_joined_blocks_are_bare_only_if_each_is():
+def test_joined_blocks_are_bare_only_if_each_is(seed):
     """Blocks may begin and end anywhere, as clients write them."""
-    dice = random.Random()
+    dice = random.Random(seed)
     pieces = [b"NATS/1.0\r\n", b"Kvctl-Id: a", b"Kvctl-Id: ", b"X: y", b"\r\n", b"\r\n\r\n", b"\r", b"\n", b"NATS/1.0"]
     bare = b"NATS/1.0\r\nKvctl-Id: a\r\n\r\n"
     found = 0
