@@ -24,12 +24,14 @@
     │       ├── BadKeyVersion          one exists, at another version or at all
     │       └── NoSuchKey              one is absent, and all others that fail too
     ├── UnreachableError        5
-    │   ├── NoServer
-    │   ├── ConnectionLost         while a request was in flight
-    │   ├── RequestTimeout         a read or an administrative request without an answer
-    │   ├── NoResponders
-    │   │   └── StreamOffline      no server that holds the stream answers; `streams` names them
-    │   ├── JetStreamDisabled
+    │   ├── Away                   may answer later
+    │   │   ├── Unanswered             what was sent may have been stored
+    │   │   │   ├── ConnectionLost         while a request was in flight
+    │   │   │   └── RequestTimeout         a read or an administrative request without an answer
+    │   │   ├── NoServer
+    │   │   ├── NoResponders
+    │   │   │   └── StreamOffline      no server that holds the stream answers; `streams` names them
+    │   │   └── JetStreamDisabled
     │   ├── AuthenticationRefused
     │   └── PermissionDenied       names the subject that is missing
     ├── OutcomeUnknown          6  a write was sent and could not be resolved
@@ -48,7 +50,7 @@
 Messages name things in backticks and end without a full stop; hints name the next command.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -64,10 +66,15 @@ class KvctlError(Exception):
         if kind is not None:
             cls.kind = kind
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
+        """`facts` are attributes that the class declares."""
         super().__init__(message)
         self.message = message
         self.hint = hint
+        for name, value in facts.items():
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no attribute `{name}`")
+            setattr(self, name, value)
 
 
 class UsageError(KvctlError, kind="usage"):
@@ -105,9 +112,7 @@ class RevisionNotFound(NotFoundError, kind="revision-not-found"):
 class HistoryLost(NotFoundError, kind="history-lost"):
     """The bucket no longer has its state at the requested moment; `keys` are those known to be affected."""
 
-    def __init__(self, message: str, *, keys: list[str] | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.keys = keys or []
+    keys: Sequence[str] = ()
 
 
 class ContextNotFound(NotFoundError, kind="context-not-found"):
@@ -135,25 +140,19 @@ class BucketExists(ConflictError, kind="bucket-exists"):
 class KeyExists(ConflictError, kind="key-exists"):
     """The key already has a value; `revision` is its revision, if known."""
 
-    def __init__(self, message: str, *, revision: int | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.revision = revision
+    revision: int | None = None
 
 
 class LeaseHeld(ConflictError, kind="lease-held"):
     """Another owner holds the lease; `owner` names it."""
 
-    def __init__(self, message: str, *, owner: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.owner = owner
+    owner: str = ""
 
 
 class WrongRevision(ConflictError, kind="wrong-revision"):
     """The key's last revision is not the expected one; `found` is its last revision (0: none), if known."""
 
-    def __init__(self, message: str, *, found: int | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.found = found
+    found: int | None = None
 
 
 class TableExists(ConflictError, kind="table-exists"):
@@ -170,11 +169,7 @@ class ConditionalUpdateError(ConflictError, kind="conditional-update"):
     Each is (family, key, version found): the text of a version, or None for no entry.
     """
 
-    def __init__(
-        self, message: str, *, failed: tuple[tuple[str | None, bytes, str | None], ...] = (), hint: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.failed = failed
+    failed: tuple[tuple[str | None, bytes, str | None], ...] = ()
 
 
 class BadKeyVersion(ConditionalUpdateError, kind="bad-key-version"):
@@ -188,9 +183,7 @@ class NoSuchKey(ConditionalUpdateError, kind="no-such-key"):
 class ConditionsFailed(ConflictError, kind="conditions-failed"):
     """Conditions of a transaction do not hold; `failures` are all of them, with the entries found."""
 
-    def __init__(self, message: str, *, failures: tuple[Any, ...] = (), hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.failures = failures
+    failures: tuple[Any, ...] = ()
 
 
 class UnreachableError(KvctlError, kind="unreachable"):
@@ -199,31 +192,37 @@ class UnreachableError(KvctlError, kind="unreachable"):
     exit_code = 5
 
 
-class NoServer(UnreachableError, kind="no-server"):
+class Away(UnreachableError):
+    """The server, its connection or the leader is not there at the moment; the same request may be answered later."""
+
+
+class Unanswered(Away):
+    """A request was sent and not answered: what it writes may have been stored."""
+
+
+class NoServer(Away, kind="no-server"):
     """No connection could be made, or it was lost for good."""
 
 
-class ConnectionLost(UnreachableError, kind="connection-lost"):
+class ConnectionLost(Unanswered, kind="connection-lost"):
     """The connection broke while a request was in flight; it may or may not have arrived."""
 
 
-class RequestTimeout(UnreachableError, kind="request-timeout"):
+class RequestTimeout(Unanswered, kind="request-timeout"):
     """A request got no answer in time."""
 
 
-class NoResponders(UnreachableError, kind="no-responders"):
+class NoResponders(Away, kind="no-responders"):
     """Nobody listens on the subject (status 503 without a description)."""
 
 
 class StreamOffline(NoResponders, kind="stream-offline"):
     """No server that holds a stream answers (server code 10118, or missing in a listing); `streams` names them."""
 
-    def __init__(self, message: str, *, streams: Iterable[str] = (), hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.streams = tuple(streams)
+    streams: Sequence[str] = ()
 
 
-class JetStreamDisabled(UnreachableError, kind="jetstream-disabled"):
+class JetStreamDisabled(Away, kind="jetstream-disabled"):
     """The server or the account has no JetStream, or JetStream has no leader at the moment."""
 
 
@@ -234,9 +233,7 @@ class AuthenticationRefused(UnreachableError, kind="authentication-refused"):
 class PermissionDenied(UnreachableError, kind="permission-denied"):
     """The account's permissions do not allow `subject`."""
 
-    def __init__(self, message: str, *, subject: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.subject = subject
+    subject: str | None = None
 
 
 class OutcomeUnknown(KvctlError, kind="outcome-unknown"):
@@ -294,10 +291,8 @@ class StreamReplaced(KvctlError, kind="stream-replaced"):
 class ServerError(KvctlError, kind="server-error"):
     """The server refused; `code` is the HTTP-like status, `err_code` JetStream's own number (0: none)."""
 
-    def __init__(self, message: str, *, code: int = 0, err_code: int = 0, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
-        self.err_code = err_code
+    code: int = 0
+    err_code: int = 0
 
 
 class BucketSealed(ServerError, kind="bucket-sealed"):

@@ -18,16 +18,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kvctl.dataclass import dataclass
-from kvctl.errors import (
-    ConflictError,
-    ConnectionLost,
-    JetStreamDisabled,
-    KvctlError,
-    NoServer,
-    NotFoundError,
-    OutcomeUnknown,
-    RequestTimeout,
-)
+from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, OutcomeUnknown, Unanswered
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference, differences, listed, overlaid
@@ -38,9 +29,6 @@ from kvctl.jetstream.stream_info import Source, SourceConfig, StreamInfo
 Info = TypeVar("Info", bound=Mapping[str, Any])
 """Answer of the server that has the stored configuration as `config`, and `created`."""
 
-LOST_ANSWER = (RequestTimeout, ConnectionLost)
-"""After these a request may or may not have been applied."""
-NO_ANSWER = (*LOST_ANSWER, NoServer, JetStreamDisabled)
 READ_BACK_INTERVAL_S = 0.1
 EDIT_ATTEMPTS = 5
 """Number of times that a change overwritten by others is written again."""
@@ -137,7 +125,7 @@ async def create_new(target: Target[Info], wanted: Config) -> Info:
     """
     try:
         made = await target.create(wanted)
-    except LOST_ANSWER as error:
+    except Unanswered as error:
         found = await _found_after(error, target, "created", lambda info: info is not None)
         assert found is not None
         if _lacking(target, wanted, found):
@@ -185,7 +173,7 @@ async def _update(target: Target[Info], before: Config, after: Config, changed: 
     """
     try:
         info = await target.update(after)
-    except LOST_ANSWER as error:
+    except Unanswered as error:
 
         def done(found: Info | None) -> bool:
             return found is not None and not _dropped(target, before, after, found, changed)
@@ -203,7 +191,7 @@ async def delete(target: Target[Info]) -> None:
     """Delete it. Raises NotFoundError, OutcomeUnknown, ReadOnly."""
     try:
         await target.delete()
-    except LOST_ANSWER as error:
+    except Unanswered as error:
         await _found_after(error, target, "deleted", lambda info: info is None)
 
 
@@ -213,7 +201,7 @@ async def _found_after(
     """Read the target until a change with a lost answer appears, for at most the connection's timeout."""
     deadline = time.monotonic() + target.api.connection.timeout
     while True:
-        with suppress(*NO_ANSWER):
+        with suppress(Away):
             info = await target.find()
             if done(info):
                 return info

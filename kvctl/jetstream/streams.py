@@ -51,7 +51,7 @@ class Listing:
         if self.silent:
             names = sorted(self.silent)
             listed = quoted(names)
-            raise StreamOffline(f"Streams that do not answer: {listed}", streams=names, hint=OFFLINE_HINT)
+            raise StreamOffline(f"Streams that do not answer: {listed}", streams=tuple(names), hint=OFFLINE_HINT)
         return self.answering
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import (
+    Away,
     BucketExists,
     BucketNotFound,
     ConflictError,
@@ -278,7 +279,7 @@ def _target(api: Api, stream: str) -> edits.Target[StreamInfo]:
 
     async def create(wanted: StreamConfig) -> StreamInfo:
         made = await streams.create(api, wanted)
-        with suppress(*edits.NO_ANSWER):
+        with suppress(Away):
             return await streams.info(api, stream)
         return made  # without an answer now, the first one still shows that it was created
 

@@ -31,11 +31,15 @@ _TOLD = re.compile(_ONE + b"(?:" + _OF_MANY + b")?")
 _COUNTED = pattern(_ONE + _OF_MANY)
 
 
-class TooManySubjects(ServerError):
+class CannotAnswerMany(ServerError):
+    """A request for many messages has no answer of this form; others may have."""
+
+
+class TooManySubjects(CannotAnswerMany):
     """A request for many subjects matched more than 1,024 (status 413)."""
 
 
-class NotUnderstood(ServerError):
+class NotUnderstood(CannotAnswerMany):
     """The server does not know this form of request (status 408; batches and many subjects need 2.11)."""
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kvctl.errors import NotFoundError, ServerError
-from kvctl.jetstream.direct.direct_get import DirectRequest
+from kvctl.errors import NotFoundError
+from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest
 
 Read = TypeVar("Read")
 
 
-class MomentLost(ServerError):
+class MomentLost(CannotAnswerMany):
     """Messages of the requested moment were overwritten before they were read."""
 
     rest: DirectRequest | None = None

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from kvctl.errors import (
-    ConnectionLost,
+    Away,
     JetStreamDisabled,
     KvctlError,
     OutcomeUnknown,
     RequestTimeout,
     ServerError,
+    Unanswered,
     UsageError,
     WrongRevision,
 )
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.load.leader_state import AWAY, LEADER_DEADLINE_S, Current
+from kvctl.kv.load.leader_state import LEADER_DEADLINE_S, Current
 from kvctl.kv.load.rows import Row
 from kvctl.kv.write.outcome import EXPECTED
 from kvctl.wire import encode_headers
@@ -33,7 +34,7 @@ WINDOW_ROWS = 8_000
 """Maximum number of rows in flight."""
 PAUSE_S = 0.1
 """Pause before the state of keys is read again."""
-LOST = (RequestTimeout, ConnectionLost, JetStreamDisabled)
+LOST = (Unanswered, JetStreamDisabled)
 """Errors after which a row may be stored."""
 _OF_THE_ROW = (10054, 10165, 10166)
 """Server errors about a single message: too large, or an invalid ttl."""
@@ -124,7 +125,7 @@ class Reconciler(ABC, Generic[Asked]):
             before, mute = len(self._left), False
             try:
                 mute = await self._write(await self._look())
-            except AWAY as error:
+            except Away as error:
                 self._cause = error
             if len(self._left) < before:
                 deadline = time.monotonic() + LEADER_DEADLINE_S
@@ -151,7 +152,7 @@ class Reconciler(ABC, Generic[Asked]):
         return isinstance(self._cause, RequestTimeout)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
-        if isinstance(error, AWAY):
+        if isinstance(error, Away):
             self._cause = error
             self._unanswered(row)
         elif not isinstance(error, WrongRevision):  # else the first one arrived, or another client's

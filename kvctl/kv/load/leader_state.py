@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
-from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, PermissionDenied, RequestTimeout
-from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects, from_leader
+from kvctl.errors import Away, NoResponders, PermissionDenied
+from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.load.rows import Row
 from kvctl.kv.names import is_plain
 from kvctl.kv.resolve import Binding
 
-AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
-"""Errors after which the request is repeated: the server, its leader or the connection is unavailable for now."""
 LEADER_DEADLINE_S = 15.0
 """Seconds to wait for an unavailable server."""
 KEYS_PER_REQUEST = 1000
@@ -74,7 +72,7 @@ class Current:
                 left = [subject for subject in plain if subject not in messages]
                 messages |= await last_of_each(binding.api, binding.stream, left, leader=True)
                 return found | {plain[subject]: message for subject, message in messages.items()}
-            except AWAY:
+            except Away:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.1)
@@ -113,7 +111,6 @@ class Current:
         Messages name the stream that answered. Where all keys may be missing, a key that exists is requested, too.
         """
         from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
-        from kvctl.jetstream.direct.page import MomentLost
 
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
         if len(subjects) < SINGLE_READ_KEYS or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
@@ -130,7 +127,7 @@ class Current:
                         return {}
                     found |= {message.subject: message for message in page.messages}
                     self._known = min((known, *page.messages), key=lambda message: len(message.payload))
-        except (NotUnderstood, TooManySubjects, MomentLost, PermissionDenied, *AWAY):
+        except (CannotAnswerMany, PermissionDenied, Away):
             return {}
         return {subject: found[subject] for subject in subjects}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from kvctl.errors import (
+    Away,
     ConnectionLost,
     KvctlError,
     NoResponders,
@@ -24,7 +25,7 @@ from kvctl.kv.load import row_frames
 from kvctl.kv.load.acknowledged import Acknowledged
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
 from kvctl.kv.load.checkpoint import Position, ProgressFile
-from kvctl.kv.load.leader_state import AWAY, Current
+from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.resume import Stored, all_arrived
 from kvctl.kv.load.row_reader import Batch
@@ -223,7 +224,7 @@ class Loader(BulkWriter):
         await self._window.finish()
         create = self._mode is Mode.CREATE_ONLY
         if any(isinstance(error, ConnectionLost) for _, error in self._lost.values()):
-            with suppress(*AWAY):
+            with suppress(Away):
                 await all_arrived(self._binding)
         if self._conflicts:
             await self._resolve_conflicts()

@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages_of
-from kvctl.jetstream.direct.page import MomentLost
 from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.entry import Entry, from_answers, from_frames, from_messages, newer
 from kvctl.kv.handle import RESOLVE_TIMEOUT
@@ -153,7 +152,7 @@ async def _in_few_requests(
     tasks = [asyncio.create_task(work()) for _ in range(REQUESTS_IN_FLIGHT)]
     try:
         await asyncio.gather(*tasks)
-    except (NotUnderstood, TooManySubjects, MomentLost, NoResponders, PermissionDenied, ConnectionLost):
+    except (CannotAnswerMany, NoResponders, PermissionDenied, ConnectionLost):
         pass  # an older server, writers, no direct get, per-key permissions, or a retry is needed
     finally:
         for task in tasks:

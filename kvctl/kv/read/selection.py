@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
 from kvctl.jetstream.direct import multi_get
-from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, TooManySubjects
-from kvctl.jetstream.direct.page import MomentLost
+from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest
 from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.handle import ATTEMPTS
 from kvctl.kv.names import check_filter, check_literal, is_plain
@@ -50,7 +49,7 @@ async def matching_batches(
         except PermissionDenied as error:
             denied = error
             break
-        except (TooManySubjects, NotUnderstood, MomentLost, NoResponders, ConnectionLost):
+        except (CannotAnswerMany, NoResponders, ConnectionLost):
             break
     try:
         async with aclosing(_listed(bucket, filters, leader=leader)) as batches:

@@ -16,16 +16,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kvctl.errors import (
+    Away,
     BucketNotFound,
     ConditionsFailed,
-    JetStreamDisabled,
     KvctlError,
-    NoResponders,
     NoServer,
     OutcomeUnknown,
     PermissionDenied,
     ServerError,
     StreamNotFound,
+    Unanswered,
     UnreachableError,
     WrongRevision,
 )
@@ -40,7 +40,6 @@ from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.messages import Pins, batch_of, too_large, value_limit
 from kvctl.kv.transaction.transaction import Transaction, refusal
 from kvctl.kv.write.conditional_write import TTL_SINCE, explained, no_ttl
-from kvctl.kv.write.outcome import OPEN
 from kvctl.wire import header_value
 
 if TYPE_CHECKING:
@@ -230,10 +229,10 @@ class _Commit:
             if not self._refused:  # usually a failed condition: reading shows it
                 self._refused = True
                 return None
-        except OPEN as error:
+        except Unanswered as error:
             self._lost = error
             return None
-        except (NoResponders, NoServer, JetStreamDisabled) as error:
+        except Away as error:
             await self._unreachable(error)
         except ServerError as error:
             if self._lost is None and error.err_code not in _TRANSIENT:
@@ -332,7 +331,7 @@ class _Commit:
                 return message if message is not None and message.subject == subject else None
             except (PermissionDenied, StreamNotFound):
                 raise self._unknown() from None
-            except (*OPEN, UnreachableError):
+            except UnreachableError:
                 await self._pause()
 
     async def _read_back(self, keys: list[str]) -> Mapping[str, Entry | None]:

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvctl.errors import ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
+from kvctl.errors import Away, ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
 from kvctl.jetstream.publish import PublishWindow, Unmatched
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.load.acknowledged import Acknowledged
-from kvctl.kv.load.leader_state import AWAY, Current
+from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.reconcile import Outcome, WriteReconciler
 from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.load.row_frames import RUN_BYTES, RUN_ROWS, encoder
@@ -56,7 +56,7 @@ async def _target(bucket: Bucket) -> tuple[Binding, StreamInfo]:
     target = (await bucket.readable()).source
     bucket.check_writes_go_somewhere()
     info = None
-    with suppress(PermissionDenied, *AWAY):
+    with suppress(PermissionDenied, Away):
         info = await streams.find(target.api, target.stream)
     return target, info or UNREADABLE
 

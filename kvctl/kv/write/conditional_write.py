@@ -8,12 +8,12 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
-from kvctl.errors import BucketSealed, KvctlError, ServerError, UnreachableError, UsageError, WrongRevision
+from kvctl.errors import BucketSealed, KvctlError, ServerError, Unanswered, UnreachableError, UsageError, WrongRevision
 from kvctl.jetstream.api import STREAM_SEALED
 from kvctl.jetstream.publish import publish
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write import identity as identities
-from kvctl.kv.write.outcome import EXPECTED, EXPECTED_OF, LOOK_AGAIN_S, OPEN, Write, resolve, unknown
+from kvctl.kv.write.outcome import EXPECTED, EXPECTED_OF, LOOK_AGAIN_S, Write, resolve, unknown
 from kvctl.units import duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
@@ -103,7 +103,7 @@ async def _send(sent: Write, payload: bytes, header: bytes) -> int:
     while True:
         try:
             return await publish(connection, subject, payload, header)
-        except OPEN as error:
+        except Unanswered as error:
             lost = error
         except ServerError as error:
             if lost is None:

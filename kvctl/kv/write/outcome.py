@@ -21,18 +21,7 @@ from contextlib import aclosing
 from dataclasses import field
 
 from kvctl.dataclass import dataclass
-from kvctl.errors import (
-    ConnectionLost,
-    JetStreamDisabled,
-    KvctlError,
-    NoResponders,
-    NoServer,
-    OutcomeUnknown,
-    PermissionDenied,
-    RequestTimeout,
-    StreamNotFound,
-    WrongRevision,
-)
+from kvctl.errors import Away, KvctlError, OutcomeUnknown, PermissionDenied, StreamNotFound, WrongRevision
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.resolve import Binding
@@ -41,10 +30,6 @@ from kvctl.wire import header_value
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
-OPEN = (RequestTimeout, ConnectionLost)
-"""Errors after which a write may or may not have been stored."""
-AWAY = (*OPEN, NoServer, NoResponders, JetStreamDisabled)
-"""Errors after which the leader is asked again."""
 LOOK_AGAIN_S = 0.1
 HISTORY_READS = 128
 """Maximum number of a key's messages to read one by one: more than any bucket's history."""
@@ -164,7 +149,7 @@ async def _read(write: Write, deadline: float, error: KvctlError, **request: obj
             return await direct_get.from_leader(write.binding.api, write.binding.stream, **request)
         except (PermissionDenied, StreamNotFound):
             raise unknown(write, error) from None
-        except AWAY:
+        except Away:
             if time.monotonic() > deadline:
                 raise unknown(write, error) from None
             await asyncio.sleep(LOOK_AGAIN_S)

@@ -10,12 +10,10 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import kvctl
-from kvctl.errors import ConnectionLost, JetStreamDisabled, NoResponders, NoServer, RequestTimeout
+from kvctl.errors import Away
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.worker_connection import connected
 
-AWAY = (ConnectionLost, RequestTimeout, NoResponders, NoServer, JetStreamDisabled)
-"""Errors after which the request is repeated: server, leader or connection are temporarily missing."""
 CONNECT_DEADLINE_S = 15.0
 """Seconds to wait for an unreachable server."""
 RETRY_PAUSE_S = 0.2
@@ -39,7 +37,7 @@ class LastingConnection:
         while True:
             try:
                 return self._carry_out(work)
-            except AWAY:
+            except Away:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_PAUSE_S)

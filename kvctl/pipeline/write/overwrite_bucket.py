@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import kvctl
-from kvctl.errors import KvctlError, PartlyDone, RefusedError, StreamNotFound, UsageError, WrongRevision
+from kvctl.errors import Away, KvctlError, PartlyDone, RefusedError, StreamNotFound, UsageError, WrongRevision
 from kvctl.jetstream import streams
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.entry import Entry, Operation, operation_of
 from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.leader_state import AWAY, Current
+from kvctl.kv.load.leader_state import Current
 from kvctl.kv.load.rows import Row, header_of
 from kvctl.kv.load.target import Target, target_of
 from kvctl.kv.names import MAX_BUCKET, RESERVED, STREAM_PREFIX, is_plain
@@ -229,7 +229,7 @@ async def _remove(
         removed.append(entry.key)
 
     def failed(_: Entry, error: KvctlError) -> None:
-        if isinstance(error, AWAY):
+        if isinstance(error, Away):
             lost.append(error)
         elif not isinstance(error, WrongRevision):  # else it was written concurrently
             raise error

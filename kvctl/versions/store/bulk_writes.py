@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from kvctl.errors import ConnectionLost, KvctlError, ServerError, UnreachableError
+from kvctl.errors import Away, ConnectionLost, KvctlError, ServerError, UnreachableError
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.load.leader_state import AWAY, LEADER_DEADLINE_S
+from kvctl.kv.load.leader_state import LEADER_DEADLINE_S
 from kvctl.kv.load.resume import all_arrived
 from kvctl.kv.ordered_token import token
 from kvctl.kv.write import conditional_write
@@ -99,7 +99,7 @@ class BulkWrites:
         return self._left or self._error
 
     def _failed(self, item: _Item, error: KvctlError) -> None:
-        if isinstance(error, AWAY):
+        if isinstance(error, Away):
             self._left.append(item)
             self._cause = error
             self._lost = self._lost or isinstance(error, ConnectionLost)
@@ -113,7 +113,7 @@ class BulkWrites:
             before = len(self._left)
             try:
                 await self._send_again()
-            except AWAY as error:
+            except Away as error:
                 self._cause = error
             if len(self._left) < before:
                 deadline = time.monotonic() + LEADER_DEADLINE_S
@@ -126,7 +126,7 @@ class BulkWrites:
                 raise self._explained(self._error)
 
     async def _send_again(self) -> None:
-        """Send them until one has no answer again. Raises AWAY."""
+        """Send them until one has no answer again. Raises Away."""
         connection = self._binding.api.connection
         await connection.wait_online(connection.timeout)
         if self._lost:

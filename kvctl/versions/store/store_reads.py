@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 
-from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied, RequestTimeout
+from kvctl.errors import NoResponders, PermissionDenied, Unanswered
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.direct.multi_get import pages
-from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
+from kvctl.jetstream.direct.page import NotReached, Page
 from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
@@ -25,10 +25,7 @@ SINGLE_READ_KEYS = 16
 KEYS_PER_REQUEST = 1000
 OBJECTS_PER_REQUEST = 64
 """Number of objects read in one request: some 500 KB, which keep a server busy for few milliseconds."""
-_ELSEWISE = (
-    NotUnderstood, TooManySubjects, MomentLost, NotReached, NoResponders, PermissionDenied, ConnectionLost,
-    RequestTimeout,
-)  # fmt: skip
+_ELSEWISE = (CannotAnswerMany, NotReached, NoResponders, PermissionDenied, Unanswered)
 
 
 async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, Stored]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kvctl.errors import ConditionsFailed, NoResponders, NoServer, ServerError, UsageError, WrongRevision
+from kvctl.errors import ConditionsFailed, NoResponders, NoServer, ServerError, Unanswered, UsageError, WrongRevision
 from kvctl.jetstream.publish import Busy, publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
@@ -90,7 +90,7 @@ class BucketWriting:
             made = await self._publish_patiently(place, value, fence.place, fence.revision)
         except WrongRevision:
             raise PredicateFailed("The condition does not hold") from None
-        except outcome.OPEN as error:
+        except Unanswered as error:
             made = await outcome.resolve(outcome.Write(binding, place, identity, after=before), error) or before
         except ServerError as error:
             raise conditional_write.explained(error, binding) from None

@@ -14,11 +14,10 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from kvctl.errors import (
-    ConnectionLost,
+    Away,
     ConsumerNotFound,
     JetStreamDisabled,
     KvctlError,
-    NoResponders,
     NoServer,
     PermissionDenied,
     RequestTimeout,
@@ -48,7 +47,7 @@ PLACEMENTS, CREATIONS = 32, 3
 """How often a consumer is created until it is at the stream's leader, and without an answer: chance places it."""
 
 _SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
-_GONE = (NoResponders, ConsumerNotFound, ConnectionLost, RequestTimeout, JetStreamDisabled, NoServer, ServerError)
+_GONE = (Away, ConsumerNotFound, ServerError)
 
 
 class OrderedConsumer:
