@@ -6,13 +6,13 @@ import worker
 
 import kvctl
 from kvctl.topology.audit.audit import audit as compare
-from kvctl.topology.survey import replicas
+from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 
 
 async def audit(client: kvctl.Client, name: str) -> None:
     """The command's work, without the process around it."""
-    (replica,) = replicas.named(replicas.in_view(await survey({"": client.api})), [name])
+    (replica,) = graph.named((await survey({"": client.api})).replicas(), [name])
     (outcome,) = await compare(replica)
     assert outcome.consistent, (outcome.error, outcome.counts)
 

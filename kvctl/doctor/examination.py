@@ -9,7 +9,8 @@ from kvctl.doctor import account, imports, replication, repositories, server, st
 from kvctl.doctor.finding import ERROR, WARNING, Finding, ordered
 from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
 from kvctl.jetstream.api import Api
-from kvctl.topology.survey.inventory import Place, survey
+from kvctl.topology.survey.graph import Place
+from kvctl.topology.survey.inventory import survey
 
 
 async def examine(api: Api) -> list[Finding]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_info import Source
-from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
 from kvctl.topology.hazards import cycle, replica_hazards
-from kvctl.topology.hazards.cycle import Node, Reading
+from kvctl.topology.hazards.cycle import Reading
 from kvctl.topology.hazards.inspection import is_new
 from kvctl.topology.hazards.replica_hazards import (
     CYCLE,
@@ -29,7 +28,8 @@ from kvctl.topology.hazards.replica_hazards import (
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health
 from kvctl.topology.health.lineage import Lineage, lineage
 from kvctl.topology.model import External
-from kvctl.topology.survey.inventory import Inventory, Link, survey
+from kvctl.topology.survey.graph import Inventory, Link, Where
+from kvctl.topology.survey.inventory import survey
 from kvctl.topology.survey.origin_lookup import suspected
 
 _ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
@@ -50,7 +50,7 @@ _STATES: dict[Health, tuple[Severity, str]] = {
 
 async def examine(inventory: Inventory) -> list[Finding]:
     """Check all replicas in view."""
-    sound = replace(inventory, links=tuple(link for link in inventory.links if not _of_repair(link)))
+    sound = inventory.only(link for link in inventory.links if not _of_repair(link))
     found = [*_repairs(inventory), *_hazards(sound), *_suspected(sound), *_cycles(await _wider(sound))]
     for standing in await check_health(sound):
         found += of_standing(standing)
@@ -64,14 +64,13 @@ def of_standing(standing: ReplicaHealth) -> Iterator[Finding]:
     if standing.state not in _STATES or (standing.state is Health.NEVER_CONNECTED and is_new(standing.link.info)):
         return
     severity, check = _STATES[standing.state]
+    name = standing.link.node.name
     origin = name_of(standing.link.source)
     evidence = standing.evidence
     evidence = f"{evidence[:1].upper()}{evidence[1:]}" if f"`{origin}`" in evidence else f"`{origin}`: {evidence}"
     if standing.state is Health.NEVER_CONNECTED:
-        evidence = (
-            f"`{standing.name}` never connected to `{origin}`: nothing arrives, although its lag is reported as 0"
-        )
-    yield Finding(severity, check, standing.name, evidence, _remedy(standing))
+        evidence = f"`{name}` never connected to `{origin}`: nothing arrives, although its lag is reported as 0"
+    yield Finding(severity, check, name, evidence, _remedy(standing))
 
 
 def _remedy(standing: ReplicaHealth) -> str:
@@ -82,9 +81,9 @@ def _remedy(standing: ReplicaHealth) -> str:
     if standing.state is Health.FAILING and _FLOW_CONTROL in standing.evidence:
         return f"Export the service `$JS.FC.{standing.link.source['name']}.>` from the origin's account, and import it"
     if standing.state is Health.UNCONFIRMED and standing.link.origin is not None:
-        return f"Compare the keys with `kvctl topology audit {standing.name}`"
-    repairs = "recreates" if standing.kind is Kind.MIRROR else "refills"
-    return _REMEDIES[standing.state].format(name=standing.name, repairs=repairs)
+        return f"Compare the keys with `kvctl topology audit {standing.link.node.name}`"
+    repairs = "recreates" if standing.link.node.kind == Kind.MIRROR else "refills"
+    return _REMEDIES[standing.state].format(name=standing.link.node.name, repairs=repairs)
 
 
 def _of_repair(link: Link) -> bool:
@@ -95,7 +94,7 @@ def _of_repair(link: Link) -> bool:
 def _repairs(inventory: Inventory) -> Iterator[Finding]:
     for link in filter(_of_repair, inventory.links):
         config = link.info["config"]
-        name = _name(link) if not is_stand_in(config) else original(config)["name"]
+        name = link.node.name if not is_stand_in(config) else original(config)["name"]
         text = "A repair was interrupted, or is still running"
         yield Finding(WARNING, "unfinished", name, text, f"Complete it with `kvctl topology audit {name} --repair`")
 
@@ -114,11 +113,11 @@ async def _wider(inventory: Inventory) -> Inventory:
 
 
 def _hazards(inventory: Inventory) -> Iterator[Finding]:
-    grouped: dict[Node, list[Link]] = {}
+    grouped: dict[Where, list[Link]] = {}
     for link in inventory.links:
-        grouped.setdefault(_node(link), []).append(link)
+        grouped.setdefault(link.at, []).append(link)
     for links in grouped.values():
-        name, config = _name(links[0]), links[0].info["config"]
+        name, config = links[0].node.name, links[0].info["config"]
         origins = [link.origin["config"] if link.origin else None for link in links]
         for hazard in replica_hazards.of_replica(config, origins):
             severity = ERROR if hazard.name in _ERRORS else WARNING
@@ -135,11 +134,7 @@ def _doubts(name: str, found: Lineage) -> Iterator[Finding]:
 
 
 def _cycles(inventory: Inventory) -> Iterator[Finding]:
-    readings = [
-        Reading(_node(link), (link.origin_place.name, link.source["name"]), link.source)
-        for link in inventory.links
-        if link.origin_place is not None
-    ]
+    readings = [Reading(link.at, link.origin_at, link.source) for link in inventory.links if link.origin_at is not None]
     for streams in cycle.cycles(readings):
         name = name_of({"name": streams[0][1]})
         fix = f"Remove one of the origins: `kvctl aggregate remove-origin {name} BUCKET`"
@@ -150,8 +145,8 @@ def _suspected(inventory: Inventory) -> Iterator[Finding]:
     """Yield possible cycles through other accounts, as far as this account shows them."""
     for link in inventory.links:
         if link.origin is not None and link.origin_place is None:
-            for hazard in suspected(link.info["config"]["name"], link.origin["config"]):
-                yield Finding(WARNING, CYCLE, _name(link), hazard.evidence, "Run `kvctl doctor` in that account")
+            for hazard in suspected(link.reader, link.origin["config"]):
+                yield Finding(WARNING, CYCLE, link.node.name, hazard.evidence, "Run `kvctl doctor` in that account")
 
 
 _FLOW_CONTROL = "(10228)"
@@ -168,13 +163,3 @@ _REMEDIES = {
     Health.OFFLINE: "Start the servers of `{name}`",
     Health.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
 }
-
-
-def _name(link: Link) -> str:
-    config = link.info["config"]
-    known = {stream: info["config"] for stream, info in link.place.infos.items()}
-    return bucket_name(config, kind_of(config, known))
-
-
-def _node(link: Link) -> Node:
-    return link.place.name, link.info["config"]["name"]

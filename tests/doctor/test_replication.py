@@ -5,19 +5,16 @@ from typing import Any
 import pytest
 
 from kvctl.doctor.replication import of_standing
-from kvctl.kv.stream_kind import Kind
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.survey.inventory import Link, Place
-from kvctl.topology.survey.links import upstreams
+from kvctl.topology.survey.graph import Link, Place
 
 
 def standing(state: Health, evidence: str = "", age: int = 60) -> ReplicaHealth:
     source = {"name": "KV_B", "external": {"api": "$JS.hub.API"}}
     config: dict[str, Any] = {"name": "M", "mirror": source}
     info = {"config": config, "created": "2026-01-01T00:00:00Z", "ts": f"2026-01-01T00:{age // 60:02}:{age % 60:02}Z"}
-    place = Place("", None, None, {})  # type: ignore[arg-type]  # where it is says nothing here
-    link = Link(place, info, source, None, None)
-    return ReplicaHealth(link, "M", Kind.MIRROR, upstreams(info)[0], state, evidence)
+    place = Place("", None, None, {"M": info})  # type: ignore[arg-type]  # where it is says nothing here
+    return ReplicaHealth(Link(place, info, source, None, None), state, evidence)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ JSON_VALUES = {"feed", "incarnation"}
 LONGEST_FUNCTION = 45
 MODULES_A_ROOM = 16
 TESTS_A_ROOM = 20
-NOUNS = {"finding", "listing", "mapping", "staging"}
+NOUNS = {"drawing", "finding", "listing", "mapping", "staging"}
 """Words of the field that end as gerunds do."""
 SAME_PART = {"catalog", "config", "entry", "model"}
 """Names that several packages have for the same part of them."""

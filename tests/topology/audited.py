@@ -8,7 +8,7 @@ from typing import Any
 import kvctl
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference, Outcome
-from kvctl.topology.survey import replicas
+from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 
 SHORTLY = timedelta(seconds=2)
@@ -19,7 +19,7 @@ async def audited(
 ) -> list[Outcome]:
     """Return the outcomes of all replicas of these names, or of these origins."""
     inventory = await survey({"": client.api})
-    wanted = replicas.named(replicas.in_view(inventory), names)
+    wanted = graph.named(inventory.replicas(), names)
     report = found.append if found is not None else lambda _: None
     return [outcome for replica in wanted for outcome in await audit(replica, patience, report=report)]
 

@@ -13,7 +13,7 @@ from kvctl.topology.model import Aggregate, Mirror, Origin
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.origin_place import Locator, Looked
 from kvctl.topology.plan.plan import Comparison, compare
-from kvctl.topology.survey.inventory import Inventory, Link, Place
+from kvctl.topology.survey.graph import Inventory, Link, Place
 
 Info = dict[str, Any]
 

@@ -10,9 +10,9 @@ from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.plan_hazards import Found
 from kvctl.topology.model import External
-from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint, links_from
-from kvctl.topology.survey.inventory import Inventory
-from kvctl.topology.survey.origin_lookup import Seen
+from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
+from kvctl.topology.survey.graph import Inventory
+from kvctl.topology.survey.origin_lookup import OriginView
 from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, inventory, judged, mirror
 
 B, C = bucket("B"), bucket("C")
@@ -134,10 +134,10 @@ def test_deletion_names_remaining_readers(text, streams, readers):
 def test_links_from_a_stream_are_those_of_other_streams():
     own = info({**A["config"], "sources": [{"name": "KV_A"}, {"name": "KV_B"}]})
     seen = inventory(B, M, own)
-    assert [link.info["config"]["name"] for link in links_from(seen, ("", "KV_B"))] == ["M", "KV_A"]
-    assert links_from(seen, ("", "KV_A")) == []
-    assert links_from(seen, ("other", "KV_B")) == []
-    assert links_from(inventory(M), ("", "KV_B")) == []
+    assert [link.reader for link in seen.leading_from(("", "KV_B"))] == ["M", "KV_A"]
+    assert seen.leading_from(("", "KV_A")) == []
+    assert seen.leading_from(("other", "KV_B")) == []
+    assert inventory(M).leading_from(("", "KV_B")) == []
 
 
 # -- names that mean something else ------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_origin_of_unknown_size_counts_as_empty():
 )
 def test_origin_out_of_view_has_hazards_of_its_lookup(info_, exists, reachable, named):
     away = Origin("B", external=External.of_domain("far"))
-    seen = Seen(away, None, info_, exists, reachable)  # type: ignore[arg-type]
+    seen = OriginView(away, None, info_, exists, reachable)  # type: ignore[arg-type]
     found = judged("mirrors: {M: {origin: B, origin_domain: far}}", inventory(), looked={("", away): seen})
     assert [hazard.name for hazard in found.hazards["M"]] == named
     assert found.warnings == []

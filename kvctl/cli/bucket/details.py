@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvctl.topology.health.health import ReplicaHealth
     from kvctl.topology.health.lineage import Lineage
     from kvctl.topology.health.overview import Overview
-    from kvctl.topology.survey.links import Dependent
+    from kvctl.topology.survey.graph import Dependent
 
 
 def show(session: Session, found: "Overview") -> None:
@@ -43,7 +43,7 @@ def remark(session: Session, described: "Described") -> None:
 
 def bucket_view(found: "Overview") -> View:
     """Return a view of all details of one bucket."""
-    from kvctl.topology.views.rules import with_rules_text
+    from kvctl.topology.rules import with_rules_text
 
     row = bucket_row(found)
     sections = [
@@ -101,8 +101,8 @@ def bucket_row(found: "Overview") -> dict[str, Any]:
         if found.dependents is None
         else [
             {
-                **dependent_row(item, found.health_of(item.stream)),
-                "recreated": _recreated(found.lineages.get(item.stream)),
+                **dependent_row(item, found.health_of(item.node.stream)),
+                "recreated": _recreated(found.lineages.get(item.node.stream)),
             }
             for item in found.dependents
         ],
@@ -116,9 +116,9 @@ def dependent_row(item: "Dependent", health: "ReplicaHealth | None" = None) -> d
     upstream = None if item.offline else item.upstream
     state = "offline" if item.offline else health and health.state
     return {
-        "name": item.name,
-        "stream": item.stream,
-        "kind": str(item.kind),
+        "name": item.node.name,
+        "stream": item.node.stream,
+        "kind": item.node.kind,
         "state": str(state) if state else None,
         "lag": health.lag if health else upstream and upstream.lag,
         "last_seen": upstream.last_seen if upstream else None,
@@ -184,11 +184,11 @@ def _offline(found: "Overview") -> dict[str, Any]:
 
 def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each origin; without a health, the state is null."""
-    from kvctl.topology.survey.links import upstreams
-    from kvctl.topology.views.rules import rules_json
+    from kvctl.topology.rules import rules_json
+    from kvctl.topology.survey.graph import upstreams
 
     config = found.info["config"] if found.info else {"mirror": found.clue.source} if found.clue else {}
-    standings = [item for item in found.health if item.link.info["config"]["name"] == found.stream]
+    standings = [item for item in found.health if item.link.reader == found.stream]
     states = upstreams(found.info) if found.info else []
     for number, source in enumerate(sources_of(config)):
         upstream = states[number] if states and found.description else None
@@ -198,7 +198,7 @@ def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
         yield {
             "name": parsed.name.removeprefix("KV_"),
             "stream": parsed.name,
-            "domain": states[number].domain if states else None,
+            "domain": parsed.domain if states else None,
             "api": parsed.api or None,
             **rules_json(source, found.stream),
             "state": str(standing.state) if standing else None if found.description else "offline",

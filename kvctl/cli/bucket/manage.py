@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvctl.kv.catalog import Creation
     from kvctl.topology.apply.bucket_changes import Description as Described
     from kvctl.topology.apply.bucket_changes import EditPlan
-    from kvctl.topology.survey.links import Dependent
+    from kvctl.topology.survey.graph import Dependent
     from kvctl.topology.survey.offline import Clue
 
 app = group(
@@ -279,7 +279,7 @@ async def delete(
     from kvctl.kv import catalog, reserved_streams
     from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import links
+    from kvctl.topology.survey import graph
 
     check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
@@ -296,7 +296,7 @@ async def delete(
         session.show(document(result))
         return
     reserved_streams.refuse(status.config, forcible=False)
-    hazards.refuse(links.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
+    hazards.refuse(graph.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
     await _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
@@ -376,13 +376,13 @@ async def _confirm_deletion(
 def replicated(name: str, item: "Dependent") -> str:
     """Describe a replica of a bucket or a stream to a user who is about to delete that."""
     if item.upstream is None:
-        return f"Stream `{item.stream}` does not answer and may replicate `{name}`"
-    text = f"{str(item.kind).capitalize()} `{item.name}` replicates `{name}`"
+        return f"Stream `{item.node.stream}` does not answer and may replicate `{name}`"
+    text = f"{item.node.kind.capitalize()} `{item.node.name}` replicates `{name}`"
     return text if item.last_revision is not None else f"{text} (offline)"
 
 
 def _named(described: "Described", name: str) -> str:
-    origins = ", ".join(f"`{origin.stream.removeprefix('KV_')}`" for origin in described.upstreams)
+    origins = ", ".join(f"`{origin.source.name.removeprefix('KV_')}`" for origin in described.upstreams)
     kind = str(described.status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
     return f"{word} `{name}`" + (f" of {origins}" if origins else "")

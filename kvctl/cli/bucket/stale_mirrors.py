@@ -8,7 +8,7 @@ from kvctl.errors import Cancelled, KvctlError
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.survey.replicas import Replica
+    from kvctl.topology.survey.graph import Replica
 
 _PATIENCE = timedelta(seconds=2)
 """Time for replication to catch up before a difference counts."""
@@ -33,11 +33,10 @@ async def offer_to_recreate(session: Session, api: "Api", stream: str) -> None:
 async def _stale(session: Session, api: "Api", stream: str) -> "list[Replica]":
     """Return the stream's visible mirrors whose contents differ, by their counts or else by comparing every key."""
     from kvctl.topology.health.lineage import lineage
-    from kvctl.topology.survey import replicas
     from kvctl.topology.survey.inventory import survey
 
     found = []
-    for replica in replicas.in_view(await survey({"": api})):
+    for replica in (await survey({"": api})).replicas():
         (link, *_) = replica.links
         if str(replica.kind) != "mirror" or link.source["name"] != stream or link.origin is None:
             continue

@@ -1,6 +1,6 @@
 """`kvctl repo`: create, list, show and delete repositories; the group of all repository commands."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from kvctl.kv.names import is_ref
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
+    from kvctl.topology.survey.graph import Dependent
     from kvctl.versions.catalog import Found
     from kvctl.versions.repository import Repository
 
@@ -142,22 +143,26 @@ async def delete(
     """Delete a repository with all its branches and commits.
 
     If the repository has mirrors, they are listed, and its name must be typed or given with --confirm. Mirrors keep
-    their data but receive no new data.
+    their data but receive no new data. The name is also required while a stream that may be a mirror does not answer.
     """
+    from kvctl.kv.stream_kind import Kind
     from kvctl.versions import catalog
 
     parse_name(name)
     api = (await session.client()).api if dry_run else await writable(session)
     found = await catalog.find(api, name)
-    mirrors = await _mirrors(api, found)
+    dependents = await _dependents(api, found)
+    mirrors = [item.node.name for item in dependents if item.node.kind != Kind.UNKNOWN]
     row = {"name": name, "stream": found.stream, "dependents": [{"name": mirror} for mirror in mirrors]}
     if dry_run:
         show_result(session, row, f"Would delete repository `{name}`", always=True)
         return
     for mirror in mirrors:
         session.note(f"Mirror `{mirror}` replicates from `{name}`", always=True)
+    if silent := [f"`{item.node.stream}`" for item in dependents if item.node.kind == Kind.UNKNOWN]:
+        session.warn(f"Offline streams that may be mirrors of `{name}`: {', '.join(silent)}")
     question = f"Delete repository `{name}` with all its branches and commits?"
-    if mirrors or confirm is not None:
+    if dependents or confirm is not None:
         await session.confirm(question, typed_name=name, confirmed=confirm)
     else:
         await session.confirm(question, yes=yes)
@@ -173,18 +178,16 @@ async def _branch_hint(name: str, repository: "Repository") -> str:
     return f"Create one at the newest commit: `kvctl branch create {name}@main --from {newest}`"
 
 
-async def _mirrors(api: "Api", found: "Found") -> list[str]:
-    """List the repository's mirrors that are visible in this account."""
+async def _dependents(api: "Api", found: "Found") -> "list[Dependent]":
+    """Return the repository's visible mirrors, and streams that do not answer and may be mirrors of it."""
     from contextlib import suppress
 
     from kvctl.errors import KvctlError
-    from kvctl.jetstream import streams
-    from kvctl.topology.survey import links
+    from kvctl.topology.survey import inventory
 
-    names: list[Any] = []
     with suppress(KvctlError):
-        names = [item.name for item in links.dependents_among(await streams.listing(api), found.stream)]
-    return names
+        return await inventory.dependents(api, found.stream)
+    return []
 
 
 for part in (commit, merge, checkout, maintenance):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kvctl.jetstream.config_diff import Difference
     from kvctl.jetstream.config_text import Config
     from kvctl.topology.hazards.hazards import Hazard
-    from kvctl.topology.survey.links import Dependent
+    from kvctl.topology.survey.graph import Dependent
 
 app = group(
     "stream",
@@ -235,13 +235,13 @@ async def delete(
     from kvctl.jetstream import edits
     from kvctl.kv import reserved_streams
     from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import links
+    from kvctl.topology.survey import graph, inventory
 
     check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
     api = (await session.client()).api
     reserved_streams.refuse(info["config"], force or ())
-    readers = await links.dependents(api, stream)
+    readers = await inventory.dependents(api, stream)
     state = info["state"]
     row: dict[str, Any] = {
         "name": stream,
@@ -253,7 +253,7 @@ async def delete(
         session.show(document(row))
         return
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
-    hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not deleted")
+    hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not deleted")
     for item in readers:
         session.note(replicated(stream, item), always=True)
     if readers or confirm is not None:
@@ -296,7 +296,7 @@ async def purge(
     """
     from kvctl.kv import reserved_streams
     from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import links
+    from kvctl.topology.survey import graph, inventory
 
     if subject == "":
         raise UsageError("`--subject` must not be empty", hint="Omit it to purge messages on all subjects")
@@ -309,13 +309,13 @@ async def purge(
     info = await find(session, stream)
     reserved_streams.refuse(info["config"], force or ())
     client = await session.client()
-    readers = await links.dependents(client.api, stream)
+    readers = await inventory.dependents(client.api, stream)
     count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
     if dry_run:
         row = {"name": stream, "messages": count, "dependents": [dependent_row(item) for item in readers]}
         session.show(document(row))
         return
-    hazards.refuse(links.unknown(readers), force, f"Stream `{stream}` was not purged")
+    hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not purged")
     question = f"Purge {'up to ' if sequence else ''}{counted(count, 'message')} of stream `{stream}`?"
     await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
     if sequence is None and keep is None:

@@ -251,13 +251,13 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
 async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
     """Print the differences on stderr, and return the hazards of all streams."""
     from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import links
+    from kvctl.topology.survey import edit_cost
 
     api = (await session.client()).api
     for text in dict.fromkeys(str(item) for edit in edits for item in edit.differences):
         session.note(text, always=True)
     found = []
     for edit in edits:
-        cost = await links.cost(api, edit.before, edit.info, edit.after)
+        cost = await edit_cost.cost(api, edit.before, edit.info, edit.after)
         found += hazards.lossy(edit.before, edit.after, cost)
     return found

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from kvctl.topology.apply.repair import Repair, StandIn
     from kvctl.topology.audit.findings import Difference, Outcome
     from kvctl.topology.file.document import Topology
-    from kvctl.topology.survey.inventory import Inventory
-    from kvctl.topology.survey.replicas import Replica
+    from kvctl.topology.survey.graph import Inventory, Replica
 
 app = group()
 
@@ -146,22 +145,22 @@ async def _check(
 async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
     """Find the replicas to audit. Raises BucketNotFound."""
     from kvctl.topology.apply import repair
-    from kvctl.topology.survey import replicas
+    from kvctl.topology.survey import graph
     from kvctl.topology.survey.inventory import survey
 
     inventory = await survey(apis)
-    found, left = replicas.in_view(inventory), repair.stand_ins(inventory, names)
+    found, left = inventory.replicas(), repair.stand_ins(inventory, names)
     if topology is not None:
         unseen = _unseen_of_file(topology, inventory)
         return Work(_of_file(topology, found, unseen), left, unseen=[stream for _, _, stream in unseen])
     known = {*(item.name for item in found), *(item.name for item in left)}
     for name in names:
-        if name not in known and not replicas.is_origin(found, name):
+        if name not in known and not graph.is_origin(found, name):
             from kvctl.kv import catalog
 
             await catalog.find(apis[""], name)
     unknown = [stream for place in inventory.places.values() for stream in place.unknown]
-    return Work(replicas.named(found, names) if names else found, left, unseen=unknown)
+    return Work(graph.named(found, names) if names else found, left, unseen=unknown)
 
 
 def _unseen_of_file(topology: "Topology", inventory: "Inventory") -> list[tuple[str, str, str]]:

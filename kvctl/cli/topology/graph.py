@@ -14,7 +14,7 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.views.graph import Graph
+    from kvctl.topology.views.drawing import Graph
     from kvctl.topology.views.text_tree import Line
 
 app = group()
@@ -70,15 +70,15 @@ async def graph(
 
 async def _graph(session: Session, names: list[str], file: str | None) -> "Graph":
     if file is not None:
-        from kvctl.topology.views.file_graph import of_topology
+        from kvctl.topology.views.drawing import of_topology
 
         return of_topology(read_file(session, file), names)
     from kvctl.topology.health import health
     from kvctl.topology.survey import inventory
-    from kvctl.topology.views import live_graph
+    from kvctl.topology.views import drawing
 
     found = await inventory.survey({"": (await session.client()).api})
-    return live_graph.of_inventory(found, await health.check_health(live_graph.around(found, names)), names)
+    return drawing.of_inventory(found, await health.check_health(found.around(names)), names)
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:

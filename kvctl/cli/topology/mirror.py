@@ -177,11 +177,11 @@ async def _confirm_deletion(
     """Confirm the deletion of the mirror: by name if it has readers, else on a terminal."""
     from kvctl.cli.bucket.manage import replicated
     from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import links
+    from kvctl.topology.survey import graph, inventory
 
     name = found.mirror
-    readers = await links.dependents(api, found.info["config"]["name"])
-    hazards.refuse(links.unknown(readers), force, f"Mirror `{name}` was not promoted")
+    readers = await inventory.dependents(api, found.info["config"]["name"])
+    hazards.refuse(graph.unknown(readers), force, f"Mirror `{name}` was not promoted")
     for item in readers:
         session.note(replicated(name, item), always=True)
     if readers or confirm is not None:

@@ -19,7 +19,7 @@ from kvctl.units import duration_seconds, format_time
 if TYPE_CHECKING:
     from kvctl.topology.apply.builders import Plan
     from kvctl.topology.health.health import ReplicaHealth
-    from kvctl.topology.survey.inventory import Place
+    from kvctl.topology.survey.graph import Place
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
 WaitFor = Annotated[
@@ -114,17 +114,14 @@ def show_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_ru
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
     """Print all mirrors, or all aggregates, with the worst state of their links to origins."""
     from kvctl.topology.health.health import check_health
-    from kvctl.topology.survey.inventory import Inventory, kind_in, survey
+    from kvctl.topology.survey.inventory import survey
 
     inventory = await survey({"": (await session.client()).api})
     place = inventory.places[""]
-    infos = [info for info in (*place.infos.values(), *place.offline.values()) if kind_in(place, info) == kind]
-    names = {info["config"]["name"] for info in infos}
-    found: dict[str, list[ReplicaHealth]] = {name: [] for name in names}
-    links = tuple(link for link in inventory.links if link.info["config"]["name"] in names)
-    for item in await check_health(Inventory(inventory.places, links)):
-        found[item.link.info["config"]["name"]].append(item)
-    rows = [_row(place, info, found[info["config"]["name"]]) for info in infos]
+    found: dict[str, list[ReplicaHealth]] = {stream: [] for stream in place.known if place.kind(stream) == kind}
+    for item in await check_health(inventory.only(link for link in inventory.links if link.reader in found)):
+        found[item.link.reader].append(item)
+    rows = [_row(place, place.known[stream], health) for stream, health in found.items()]
     if kind == "mirror":
         rows += [_clued(stream, place) for stream in place.unknown if stream in place.clues]
     columns = [*_COLUMNS, Column("cluster", table=len({row["cluster"] for row in rows}) > 1)]
@@ -154,9 +151,9 @@ async def show_replica(session: Session, name: str, kind: str) -> None:
 def _row(place: "Place", info: StreamInfo, found: "list[ReplicaHealth]") -> dict[str, Any]:
     from kvctl.kv.config import BucketStatus
     from kvctl.topology.health.health import worst
-    from kvctl.topology.survey.links import upstreams
+    from kvctl.topology.survey.graph import upstreams
 
-    configs = {name: other["config"] for name, other in {**place.infos, **place.offline}.items()}
+    configs = {name: other["config"] for name, other in place.known.items()}
     status, origins, offline = BucketStatus.from_info(info, configs), upstreams(info), info in place.offline.values()
     return {
         "name": status.bucket,

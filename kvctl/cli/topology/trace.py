@@ -63,7 +63,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
 
 async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "Trace":
     if file is not None:
-        from kvctl.topology.views.file_graph import of_topology
+        from kvctl.topology.views.drawing import of_topology
         from kvctl.topology.views.trace import predicted
 
         return predicted(of_topology(read_file(session, file)), bucket, key)

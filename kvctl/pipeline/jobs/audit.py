@@ -31,11 +31,11 @@ from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Held, difference, held
+from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import Transform
-from kvctl.topology.survey import replicas
+from kvctl.topology.survey.graph import Replica
 from kvctl.topology.survey.inventory import survey
-from kvctl.topology.survey.replicas import Replica
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client
@@ -66,8 +66,8 @@ async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[
 
     Raises BucketNotFound.
     """
-    known = replicas.in_view(await survey({"": client.api}))
-    reading = {item.name: item for item in known if any(replicas.origin_name(link) == origin for link in item.links)}
+    known = (await survey({"": client.api})).replicas()
+    reading = {item.name: item for item in known if any(name_of(link.source) == origin for link in item.links)}
     for name in dict.fromkeys(name for name in names if name not in reading):
         await client.bucket(origin).locate()
         await client.bucket(name).locate()

@@ -26,9 +26,8 @@ from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.order import readers_first
-from kvctl.topology.plan.origin_place import Where
 from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
-from kvctl.topology.survey.inventory import Inventory
+from kvctl.topology.survey.graph import Inventory, Where
 
 Apis = Mapping[str, Api]
 Entries = Mapping[str, Mapping[str, str]]

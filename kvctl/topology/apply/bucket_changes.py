@@ -24,10 +24,9 @@ from kvctl.topology.hazards import hazards, inspection
 from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
 from kvctl.topology.health import arrival
 from kvctl.topology.model import Origin
-from kvctl.topology.survey import links
-from kvctl.topology.survey.inventory import Place, reads_from, view
-from kvctl.topology.survey.links import Dependent, Upstream
-from kvctl.topology.survey.origin_lookup import Seen
+from kvctl.topology.survey import edit_cost, graph, inventory
+from kvctl.topology.survey.graph import Dependent, Place, Upstream
+from kvctl.topology.survey.origin_lookup import OriginView
 
 _BUSY = timedelta(seconds=0.3)
 """Time for entries that are written concurrently to arrive."""
@@ -60,10 +59,10 @@ async def describe(api: Api, name: str) -> Description:
     stream = info["config"]["name"]
     dependents, place = None, None
     with suppress(KvctlError):
-        place = await view("", api)
-        dependents = links.identified(links.dependents_among(place.listing, stream), stream, place.clues)
+        place = await inventory.view("", api)
+        dependents = place.dependents(stream)
     others = {name: other["config"] for name, other in place.infos.items()} if place else {}
-    return Description(BucketStatus.from_info(info, others), links.upstreams(info), dependents, place)
+    return Description(BucketStatus.from_info(info, others), graph.upstreams(info), dependents, place)
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
@@ -71,7 +70,7 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
     edit = await catalog.plan_edit(api, name, changes, clear)
     if not edit.differences:
         return EditPlan(edit, [])
-    cost = await links.cost(api, edit.before, edit.info, edit.after)
+    cost = await edit_cost.cost(api, edit.before, edit.info, edit.after)
     found = [*hazards.of_foreign(edit.before), *hazards.lossy(edit.before, edit.after, cost)]
     return EditPlan(edit, [*found, *await inspection.of_edit(api, edit.before, edit.after)])
 
@@ -87,15 +86,15 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
     newest = max((entry.revision for entry in found.entries), default=0)
     if not newest:
         return found, foreign
-    readers = await links.dependents(api, found.stream)
-    names = {found.stream, *(item.stream for item in readers)}
+    readers = await inventory.dependents(api, found.stream)
+    names = {found.stream, *(item.node.stream for item in readers)}
     # One after the other, the nearest first: what one of them has received, its readers have to receive.
     late = [
         Hazard(LAGGING_REPLICA, _late(item))
         for item in readers
-        if item.kind is not Kind.UNKNOWN and not await _has(api, item, names)
+        if item.node.kind != Kind.UNKNOWN and not await _has(api, item, names)
     ]
-    return found, [*foreign, *late, *links.unknown(readers)]
+    return found, [*foreign, *late, *graph.unknown(readers)]
 
 
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
@@ -107,30 +106,29 @@ async def _has(api: Api, reader: Dependent, origins: Collection[str]) -> bool:
     """Return whether a reader has everything that these origins hold now."""
     if reader.offline:
         return False
-    info = await streams.find(api, reader.stream)
+    info = await streams.find(api, reader.node.stream)
     if info is None:
         return True
-    read = reads_from(origins)
-    sources = [source for source in sources_of(info["config"]) if read(Source.parse(source))]
+    sources = [source for source in sources_of(info["config"]) if any(map(Source.parse(source).reads_locally, origins))]
     infos = await asyncio.gather(*(streams.find(api, source["name"]) for source in sources))
     wanted = await arrival.goals([
-        (number, source, Seen(Origin(stream=source["name"]), api, origin, origin is not None))
+        (number, source, OriginView(Origin(stream=source["name"]), api, origin, origin is not None))
         for number, (source, origin) in enumerate(zip(sources, infos, strict=True))
     ])  # fmt: skip
     try:
-        await arrival.until_filled(api, reader.stream, wanted, _BUSY)
+        await arrival.until_filled(api, reader.node.stream, wanted, _BUSY)
     except WaitExpired:
         return False
     return True
 
 
 def _late(item: Dependent) -> str:
-    upstream = item.upstream
+    upstream, what = item.upstream, f"{item.node.kind} `{item.node.name}`"
     if upstream is None or item.last_revision is None:
-        return f"{item.kind} `{item.name}` does not answer: it may keep the deleted keys permanently"
+        return f"{what} does not answer: it may keep the deleted keys permanently"
     state = f"has a lag of {upstream.lag}" if upstream.lag else "has not received the last deletions"
     if upstream.last_seen is None:
         state = "never connected"
     if upstream.error:
         state = f"reports `{upstream.error}`"
-    return f"{item.kind} `{item.name}` {state}: it would keep the deleted keys permanently"
+    return f"{what} {state}: it would keep the deleted keys permanently"

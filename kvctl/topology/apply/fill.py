@@ -17,10 +17,10 @@ from kvctl.topology.file.document import Topology
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.model import Origin
-from kvctl.topology.plan.origin_place import Locator, Where
+from kvctl.topology.plan.origin_place import Locator
 from kvctl.topology.source import added
 from kvctl.topology.survey import origin_lookup
-from kvctl.topology.survey.inventory import Inventory, Link
+from kvctl.topology.survey.graph import Inventory, Link, Where
 
 Advance = Callable[[int], None]
 
@@ -86,9 +86,7 @@ def unfilled(topology: Topology, inventory: Inventory) -> list[Where]:
     """
     named = Locator(topology, inventory.places)
     wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
-    found = dict.fromkeys(
-        (link.place.name, link.info["config"]["name"]) for link in inventory.links if _is_behind(link)
-    )
+    found = dict.fromkeys(link.at for link in inventory.links if _is_behind(link))
     return [where for where in found if where in wheres]
 
 

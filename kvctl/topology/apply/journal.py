@@ -18,7 +18,7 @@ from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.jetstream.api import Api
-from kvctl.topology.plan.origin_place import Where
+from kvctl.topology.survey.graph import Where
 from kvctl.units import format_time
 from kvctl.urls import redact
 

@@ -6,6 +6,8 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,11 +26,8 @@ from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.mapping import Mapping
-from kvctl.topology.model import Origin
-from kvctl.topology.survey.inventory import Link
-from kvctl.topology.survey.links import live_part
-from kvctl.topology.survey.origin_lookup import Seen
-from kvctl.topology.survey.replicas import Replica, origin_api
+from kvctl.topology.survey.graph import Link, Replica, live_part
+from kvctl.topology.survey.origin_lookup import OriginView
 
 MAX_KEYS_PER_SOURCE = 500
 """Keys that one temporary source replicates."""
@@ -63,14 +62,12 @@ async def refill(
         await _replicate(api, stream, sources, limit, advance)
 
 
-async def seen(link: Link) -> Seen:
+async def seen(link: Link) -> OriginView:
     """Return the origin of a link as it can be read now."""
-    api, stream = origin_api(link), link.source["name"]
-    try:
-        info = await streams.info(api, stream)
-    except KvctlError:
-        info = None
-    return Seen(Origin(stream=stream), api, info, None if info is None else True)
+    info: StreamInfo | None = None
+    with suppress(KvctlError):
+        info = await streams.info(link.api, link.source["name"])
+    return replace(link.view, info=info, exists=None if info is None else True)
 
 
 def _rounds(links: Sequence[Link], wanted: Sequence[Difference]) -> list[list[tuple[Link, dict[str, Any]]]]:

@@ -24,8 +24,7 @@ from kvctl.topology.audit.verdict import Verdict
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import WAIT_FOR
-from kvctl.topology.survey.inventory import Inventory, Link, Place
-from kvctl.topology.survey.replicas import Replica
+from kvctl.topology.survey.graph import Inventory, Link, Place, Replica
 
 Advance = Callable[[int], None]
 """Called with the number of messages that have arrived."""
@@ -119,7 +118,7 @@ async def complete(left: StandIn, limit: timedelta = WAIT_FOR, advance: Advance 
 async def _recreate(link: Link, limit: timedelta, advance: Advance) -> None:
     """Recreate a mirror behind a stand-in, which proves that a new mirror fills, and serves reads in the meantime."""
     api = link.place.api
-    config = _own(await streams.info(api, link.info["config"]["name"]))
+    config = _own(await streams.info(api, link.reader))
     beside = stand_in(config)
     await _delete(api, beside["name"])
     try:

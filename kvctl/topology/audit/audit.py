@@ -31,15 +31,14 @@ from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, Verdict
-from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN
+from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.lineage import lineage
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.model import Origin
-from kvctl.topology.survey.inventory import Link
+from kvctl.topology.survey.graph import Link, Replica
 from kvctl.topology.survey.offline import servers, silence
-from kvctl.topology.survey.origin_lookup import Seen, exports_to_see
-from kvctl.topology.survey.replicas import Replica, origin_api, origin_name, where
+from kvctl.topology.survey.origin_lookup import OriginView, exports_to_see
 
 PATIENCE = timedelta(seconds=10)
 """Default time to wait for late entries."""
@@ -112,7 +111,7 @@ async def audit(
 
 def _outcome(replica: Replica, link: Link) -> Outcome:
     outcome = Outcome(
-        origin_name(link), replica.name, replica.kind, where(link), replica.place.name, offline=replica.silent
+        name_of(link.source), replica.name, replica.kind, link.elsewhere, replica.place.name, offline=replica.silent
     )
     for hazard in hiding(replica, link):
         outcome.hidden = hazard.evidence
@@ -124,7 +123,7 @@ async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
     """Return an origin as it can be read; None, with the outcome's error, if it cannot."""
     try:
         rules = Mapping.of(link.source)
-        side = await AuditReader(origin_api(link), link.source["name"], rules.taken).ready()
+        side = await AuditReader(link.api, link.source["name"], rules.taken).ready()
         return Feed(number, link.source, rules, side, await streams.info(side.api, side.stream), outcome)
     except NotFoundError:
         outcome.error = NotFoundError(f"Origin `{outcome.origin}` does not exist")
@@ -191,7 +190,7 @@ class _Audit:
     async def _catch_up(self) -> bool:
         """Wait until the replica is up to date with its origins' current state, and return whether it is."""
         sources = [
-            (feed.number, feed.source, Seen(Origin(stream=feed.side.stream), feed.side.api, feed.info, True))
+            (feed.number, feed.source, OriginView(Origin(stream=feed.side.stream), feed.side.api, feed.info, True))
             for feed in self.feeds
         ]
         with suppress(WaitExpired):

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import FILTERED_MIRROR, OUTSIDE_PREFIX, RENAMING_MIRROR, name_of, of_replica
-from kvctl.topology.survey.inventory import Link
-from kvctl.topology.survey.replicas import Replica
+from kvctl.topology.survey.graph import Link, Replica
 
 HERE = -1
 """Number of the replica, among those of its origins."""

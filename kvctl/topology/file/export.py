@@ -21,7 +21,7 @@ from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
 from kvctl.topology.file.document import DEFAULT_NAME, TITLE, VERSION, read_topology
 from kvctl.topology.file.fields import SECTIONS
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.survey.inventory import Inventory, kind_in
+from kvctl.topology.survey.graph import Inventory
 from kvctl.units import format_duration
 
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))
@@ -84,11 +84,11 @@ class _Streams:
 
 def _streams(inventory: Inventory) -> _Streams:
     (place,) = inventory.places.values()
-    kinds = {stream: kind_in(place, info) or Kind.STREAM for stream, info in place.infos.items()}
+    kinds = {stream: place.kind(stream) or Kind.STREAM for stream in place.infos}
     configs = {stream: info["config"] for stream, info in place.infos.items()}
     origins: dict[str, list[StreamConfig | None]] = {}
     for link in inventory.links:
-        origins.setdefault(link.info["config"]["name"], []).append(link.origin["config"] if link.origin else None)
+        origins.setdefault(link.reader, []).append(link.origin["config"] if link.origin else None)
     return _Streams(configs, kinds, origins)
 
 

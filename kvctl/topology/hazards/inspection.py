@@ -18,8 +18,8 @@ from kvctl.topology.hazards import replica_hazards
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import MISSING_ORIGIN, UNCONNECTED, name_of
 from kvctl.topology.health.lineage import lineage
-from kvctl.topology.survey import links
-from kvctl.topology.survey.links import upstreams
+from kvctl.topology.survey import graph, inventory
+from kvctl.topology.survey.graph import upstreams
 from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import duration_ns, parse_time
 
@@ -61,10 +61,9 @@ async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[H
     found = _introduced(before, after, origins, changed) if changed else []
     known = {before["name"]: before}
     with suppress(KvctlError):
-        listed = await streams.listing(api)
-        infos = [*listed.answering, *filter(None, listed.silent.values())]
-        known = {info["config"]["name"]: info["config"] for info in infos} | known
-        found += links.unknown(links.dependents_among(listed, before["name"]))
+        place = await inventory.view("", api)
+        known = {stream: info["config"] for stream, info in place.known.items()} | known
+        found += graph.unknown(place.dependents(before["name"]))
     for reader in known.values():
         sources = sources_of(reader)
         current = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
@@ -108,12 +107,13 @@ def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iter
     """Return the hazards of sources that never connected or do not exist."""
     name = name_of(info["config"])
     for upstream, origin in zip(upstreams(info), origins, strict=True):
-        of = upstream.stream.removeprefix(STREAM_PREFIX)
+        source = upstream.source
+        of = source.name.removeprefix(STREAM_PREFIX)
         if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
             yield Hazard(MISSING_ORIGIN, f"Origin `{of}` of `{name}` does not exist: nothing arrives until it does")
         elif upstream.last_seen is None and not upstream.error and not is_new(info):
-            where = f" in domain `{upstream.domain}`" if upstream.domain else f" under `{upstream.api}`"
-            text = f"`{name}` never connected to `{of}`{where if upstream.api else ''}"
+            where = f" in domain `{source.domain}`" if source.domain else f" under `{source.api}`"
+            text = f"`{name}` never connected to `{of}`{where if source.api else ''}"
             yield Hazard(UNCONNECTED, f"{text}: nothing arrives, although its lag is reported as 0")
 
 

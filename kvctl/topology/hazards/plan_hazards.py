@@ -24,12 +24,12 @@ from kvctl.topology.hazards.replica_hazards import (
     overlaps,
 )
 from kvctl.topology.plan.desired import DesiredState, Draft
-from kvctl.topology.plan.origin_place import Located, Where
-from kvctl.topology.plan.plan import Action, Change, links_from
+from kvctl.topology.plan.origin_place import Located
+from kvctl.topology.plan.plan import Action, Change
 from kvctl.topology.source import source_key
 
 if TYPE_CHECKING:
-    from kvctl.topology.survey.inventory import Inventory, Link
+    from kvctl.topology.survey.graph import Inventory, Link
 
 OF_PLANS = tuple(
     dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))
@@ -113,11 +113,7 @@ def _of_origin(item: Located) -> list[Hazard]:
 
 def _origins_now(change: Change, inventory: Inventory) -> list[StreamConfig | None]:
     """Return the configurations of the origins of a live replica, in the order of its sources."""
-    return [
-        link.origin["config"] if link.origin else None
-        for link in inventory.links
-        if (link.place.name, link.info["config"]["name"]) == change.where
-    ]
+    return [link.origin["config"] if link.origin else None for link in inventory.of(change.where)]
 
 
 def _held(item: Located, inventory: Inventory) -> int:
@@ -137,9 +133,9 @@ def _readers(changes: Sequence[Change], drafts: DesiredState, inventory: Invento
         if change.action is Action.CREATE:
             continue
         result.add(change.name, _unseen(change, inventory))
-        for link in links_from(inventory, change.where):
+        for link in inventory.leading_from(change.where):
             reader = link.info["config"]
-            if (link.place.name, reader["name"]) in touched:
+            if link.at in touched:
                 continue
             if change.action is Action.CHANGE:
                 reads = f"`{name_of(reader)}` reads from `{change.name}`"
@@ -161,16 +157,11 @@ def _unseen(change: Change, inventory: Inventory) -> list[Hazard]:
 
 def _introduced(link: Link, drafts: DesiredState, inventory: Inventory) -> list[Hazard]:
     """Return the hazards that a replica has only after its origins change."""
-    reader = (link.place.name, link.info["config"]["name"])
-    links = [other for other in inventory.links if (other.place.name, other.info["config"]["name"]) == reader]
+    links = inventory.of(link.at)
     before = [other.origin["config"] if other.origin else None for other in links]
-    after = [drafts.after(_origin(other)) or config for other, config in zip(links, before, strict=True)]
+    after = [drafts.after(other.origin_at) or config for other, config in zip(links, before, strict=True)]
     accepted = of_replica(link.info["config"], before)
     return [hazard for hazard in of_replica(link.info["config"], after) if hazard not in accepted]
-
-
-def _origin(link: Link) -> Where | None:
-    return (link.origin_place.name, link.source["name"]) if link.origin_place else None
 
 
 def _stale(change: Change, reader: StreamInfo) -> Hazard:
@@ -207,9 +198,8 @@ def _readings(drafts: DesiredState, inventory: Inventory) -> list[Reading]:
             if (where := origins.get(source_key(source))) is not None:
                 found.append(Reading(draft.where, where, source))
     for link in inventory.links:
-        reader = (link.place.name, link.info["config"]["name"])
-        if reader not in planned and (origin := _origin(link)) is not None:
-            found.append(Reading(reader, origin, link.source))
+        if link.at not in planned and link.origin_at is not None:
+            found.append(Reading(link.at, link.origin_at, link.source))
     return found
 
 

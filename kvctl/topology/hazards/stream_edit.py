@@ -25,7 +25,7 @@ from kvctl.topology.hazards.replica_hazards import (
     ORIGIN_NOT_DIRECT,
     OUTSIDE_PREFIX,
 )
-from kvctl.topology.survey import links
+from kvctl.topology.survey import edit_cost
 from kvctl.units import duration_from_ns, format_duration, format_size
 
 OF_STREAM_EDITS = (
@@ -37,7 +37,7 @@ OF_STREAM_EDITS = (
 async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig) -> list[Hazard]:
     """Return the hazards of giving the stream this configuration: data lost, foreign owners, replicas harmed."""
     before: StreamConfig = info["config"]
-    cost = await links.cost(api, before, info, after)
+    cost = await edit_cost.cost(api, before, info, after)
     found = [*hazards.of_foreign(before), *(Hazard(LOSSY_EDIT, text) for text in lossy(before, after, cost))]
     return [*found, *await inspection.of_edit(api, before, after)]
 

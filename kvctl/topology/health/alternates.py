@@ -16,7 +16,7 @@ from kvctl.jetstream.stream_info import Alternate as Reported
 from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.survey.inventory import Place
+from kvctl.topology.survey.graph import Place
 from kvctl.topology.survey.offline import lost_majority
 from kvctl.topology.survey.origin_lookup import PATIENCE
 
@@ -86,7 +86,7 @@ def reads(
     `health` is that of mirrors in view; those that read the stream under the API prefix `api` count.
     """
     reported = {item["name"]: item for item in (info.get("alternates") if info else None) or ()}
-    mirrors = {item.link.info["config"]["name"]: item for item in health if _mirrors(item, stream, api)}
+    mirrors = {item.link.reader: item for item in health if _mirrors(item, stream, api)}
     clues = {} if place is None else {name: clue for name, clue in place.clues.items() if clue.origin == stream}
     known = {stream: None, **mirrors, **clues}
     times = answers or {}
@@ -131,13 +131,13 @@ def _origin(stream: str, info: StreamInfo | None, place: Place | None) -> Altern
 
 
 def _mirror(item: ReplicaHealth) -> Alternate:
-    info, stream = item.link.info, item.link.info["config"]["name"]
+    info, stream = item.link.info, item.link.reader
     cluster = {} if item.link.silent else info.get("cluster") or {}
     behind = 0 if item.state is Health.OK else None
     if behind is None and item.arrived is not None and item.origin_last is not None:
         behind = max(item.origin_last - item.arrived, 0)
     return Alternate(
-        item.name, stream, MIRROR, cluster.get("name") or item.link.place.cluster_of(stream), None,
+        item.link.node.name, stream, MIRROR, cluster.get("name") or item.link.place.cluster_of(stream), None,
         cluster.get("leader") or None, item.state, behind, item.last_seen,
     )  # fmt: skip
 

@@ -28,8 +28,8 @@ from kvctl.jetstream.stream_info import StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.source import meaning
 from kvctl.topology.subjects import UnknownTransform, land, parse
-from kvctl.topology.survey.links import Upstream, live_part, upstreams
-from kvctl.topology.survey.origin_lookup import PATIENCE, Seen, exports_needed
+from kvctl.topology.survey.graph import Upstream, live_part, upstreams
+from kvctl.topology.survey.origin_lookup import PATIENCE, OriginView, exports_needed
 from kvctl.wire import header_value
 
 WAIT_FOR = timedelta(seconds=60)
@@ -45,7 +45,7 @@ _SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 class Goal:
     """Last entry that has to arrive from one origin."""
 
-    seen: Seen
+    seen: OriginView
     number: int
     """Number of the source among the replica's."""
     source: dict[str, Any]
@@ -66,7 +66,7 @@ class Progress:
     """The origin's sequence up to which everything has arrived, as far as known."""
 
 
-async def goals(sources: Sequence[tuple[int, dict[str, Any], Seen]]) -> list[Goal]:
+async def goals(sources: Sequence[tuple[int, dict[str, Any], OriginView]]) -> list[Goal]:
     """Return goals for what the origins hold now, by number of the source. Call it before the replica is created."""
     return list(await asyncio.gather(*(_goal(number, source, seen) for number, source, seen in sources)))
 
@@ -163,7 +163,7 @@ class _Quiet:
         return self._asked - self._last[number][1]
 
 
-async def _goal(number: int, source: dict[str, Any], seen: Seen) -> Goal:
+async def _goal(number: int, source: dict[str, Any], seen: OriginView) -> Goal:
     goal = Goal(seen, number, source, None)
     if seen.info is None:
         return goal
@@ -181,7 +181,7 @@ async def _goal(number: int, source: dict[str, Any], seen: Seen) -> Goal:
     return replace(goal, sequence=newest.sequence, subject=newest.subject)
 
 
-async def _last(seen: Seen, subjects: str) -> StoredMessage | None:
+async def _last(seen: OriginView, subjects: str) -> StoredMessage | None:
     """Return the last entry on these subjects, from the leader, or by direct get if that is not permitted."""
     stream = seen.origin.source_stream
     try:

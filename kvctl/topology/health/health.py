@@ -7,24 +7,20 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
-from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health import recount as recounting
 from kvctl.topology.health.arrival import Goal
-from kvctl.topology.health.lineage import Lineage, lineage, lineage_of_source
-from kvctl.topology.model import Origin
-from kvctl.topology.survey.inventory import Inventory, Link, kind_in
-from kvctl.topology.survey.links import SILENCE, Upstream, upstreams
+from kvctl.topology.health.lineage import Lineage, lineage
+from kvctl.topology.survey.graph import SILENCE, Inventory, Link, Where
 from kvctl.topology.survey.offline import lost_majority, servers, silence
-from kvctl.topology.survey.origin_lookup import PATIENCE, Seen
+from kvctl.topology.survey.origin_lookup import PATIENCE
 
 SECOND_LOOK = 1.0
 """Seconds before a late replica is examined again, to see whether anything arrives."""
@@ -71,10 +67,6 @@ class ReplicaHealth:
     """Health of one replica for one of its origins."""
 
     link: Link
-    name: str
-    """Name of the replica, as users type it."""
-    kind: Kind
-    upstream: Upstream
     state: Health
     evidence: str = ""
     """Evidence in words."""
@@ -89,13 +81,14 @@ class ReplicaHealth:
     @property
     def lag(self) -> int | None:
         """Missing messages as the server reports them; None without a report, or of an origin that is away."""
-        known = not self.link.silent and self.upstream.last_seen is not None
-        return self.upstream.lag if known and self.state is not Health.OFFLINE_ORIGIN else None
+        upstream = self.link.upstream
+        known = not self.link.silent and upstream.last_seen is not None
+        return upstream.lag if known and self.state is not Health.OFFLINE_ORIGIN else None
 
     @property
     def last_seen(self) -> float | None:
         """Seconds since the last message from the origin; None: never, or unknown."""
-        return None if self.link.silent else self.upstream.last_seen
+        return None if self.link.silent else self.link.upstream.last_seen
 
 
 def worst(found: Iterable[ReplicaHealth]) -> ReplicaHealth | None:
@@ -121,11 +114,10 @@ async def check_health(inventory: Inventory, second_look: float = SECOND_LOOK) -
 
 async def _recounted(found: list[ReplicaHealth], pause: float, slots: asyncio.Semaphore) -> list[ReplicaHealth]:
     """Return the same, with replicas that are up to date compared by counts."""
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[Where, list[int]] = {}
     for at, standing in enumerate(found):
         if standing.state is Health.OK:
-            key = standing.link.place.name, standing.link.info["config"]["name"]
-            groups.setdefault(key, []).append(at)
+            groups.setdefault(standing.link.at, []).append(at)
 
     async def recount(group: list[int]) -> None:
         async with slots:
@@ -143,12 +135,9 @@ class _Look:
     """Examination of one link, repeated if the first one is inconclusive."""
 
     def __init__(self, link: Link) -> None:
-        self._link = link
-        config = link.info["config"]
-        kind = kind_in(link.place, link.info) or (Kind.MIRROR if config.get("mirror") else Kind.STREAM)
+        self._link, self._upstream = link, link.upstream
         come = None if link.silent else arrival.reported(link.info, link.source)
-        upstream = upstreams(link.info)[sources_of(link.info["config"]).index(link.source)]
-        self._plain = ReplicaHealth(link, bucket_name(config, kind), kind, upstream, Health.OK, arrived=come)
+        self._plain = ReplicaHealth(link, Health.OK, arrived=come)
         self._goal: Goal | None = None
         self._come = 0
 
@@ -172,7 +161,7 @@ class _Look:
         come, wanted = self._come, self._goal.sequence or 0
         async with slots:
             with suppress(KvctlError):
-                info = await streams.info(self._link.place.api, self._link.info["config"]["name"])
+                info = await streams.info(self._link.place.api, self._link.reader)
                 come = await arrival.arrived(self._link.place.api, info, self._goal) or 0
         if come >= wanted:
             return replace(self._plain, arrived=come)
@@ -184,12 +173,12 @@ class _Look:
     async def _seen(self) -> ReplicaHealth | None:
         plain, origin = self._plain, self._link.origin
         assert origin is not None
-        if plain.upstream.error:
-            return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
+        if self._upstream.error:
+            return replace(plain, state=Health.FAILING, evidence=self._upstream.error)
         descent = await self._lineage(origin)
         if descent.same is False:
             return replace(plain, state=Health.RECREATED_ORIGIN, evidence=descent.evidence)
-        if plain.upstream.last_seen is None or plain.upstream.last_seen > SILENCE:
+        if self._upstream.last_seen is None or self._upstream.last_seen > SILENCE:
             return self._unconnected()
         if descent.same is None:
             return replace(plain, state=Health.UNCONFIRMED, evidence=descent.evidence)
@@ -203,7 +192,7 @@ class _Look:
     async def _without_answer(self) -> ReplicaHealth:
         """Return the health after a request without an answer, which does not show whose servers are away."""
         try:
-            await streams.info(self._link.place.api, self._link.info["config"]["name"], timeout=PATIENCE)
+            await streams.info(self._link.place.api, self._link.reader, timeout=PATIENCE)
         except (NoResponders, RequestTimeout):
             return self._away()
         except KvctlError as error:
@@ -221,17 +210,17 @@ class _Look:
         elsewhere = bool(Source.parse(source).api)
         if source["name"] in place.unreachable and not elsewhere:
             return self._origin_away()
-        if not elsewhere or _NOT_FOUND in (plain.upstream.error or ""):
+        if not elsewhere or _NOT_FOUND in (self._upstream.error or ""):
             return replace(plain, state=Health.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
-        if plain.upstream.error:
-            return replace(plain, state=Health.FAILING, evidence=plain.upstream.error)
-        if plain.upstream.last_seen is None or plain.upstream.last_seen > SILENCE:
+        if self._upstream.error:
+            return replace(plain, state=Health.FAILING, evidence=self._upstream.error)
+        if self._upstream.last_seen is None or self._upstream.last_seen > SILENCE:
             return self._unconnected()
         return replace(plain, state=Health.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
 
     def _unconnected(self) -> ReplicaHealth:
         """Return the health of a replica that never connected, or lost its connection."""
-        last_seen = self._plain.upstream.last_seen
+        last_seen = self._upstream.last_seen
         if self._link.origin and (text := lost_majority(self._link.origin)):
             text = f"`{name_of(self._link.source)}` has no leader: {text}"
             return replace(self._plain, state=Health.OFFLINE_ORIGIN, evidence=text)
@@ -244,22 +233,22 @@ class _Look:
     async def _lineage(self, origin: StreamInfo) -> Lineage:
         """Return whether it holds entries of this stream instance; if not, both are read once more, the origin last."""
         replica, source = self._link.info, self._link.source
-        found = _lineage(replica, source, origin)
+        found = lineage(replica, origin, source)
         if found.same is False:
             with suppress(KvctlError):
-                replica = await streams.info(self._link.place.api, replica["config"]["name"])
+                replica = await streams.info(self._link.place.api, self._link.reader)
                 origin = await streams.info(self._there, source["name"], timeout=PATIENCE)
-                found = _lineage(replica, source, origin)
+                found = lineage(replica, origin, source)
         return found
 
     async def _progress(self, origin: StreamInfo) -> ReplicaHealth | None:
         info, source = self._link.info, self._link.source
         last = origin["state"]["last_seq"]
-        seen = Seen(Origin(stream=source["name"]), self._there, origin, True)
-        come = await arrival.arrived(self._link.place.api, info, Goal(seen, 0, source, last))
+        view = replace(self._link.view, api=self._there)
+        come = await arrival.arrived(self._link.place.api, info, Goal(view, 0, source, last))
         if come is not None and come >= last:
             return replace(self._plain, arrived=come)
-        (goal,) = await arrival.goals([(0, source, seen)])
+        (goal,) = await arrival.goals([(0, source, view)])
         if goal.sequence is None:
             return replace(self._plain, state=Health.UNCONFIRMED, evidence="its last entry cannot be read from here")
         come = await arrival.arrived(self._link.place.api, info, goal)
@@ -277,7 +266,3 @@ class _Look:
         """The API through which the origin is read."""
         prefix = Source.parse(self._link.source).api
         return self._link.place.api.at(prefix) if prefix else self._link.place.api
-
-
-def _lineage(replica: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
-    return lineage(replica, origin) if replica["config"].get("mirror") else lineage_of_source(replica, source, origin)

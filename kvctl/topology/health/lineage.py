@@ -8,7 +8,7 @@ from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
-from kvctl.topology.survey.links import live_part
+from kvctl.topology.survey.graph import live_part
 from kvctl.units import format_time, parse_time
 
 
@@ -31,8 +31,17 @@ _SKEW = 10**9
 REMEDY = "Run `kvctl topology audit --repair` to recreate stale mirrors"
 
 
-def lineage(mirror: StreamInfo, origin: StreamInfo) -> Lineage:
-    """Compare two infos, the origin's requested after the mirror's: mirrors keep the origin's sequences and times."""
+def lineage(replica: StreamInfo, origin: StreamInfo, source: dict[str, Any] | None = None) -> Lineage:
+    """Compare two infos, the origin's requested after the replica's; `source` is the one of an aggregate."""
+    return (
+        _of_mirror(replica, origin)
+        if source is None or replica["config"].get("mirror")
+        else _of_source(replica, origin, source)
+    )
+
+
+def _of_mirror(mirror: StreamInfo, origin: StreamInfo) -> Lineage:
+    """Compare a mirror, which keeps the origin's sequences and times."""
     mine, theirs = mirror["state"], origin["state"]
     name, of = name_of(mirror["config"]), name_of(origin["config"])
     made, created = parse_time(mirror["created"]), parse_time(origin["created"])
@@ -49,7 +58,7 @@ def lineage(mirror: StreamInfo, origin: StreamInfo) -> Lineage:
     return Lineage(True)
 
 
-def lineage_of_source(aggregate: StreamInfo, source: dict[str, Any], origin: StreamInfo) -> Lineage:
+def _of_source(aggregate: StreamInfo, origin: StreamInfo, source: dict[str, Any]) -> Lineage:
     """Compare one source of an aggregate, which detects a recreated origin by itself but keeps the old one's keys."""
     name, of, theirs = name_of(aggregate["config"]), name_of(origin["config"]), origin["state"]
     come = live_part(source, aggregate.get("sources") or []).get("seq", 0)

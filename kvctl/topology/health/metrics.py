@@ -12,7 +12,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.stream_kind import Kind, bucket_name
 from kvctl.topology.health.health import Health
 from kvctl.topology.health.status import ABSENT, Row
-from kvctl.topology.survey.inventory import Inventory, Place, kind_in
+from kvctl.topology.survey.graph import Inventory, Place
 from kvctl.units import parse_time
 
 _KINDS = (Kind.BUCKET, Kind.MIRROR, Kind.AGGREGATE)
@@ -98,9 +98,8 @@ def _of_buckets(inventory: Inventory, wanted: Callable[[str], bool]) -> list[Met
     most = Metric("kvctl_bucket_limit_entries", "Maximum of stored entries.")
     written = Metric("kvctl_bucket_last_write_timestamp_seconds", "Time of the last entry.")
     for place in inventory.places.values():
-        for info, answers in [*((info, True) for info in place.infos.values()),
-                              *((info, False) for info in place.offline.values())]:  # fmt: skip
-            kind, config = kind_in(place, info), info["config"]
+        for stream, info in place.known.items():
+            kind, config, answers = place.kind(stream), info["config"], stream in place.infos
             if kind not in _KINDS or not wanted(bucket_name(config, kind)):
                 continue
             labels, state = _bucket_labels(place, info, kind), info["state"]

@@ -22,9 +22,8 @@ from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
 from kvctl.topology.health.alternates import Reads, answering, reads
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.lineage import Lineage, lineage
-from kvctl.topology.survey import links
-from kvctl.topology.survey.inventory import Inventory, Place, reads_from, survey_around, view
-from kvctl.topology.survey.links import Dependent
+from kvctl.topology.survey.graph import Dependent, Inventory, Place
+from kvctl.topology.survey.inventory import survey_around, view
 from kvctl.topology.survey.offline import Clue, lost_majority
 from kvctl.topology.survey.origin_lookup import PATIENCE
 
@@ -84,16 +83,15 @@ class Overview:
 
     def health_of(self, stream: str) -> ReplicaHealth | None:
         """Return the health of the bucket, or of what it arrives in, for the origin with the worst; None: unknown."""
-        return worst(item for item in self._relevant() if item.link.info["config"]["name"] == stream)
+        return worst(item for item in self._relevant() if item.link.reader == stream)
 
     def _relevant(self) -> list[ReplicaHealth]:
         """Return the health of the links to its own origins, and of those that lead from it to its dependents."""
-        from_here = reads_from({self.stream, *(item.stream for item in self.dependents or ())})
-        own = (item.link.info["config"]["name"] == self.stream for item in self.health)
+        names = {self.stream, *(item.node.stream for item in self.dependents or ())}
         return [
             item
-            for item, is_own in zip(self.health, own, strict=True)
-            if is_own or from_here(Source.parse(item.link.source))
+            for item in self.health
+            if item.link.reader == self.stream or any(map(Source.parse(item.link.source).reads_locally, names))
         ]
 
 
@@ -176,11 +174,11 @@ async def _from_outside(api: Api, name: str) -> Overview:
     stream = next((found for found in (STREAM_PREFIX + name, name) if place.has(found)), STREAM_PREFIX + name)
     info, clue = place.offline.get(stream), place.clues.get(stream)
     read = _read(info["config"].get("mirror") if info else clue.source if clue else None, stream)
-    dependents, around = links.dependents_among(place.listing, stream), await _around(place, stream, read.name)
+    around = await _around(place, stream, read.name)
     health, answers = await asyncio.gather(check_health(around), answering(api, read.name))
     origin = await seen(api, read.name) if read.name in place.infos else None
     return Overview(
-        name, stream, None, links.identified(dependents, stream, place.clues), {}, health, info, clue,
+        name, stream, None, place.dependents(stream), {}, health, info, clue,
         place.cluster_of(stream), reads(read.name, origin, health, answers, place=place, api=read.api),
     )  # fmt: skip
 

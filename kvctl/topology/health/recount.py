@@ -15,10 +15,8 @@ from kvctl.topology.hazards.replica_hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.completeness import Reading, lacking, late_start, surplus
-from kvctl.topology.model import Origin
-from kvctl.topology.survey.inventory import Link
-from kvctl.topology.survey.origin_lookup import PATIENCE, Seen
-from kvctl.topology.survey.replicas import origin_api
+from kvctl.topology.survey.graph import Link
+from kvctl.topology.survey.origin_lookup import PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +59,10 @@ def _found(info: StreamInfo, readings: Sequence[Reading]) -> bool:
 
 async def _look(links: Sequence[Link]) -> tuple[_State, tuple[StreamInfo, list[Reading]]]:
     """Read the replica, then its origins: entries added since are bounded by their revisions."""
-    place, stream = links[0].place, links[0].info["config"]["name"]
-    info = await streams.info(place.api, stream)
-    come = [await arrival.arrived(place.api, info, _goal(link)) for link in links]
-    origins = [await streams.info(origin_api(link), link.source["name"], timeout=PATIENCE) for link in links]
+    place = links[0].place
+    info = await streams.info(place.api, links[0].reader)
+    come = [await arrival.arrived(place.api, info, Goal(link.view, 0, link.source, None)) for link in links]
+    origins = [await streams.info(link.api, link.source["name"], timeout=PATIENCE) for link in links]
     pending = [max(origin["state"]["last_seq"] - (at or 0), 0) for origin, at in zip(origins, come, strict=True)]
     readings = [_reading(*item) for item in zip(links, [info] * len(links), origins, pending, strict=True)]
     counts = (
@@ -78,8 +76,7 @@ async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
     """Return the evidence that the replica is empty although one of its origins has an entry for it; else empty."""
     if info["state"]["messages"]:
         return ""
-    seen = [Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True) for link in links]
-    wanted = await arrival.goals([(0, link.source, item) for link, item in zip(links, seen, strict=True)])
+    wanted = await arrival.goals([(0, link.source, link.view) for link in links])
     names = [f"`{name_of(goal.source)}`" for goal in wanted if goal.sequence]
     return f"it is empty, but {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
 
@@ -87,10 +84,6 @@ async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
 def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: int) -> Reading:
     assert origin is not None
     return Reading(sources_of(info["config"]).index(link.source), link.source, origin, pending)
-
-
-def _goal(link: Link) -> Goal:
-    return Goal(Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True), 0, link.source, None)
 
 
 def _late(link: Link, origin: StreamInfo | None) -> Doubt | None:

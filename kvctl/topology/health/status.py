@@ -9,24 +9,23 @@ from typing import Any
 from kvctl.jetstream.api import Api
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
-from kvctl.kv.stream_kind import Kind, bucket_name
+from kvctl.kv.stream_kind import Kind
 from kvctl.topology.file.document import Topology
 from kvctl.topology.health.health import SECOND_LOOK, Health, ReplicaHealth, check_health
-from kvctl.topology.survey.inventory import Inventory, Place, kind_in, survey
+from kvctl.topology.rules import rules_json
+from kvctl.topology.survey.graph import Inventory, Node, Place
+from kvctl.topology.survey.inventory import survey
 from kvctl.topology.survey.offline import silence
-from kvctl.topology.views.graph import Node
-from kvctl.topology.views.live_graph import nodes_of_link
-from kvctl.topology.views.rules import rules_json
 from kvctl.units import format_time, parse_time
 
 Row = dict[str, Any]
 """The JSON object; None for unknown fields."""
 
 FIELDS = (
-    "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
-    "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "last_seen", "error", "revision",
-    "origin_revision", "created", "origin_created", "evidence", "prefix", "map", "transforms",
-)  # fmt: skip
+    "replica stream kind context domain cluster origin origin_stream origin_context origin_domain origin_api "
+    "origin_cluster keys state lag last_seen error revision origin_revision created origin_created evidence prefix map "
+    "transforms"
+).split()
 _MOVING = ("last_seen",)
 """Fields that differ at every look."""
 GONE = "gone"
@@ -65,9 +64,10 @@ async def status_of(inventory: Inventory, wanted: Wanted, second_look: float = S
     """Return the rows of what was surveyed. Raises BucketNotFound."""
     if wanted.must_exist:
         _require_known(inventory, wanted.names)
-    links = tuple(link for link in inventory.links if wanted.means(*(node.name for node in nodes_of_link(link))))
-    found = [_row(standing) for standing in await check_health(Inventory(inventory.places, links), second_look)]
-    found = [*found, *_maybe(inventory)]  # any of them may be a replica of anything
+    links = (link for link in inventory.links if wanted.means(link.node.name, link.origin_node.name))
+    found = [_row(standing) for standing in await check_health(inventory.only(links), second_look)]
+    # Any stream that is only known by its name may be a replica of anything.
+    found += [_silent(place, stream) for place in inventory.places.values() for stream in place.unknown]
     if wanted.topology is not None:
         found = _of_file(found, wanted.topology)
     found = [row for row in found if row["origin"] is None or wanted.means(row["replica"], row["origin"])]
@@ -84,17 +84,16 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
 
 
 def _row(standing: ReplicaHealth) -> Row:
-    link, upstream = standing.link, standing.upstream
-    replica, origin = nodes_of_link(link)
+    link, replica = standing.link, standing.link.node
     words = rules_json(link.source, replica.stream)
     return {
-        **_of_replica(replica, standing.name, str(standing.kind)),
-        **_of_origin(origin),
+        **_of_replica(replica),
+        **_of_origin(link.origin_node),
         "keys": words.pop("keys"),
         "state": str(standing.state),
         "lag": standing.lag,
         "last_seen": standing.last_seen,
-        "error": upstream.error,
+        "error": link.upstream.error,
         "revision": standing.arrived,
         "origin_revision": standing.origin_last,
         "created": format_time(parse_time(link.info["created"])),
@@ -104,47 +103,34 @@ def _row(standing: ReplicaHealth) -> Row:
     }
 
 
-def _of_replica(node: Node, name: str, kind: str) -> Row:
-    return {
-        "replica": name, "stream": node.stream, "kind": kind, "context": node.context, "domain": node.domain,
-        "cluster": node.cluster,
-    }  # fmt: skip
+def _of_replica(node: Node) -> Row:
+    known = {name: getattr(node, name) for name in "stream kind context domain cluster".split()}
+    return {"replica": node.name, **known}
 
 
 def _of_origin(node: Node) -> Row:
-    return {
-        "origin": node.name, "origin_stream": node.stream, "origin_context": node.context,
-        "origin_domain": node.domain, "origin_api": node.api, "origin_cluster": node.cluster,
-    }  # fmt: skip
+    known = {f"origin_{name}": getattr(node, name) for name in "stream context domain api cluster".split()}
+    return {"origin": node.name, **known}
 
 
-def _unknown(name: str, stream: str, kind: str, context: str | None, state: str, evidence: str) -> Row:
-    row: Row = dict.fromkeys(FIELDS)
-    row |= {"replica": name, "stream": stream, "kind": kind, "context": context, "keys": [], "transforms": []}
-    return {**row, "state": state, "evidence": evidence}
-
-
-def _maybe(inventory: Inventory) -> list[Row]:
-    return [_silent(place, stream) for place in inventory.places.values() for stream in place.unknown]
+def _unknown(node: Node, state: str, evidence: str) -> Row:
+    known = {**_of_replica(node), "keys": [], "transforms": [], "state": state, "evidence": evidence}
+    return {**dict.fromkeys(FIELDS), **known}
 
 
 def _silent(place: Place, stream: str) -> Row:
     """Return the row of a stream whose servers do not answer; it may read from another one."""
-    name, clue = stream.removeprefix(STREAM_PREFIX), place.clues.get(stream)
-    text = silence(()) if clue else f"{silence(())}; it may replicate from others"
-    row = _unknown(name, stream, str(Kind.MIRROR if clue else Kind.UNKNOWN), place.name or None, Health.OFFLINE, text)
-    if clue:
-        origin = place.infos[clue.origin]
-        row |= {
-            "origin": clue.origin.removeprefix(STREAM_PREFIX),
-            "origin_stream": clue.origin,
-            "origin_domain": place.domain,
-            "origin_cluster": place.cluster_of(clue.origin),
-            "origin_revision": origin["state"]["last_seq"],
-            "origin_created": format_time(parse_time(origin["created"])),
-            **rules_json(clue.source, stream),
-        }
-    return {**row, "domain": place.domain, "cluster": place.cluster_of(stream)}
+    text, clue = silence(()), place.clues.get(stream)
+    if clue is None:
+        return _unknown(place.node(stream), Health.OFFLINE, f"{text}; it may replicate from others")
+    origin = place.infos[clue.origin]
+    return {
+        **_unknown(place.node(stream), Health.OFFLINE, text),
+        **_of_origin(place.node(clue.origin)),
+        "origin_revision": origin["state"]["last_seq"],
+        "origin_created": format_time(parse_time(origin["created"])),
+        **rules_json(clue.source, stream),
+    }
 
 
 def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
@@ -153,20 +139,16 @@ def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
     places = {name: topology.place_of(name) or None for name in kinds}
     mine = [row for row in found if row["replica"] in kinds and places[row["replica"]] == row["context"]]
     absent = set(kinds) - {row["replica"] for row in mine}
-    return mine + [
-        _unknown(
-            name, name if kinds[name] is Kind.MIRROR else STREAM_PREFIX + name, str(kinds[name]),
-            places[name], ABSENT, "does not exist: `kvctl topology plan` shows how to create it",
-        )
-        for name in absent
-    ]  # fmt: skip
+    streams = {name: name if kinds[name] is Kind.MIRROR else STREAM_PREFIX + name for name in absent}
+    nodes = [Node(stream, name, stream, str(kinds[name]), places[name]) for name, stream in streams.items()]
+    text = "does not exist: `kvctl topology plan` shows how to create it"
+    return mine + [_unknown(node, ABSENT, text) for node in nodes]
 
 
 def _require_known(inventory: Inventory, names: Collection[str]) -> None:
-    known = {node.name for link in inventory.links for node in nodes_of_link(link)}
+    known = {node.name for link in inventory.links for node in (link.node, link.origin_node)}
     for place in inventory.places.values():
-        known |= {bucket_name(info["config"], kind_in(place, info)) for info in place.infos.values()}
-        known |= {stream.removeprefix(STREAM_PREFIX) for stream in place.unreachable}
+        known |= {place.node(stream).name for stream in (*place.infos, *place.unreachable)}
     for name in names:
         if name not in known:
             raise missing(name, known)

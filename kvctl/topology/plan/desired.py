@@ -19,8 +19,9 @@ from kvctl.kv.settings import FIELDS, FIXED, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Aggregate, Mirror
-from kvctl.topology.plan.origin_place import Located, Locator, Where
+from kvctl.topology.plan.origin_place import Located, Locator
 from kvctl.topology.source import added, leaving, removed, same_mirror, source_key
+from kvctl.topology.survey.graph import Where
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
 """Settings that replicas inherit from their origins, with the file's field for each."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from kvctl.topology.plan.origin_place import Where
 from kvctl.topology.plan.plan import Action, Change
+from kvctl.topology.survey.graph import Where
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:

@@ -12,13 +12,12 @@ from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.file.document import Topology
 from kvctl.topology.model import Origin
+from kvctl.topology.survey.graph import Where
 
 if TYPE_CHECKING:
-    from kvctl.topology.survey.origin_lookup import Seen
+    from kvctl.topology.survey.origin_lookup import OriginView
 
-Where = tuple[str, str]
-"""A place's name and a stream's."""
-Looked = Mapping[tuple[str, Origin], "Seen"]
+Looked = Mapping[tuple[str, Origin], "OriginView"]
 """Origins in other domains and accounts, as found from a place."""
 
 
@@ -70,7 +69,7 @@ class Located:
     """None: not in view."""
     exists: bool | None
     """True if it exists when the change is applied; None: unknown."""
-    seen: Seen | None = None
+    seen: OriginView | None = None
     """Result of its lookup, if it is in another domain or account."""
 
     @property
@@ -151,7 +150,7 @@ class Locator:
             bucket or bool(live["config"].get("mirror") or reserved_streams.owner(live["config"]))
         )
 
-    def _may_be(self, where: Where, seen: Seen | None) -> bool:
+    def _may_be(self, where: Where, seen: OriginView | None) -> bool:
         """Return whether a lookup can have found this stream: no two are created in the same nanosecond."""
         live = self.live(where)
         return not (live and seen and seen.info) or live["created"] == seen.info["created"]

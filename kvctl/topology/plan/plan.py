@@ -19,10 +19,10 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, TOPOLOGY, Kind, bucket_name, described, kind_of
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.plan.desired import DesiredState, Draft
-from kvctl.topology.plan.origin_place import Where
+from kvctl.topology.survey.graph import Where
 
 if TYPE_CHECKING:
-    from kvctl.topology.survey.inventory import Inventory, Link
+    from kvctl.topology.survey.graph import Inventory
 
 
 class Action(StrEnum):
@@ -237,9 +237,7 @@ def _unlisted(drafts: DesiredState, inventory: Inventory) -> list[Change]:
 
 
 def _origins_of(inventory: Inventory, where: Where) -> Iterator[Where]:
-    for link in inventory.links:
-        if link.origin_place is not None and _reader(link) == where:
-            yield link.origin_place.name, link.source["name"]
+    yield from (link.origin_at for link in inventory.of(where) if link.origin_at is not None)
 
 
 def _with_readers(change: Change, inventory: Inventory, drafts: Sequence[Draft], deleted: Sequence[Change]) -> Change:
@@ -248,23 +246,10 @@ def _with_readers(change: Change, inventory: Inventory, drafts: Sequence[Draft],
     names = [draft.name for draft in drafts if change.where in {item.where for item in draft.origins}]
     names += [
         bucket_name(link.info["config"], kind_of(link.info["config"]))
-        for link in links_from(inventory, change.where)
-        if _reader(link) not in apart
+        for link in inventory.leading_from(change.where)
+        if link.at not in apart
     ]
     return replace(change, readers=tuple(dict.fromkeys(names)))
-
-
-def links_from(inventory: Inventory, where: Where) -> list[Link]:
-    """Return the links of a stream's readers."""
-    return [
-        link
-        for link in inventory.links
-        if link.origin_place and (link.origin_place.name, link.source["name"]) == where and _reader(link) != where
-    ]
-
-
-def _reader(link: Link) -> Where:
-    return link.place.name, link.info["config"]["name"]
 
 
 # -- what stands in the way --------------------------------------------------------------------------------

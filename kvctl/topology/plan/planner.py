@@ -15,10 +15,11 @@ from kvctl.topology.hazards.plan_hazards import Found
 from kvctl.topology.model import Origin
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.order import ordered
-from kvctl.topology.plan.origin_place import Locator, Looked, Where
+from kvctl.topology.plan.origin_place import Locator, Looked
 from kvctl.topology.plan.plan import Action, Change, Comparison, Plan, compare, deletions, fingerprint
-from kvctl.topology.survey import links, origin_lookup
-from kvctl.topology.survey.inventory import Inventory, survey
+from kvctl.topology.survey import edit_cost, origin_lookup
+from kvctl.topology.survey.graph import Inventory, Where
+from kvctl.topology.survey.inventory import survey
 
 MAX_CONCURRENT_CHANGES = 16
 """Changes whose cost is measured concurrently."""
@@ -124,7 +125,7 @@ async def _lossy(api: Api, change: Change) -> list[hazards.Hazard]:
     before, after = change.live["config"], change.after
     if change.kind is Kind.AGGREGATE:
         after = {**after, "subjects": before.get("subjects")}  # subjects limit writes, not reads
-    return hazards.lossy(before, after, await links.cost(api, before, change.live, after))
+    return hazards.lossy(before, after, await edit_cost.cost(api, before, change.live, after))
 
 
 def _known_sources(draft: Draft) -> int:

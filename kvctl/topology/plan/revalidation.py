@@ -13,7 +13,8 @@ from kvctl.topology.file.document import Topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.plan import Change, Plan
-from kvctl.topology.survey.inventory import Inventory, survey
+from kvctl.topology.survey.graph import Inventory
+from kvctl.topology.survey.inventory import survey
 
 
 async def recheck(plan: Plan, topology: Topology, apis: Mapping[str, Api], *, prune: bool) -> Plan:

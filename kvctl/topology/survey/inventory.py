@@ -1,94 +1,19 @@
-"""All streams in view, in one or more accounts and domains, and the replication between them."""
+"""Reading of all streams in view, in one or more accounts and domains, with the replication between them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, parsed_sources, sources_of
-from kvctl.kv.stream_kind import Kind, kind_of
-from kvctl.topology.survey.offline import Clue, clues, placed_in
+from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
+from kvctl.topology.survey.graph import Dependent, Inventory, Link, Place
+from kvctl.topology.survey.offline import clues, placed_in
 from kvctl.topology.survey.origin_lookup import PATIENCE, own_domain
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One account in one domain, with all its streams."""
-
-    name: str
-    """Name of its context in a topology file; empty for the context in use."""
-    api: Api
-    domain: str | None
-    infos: Mapping[str, StreamInfo]
-    """Infos of the streams that answer, by name."""
-    unreachable: tuple[str, ...] = ()
-    """Names of the streams whose servers do not answer."""
-    offline: Mapping[str, StreamInfo] = field(default_factory=dict)
-    """Infos of unreachable streams whose configuration the cluster still knows; their state is meaningless."""
-    clues: Mapping[str, Clue] = field(default_factory=dict)
-    """What other streams report of unreachable ones, by name."""
-
-    @property
-    def listing(self) -> streams.Listing:
-        """Streams as the server listed them."""
-        return streams.Listing(tuple(self.infos.values()), {name: self.offline.get(name) for name in self.unreachable})
-
-    def has(self, stream: str) -> bool:
-        """Return whether the stream exists, reachable or not."""
-        return stream in self.infos or stream in self.unreachable
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Unreachable streams of which only the name is known: any of them may read from any other stream."""
-        return tuple(stream for stream in self.unreachable if stream not in self.offline)
-
-    def cluster_of(self, stream: str) -> str | None:
-        """Return the cluster of a stream: where it is if it answers, else where it was placed."""
-        if stream in self.infos:
-            return (self.infos[stream].get("cluster") or {}).get("name") or None
-        placed = placed_in(self.offline[stream]) if stream in self.offline else None
-        return placed or (self.clues[stream].cluster if stream in self.clues else None)
-
-    @property
-    def seen(self) -> bool:
-        """True if its servers were asked."""
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Replication from one stream into another."""
-
-    place: Place
-    info: StreamInfo
-    """Info of the reader."""
-    source: dict[str, Any]
-    """The source as the reader's configuration has it."""
-    origin_place: Place | None
-    """None: the origin is not in view, or does not exist."""
-    origin: StreamInfo | None
-    """Info of the origin, also if nothing else of it can be read; None: not readable."""
-
-    @property
-    def silent(self) -> bool:
-        """True if the reader does not answer: only the configuration and the servers in its info are valid then."""
-        return bool(self.place.offline) and self.info["config"]["name"] in self.place.offline
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """Accounts by name, and the links within and between them."""
-
-    places: Mapping[str, Place]
-    links: tuple[Link, ...]
 
 
 async def survey(apis: Mapping[str, Api]) -> Inventory:
@@ -100,7 +25,7 @@ async def survey(apis: Mapping[str, Api]) -> Inventory:
     readings = [
         (place, info, source)
         for place in places.values()
-        for info in (*place.infos.values(), *place.offline.values())
+        for info in place.known.values()
         for source in sources_of(info["config"])
     ]
     return Inventory(places, await _links(places.values(), readings))
@@ -108,42 +33,19 @@ async def survey(apis: Mapping[str, Api]) -> Inventory:
 
 async def survey_around(place: Place, stream: str) -> Inventory:
     """Return the links of a stream, and of those that read from it, directly or not, to all their origins."""
-    infos = {**place.infos, **place.offline}
-    names, size = {stream}, 0
-    while len(names) > size:
-        size = len(names)
-        names |= {name for name, info in infos.items() if any(map(reads_from(names), parsed_sources(info["config"])))}
+    names = {stream, *(reader.node.stream for reader in place.dependents(stream))}
     readings = [
-        (place, infos[name], source) for name in names & infos.keys() for source in sources_of(infos[name]["config"])
+        (place, info, source)
+        for name, info in place.known.items()
+        if name in names
+        for source in sources_of(info["config"])
     ]
     return Inventory({place.name: place}, await _links([place], readings))
 
 
-def reads_from(names: Collection[str]) -> Callable[[Source], bool]:
-    """Return a function that tells if a source is one of these streams of the same account and domain."""
-    return lambda source: source.name in names and not source.is_external
-
-
-def kind_in(place: Place, info: StreamInfo) -> Kind | None:
-    """Return the kind of a stream; a mirror of a mirror is followed among the streams of its account."""
-    return kind_of(info["config"], _Configs(ChainMap({}, place.infos, place.offline)))  # type: ignore[arg-type]
-
-
-class _Configs(Mapping[str, StreamConfig]):
-    """The configurations of streams, by name."""
-
-    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
-        self._infos = infos
-
-    def __getitem__(self, stream: str) -> StreamConfig:
-        config: StreamConfig = self._infos[stream]["config"]
-        return config
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)
+async def dependents(api: Api, stream: str) -> list[Dependent]:
+    """Return the streams that read, or may read, from the stream, as `Place.dependents`. Raises as `survey`."""
+    return (await view("", api)).dependents(stream)
 
 
 async def view(name: str, api: Api) -> Place:

@@ -40,7 +40,7 @@ _SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OriginView:
     """An origin as far as it can be read from here."""
 
     origin: Origin
@@ -120,7 +120,7 @@ async def own_domain(api: Api) -> str | None:
     return None
 
 
-async def look(api: Api, origin: Origin) -> Seen:
+async def look(api: Api, origin: Origin) -> OriginView:
     """Find an origin and complete its bucket and stream. Raises UsageError if a stream's bucket remains unknown."""
     if origin.external and origin.external.domain and origin.external.domain == await own_domain(api):
         origin = replace(origin, external=None)  # servers would treat it as another domain, and never deliver
@@ -132,13 +132,13 @@ async def look(api: Api, origin: Origin) -> Seen:
         if origin.external is None and not isinstance(error, PermissionDenied):
             raise
         reachable = isinstance(error, PermissionDenied) or await _answers(there, origin)
-        return Seen(_named(origin), there, None, None, reachable)
+        return OriginView(_named(origin), there, None, None, reachable)
     if info is None:
-        return Seen(_named(origin, exists=False), there, None, False)
-    return Seen(await _completed(there, origin, info), there, info, True)
+        return OriginView(_named(origin, exists=False), there, None, False)
+    return OriginView(await _completed(there, origin, info), there, info, True)
 
 
-async def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
+async def refuse_missing(seen: Iterable[OriginView], forced: Iterable[str]) -> None:
     """Raise BucketNotFound for origins that do not exist, unless `missing-origin` is forced."""
     absent = [item for item in seen if item.exists is False]
     if not absent or MISSING_ORIGIN in forced:
@@ -156,7 +156,7 @@ async def refuse_missing(seen: Iterable[Seen], forced: Iterable[str]) -> None:
     )
 
 
-async def cycles(api: Api, config: StreamConfig, seen: Iterable[Seen]) -> list[Hazard]:
+async def cycles(api: Api, config: StreamConfig, seen: Iterable[OriginView]) -> list[Hazard]:
     """Return the hazard if the stream of this configuration would, through others, read itself; domains are crossed.
 
     Other accounts are not: one that reads a stream of this name from elsewhere is suspected. Raises RefusedError for an
@@ -223,7 +223,7 @@ def _readings(config: StreamConfig, domain: str | None) -> list[Reading]:
     return found
 
 
-def _suspected_of(stream: str, item: Seen) -> Iterable[Hazard]:
+def _suspected_of(stream: str, item: OriginView) -> Iterable[Hazard]:
     elsewhere = item.origin.external is not None and item.origin.external.domain is None
     return suspected(stream, item.config) if elsewhere and item.config else ()
 

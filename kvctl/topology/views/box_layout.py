@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kvctl.topology.views.graph import Edge, Graph, Node
+from kvctl.topology.survey.graph import Node
+from kvctl.topology.views.drawing import Edge, Graph
 
 MONO, SANS, BOLD = 0.602, 0.58, 0.68
 """Width of a character, relative to its height."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kvctl.topology.views.graph import Edge, Graph, Node
+from kvctl.topology.survey.graph import Node
+from kvctl.topology.views.drawing import Edge, Graph
 
 COLORS = {"good": "#1a7f37", "doubtful": "#9a6700", "bad": "#cf222e", "": "#57606a"}
 """Colors of edges, readable on white and on dark pages."""

@@ -18,16 +18,14 @@ from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, held, source_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
-from kvctl.topology.health.lineage import lineage, lineage_of_source
-from kvctl.topology.model import External, Origin
-from kvctl.topology.survey.inventory import Inventory, Link, survey
-from kvctl.topology.survey.links import upstreams
-from kvctl.topology.survey.origin_lookup import PATIENCE, Seen
-from kvctl.topology.survey.replicas import origin_api
+from kvctl.topology.health.lineage import lineage
+from kvctl.topology.model import External
+from kvctl.topology.survey.graph import Inventory, Link, Node, node_id
+from kvctl.topology.survey.inventory import survey
+from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.topology.views import key_state
-from kvctl.topology.views.graph import Edge, Graph, Node, node_id
+from kvctl.topology.views.drawing import Edge, Graph, configured
 from kvctl.topology.views.key_state import KeyState, Passage, Reading
-from kvctl.topology.views.live_graph import configured, nodes_of_link
 from kvctl.topology.views.route import LIMIT, Stop, follow, origins, replicas, subject_of
 from kvctl.topology.views.trace import Trace, Traced, start_of, traced
 
@@ -187,28 +185,25 @@ class _Walk:
         self, link: Link, there: tuple[Node, str], here: tuple[Node, str], origin: Reading, replica: Reading
     ) -> Passage:
         info = await self._info(here[0]) or link.info
-        config = info["config"]
-        number = next((at for at, source in enumerate(sources_of(config)) if source == link.source), None)
-        if number is None:  # changed in the meantime
-            info, number = link.info, sources_of(link.info["config"]).index(link.source)
+        if link.source not in sources_of(info["config"]):  # changed in the meantime
+            info = link.info
         return Passage(
             origin=there[0].name,
             stream=link.source["name"],
             subject=there[1],
             there=origin,
             here=replica,
-            upstream=upstreams(info)[number],
-            mirror=bool(config.get("mirror")),
+            upstream=replace(link, info=info).upstream,
+            mirror=bool(info["config"].get("mirror")),
             arrived=await self._arrived(link, info, there[1]),
-            ages=Ages.of(config),
+            ages=Ages.of(info["config"]),
             now_ns=self._clock.now_ns(),
             earlier_instance=await self._earlier_instance(link, info, there[0]),
         )
 
     async def _arrived(self, link: Link, info: StreamInfo, subject: str) -> int | None:
-        seen = Seen(Origin(stream=link.source["name"]), origin_api(link), link.origin, True)
         with suppress(KvctlError):
-            return await arrival.arrived(link.place.api, info, Goal(seen, 0, link.source, None, subject))
+            return await arrival.arrived(link.place.api, info, Goal(link.view, 0, link.source, None, subject))
         return None
 
     async def _earlier_instance(self, link: Link, info: StreamInfo, origin: Node) -> str:
@@ -217,8 +212,7 @@ class _Walk:
         def evidence(current: StreamInfo | None) -> str:
             if current is None or link.silent:
                 return ""
-            mirror = info["config"].get("mirror")
-            found = lineage(info, current) if mirror else lineage_of_source(info, link.source, current)
+            found = lineage(info, current, link.source)
             return found.evidence if found.same is False else ""
 
         if not evidence(await self._info(origin)):
@@ -272,6 +266,5 @@ def _accesses(inventory: Inventory) -> dict[str, _Access]:
         for stream in place.unreachable:
             found[node_id(place.name, stream)] = _Access(place.api, silent=True)
     for link in inventory.links:
-        _, origin = nodes_of_link(link)
-        found.setdefault(origin.id, _Access(origin_api(link)))
+        found.setdefault(link.origin_node.id, _Access(link.api))
     return found

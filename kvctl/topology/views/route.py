@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.mapping import Mapping
 from kvctl.topology.subjects import UnknownTransform
-from kvctl.topology.views.graph import Edge, Graph, Node
+from kvctl.topology.survey.graph import Node
+from kvctl.topology.views.drawing import Edge, Graph
 
 MAX_STOPS = 10_000
 """Stops of one trace in each direction; their number can grow exponentially with the streams."""

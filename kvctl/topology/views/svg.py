@@ -21,7 +21,7 @@ from kvctl.topology.views.box_layout import (
     layout,
 )
 from kvctl.topology.views.diagram import COLORS
-from kvctl.topology.views.graph import Edge, Graph
+from kvctl.topology.views.drawing import Edge, Graph
 
 _STYLE = """\
   text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; fill: #57606a }

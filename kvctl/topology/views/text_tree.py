@@ -8,7 +8,8 @@ from textwrap import wrap
 from typing import Any
 
 from kvctl.topology.health.health import Health
-from kvctl.topology.views.graph import MISSING, Edge, Graph, Node
+from kvctl.topology.survey.graph import MISSING, Node
+from kvctl.topology.views.drawing import Edge, Graph
 
 Span = tuple[str, str]
 """Text and its style: `bold dim red green yellow`, or empty."""

@@ -10,10 +10,11 @@ from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import from_message
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.views.graph import MISSING, Graph, Node, node_json
+from kvctl.topology.rules import rules_json
+from kvctl.topology.survey.graph import MISSING, Node
+from kvctl.topology.views.drawing import Graph
 from kvctl.topology.views.key_state import KeyState
 from kvctl.topology.views.route import Stop, follow, key_of, origins, replicas, subject_of
-from kvctl.topology.views.rules import rules_json
 from kvctl.units import format_time
 
 _KINDS = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
@@ -44,7 +45,7 @@ class Traced:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the JSON object, without what follows."""
-        place = {name: value for name, value in node_json(self.node).items() if name != "id"}
+        place = {name: value for name, value in self.node.to_json().items() if name != "id"}
         entry = from_message("", 0, self.message) if self.message else None
         return {
             **place,

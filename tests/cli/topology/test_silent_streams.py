@@ -66,6 +66,7 @@ def without_home(file: Path, *, known: bool) -> Iterator[Away]:
         urls = ",".join(server.url for server in lab.servers.values())
         for name in ("O", "ALONE"):
             _succeed("bucket", "add", name, "--replicas", "3", "-s", urls)
+        _succeed("repo", "init", "R", "--replicas", "3", "-s", urls)
         with RawClient(next(iter(lab.servers.values())).url, timeout=30) as raw:
             home = _place_together(raw, urls)
             for number in range(KEYS):
@@ -123,6 +124,8 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(clusters, tmp_
             "topology trace O k7 -o json",
             "doctor -o json",
             "bucket ls -o json",
+            "repo delete R --dry-run -o json",
+            "repo delete R --yes",
             *(f"topology plan -f {file} -o json" for file in plans),
             f"topology plan -f {plans[0]} --force unreachable-stream",
         )
@@ -151,7 +154,11 @@ def test_silent_streams_with_unknown_configuration_may_be_readers(clusters, tmp_
         rows = {row["stream"]: row for row in json.loads(ls.out)}
         shown = {stream: [rows[stream][name] for name in ("kind", "state", "values")] for stream in ("KV_AO", "MO")}
         assert shown == {"KV_AO": ["unknown", "offline", None], "MO": ["mirror", "offline", None]}
-        changed, recreated, described, overridden = (done[line] for line in lines[15:])
+        listed, repo = (done[line] for line in lines[15:17])
+        assert json.loads(listed.out)["dependents"] == []
+        assert (repo.exit_code, "may be mirrors of `R`: `KV_AO`" in repo.err) == (2, True)
+        assert "--confirm" in repo.err
+        changed, recreated, described, overridden = (done[line] for line in lines[17:])
         for plan in (changed, recreated):
             (hazard,) = [item for item in json.loads(plan.out)["hazards"] if item["name"] == "unreachable-stream"]
             assert (plan.exit_code, "`MO`" in hazard["evidence"], "`KV_AO`" in hazard["evidence"]) == (1, True, True)

@@ -14,7 +14,7 @@ from kvctl.topology.apply import bucket_changes
 from kvctl.topology.hazards.hazards import Hazard
 from tests.support.raw import RawClient
 from tests.support.waiting import until
-from tests.topology.survey.test_links import mirror_of
+from tests.topology.survey.test_graph import mirror_of
 
 NOTHING = timedelta()
 
@@ -39,9 +39,9 @@ async def test_a_description_holds_bucket_origins_and_dependents(client, raw, un
     mirror_of(raw, f"KV_{origin}", mirror)
     described = await bucket_changes.describe(client.api, origin)
     assert (described.status.kind, described.upstreams) == (Kind.BUCKET, [])
-    assert [item.name for item in described.dependents or ()] == [mirror]
+    assert [item.node.name for item in described.dependents or ()] == [mirror]
     reverse = await bucket_changes.describe(client.api, mirror)
-    assert (reverse.status.kind, [up.stream for up in reverse.upstreams]) == (Kind.MIRROR, [f"KV_{origin}"])
+    assert (reverse.status.kind, [up.source.name for up in reverse.upstreams]) == (Kind.MIRROR, [f"KV_{origin}"])
     assert reverse.dependents == []
 
 
@@ -116,7 +116,10 @@ async def test_harmless_edits_do_not_read_the_data(client, bucket_name):
     changes = {"history": 9, "ttl": NOTHING, "description": "x", "metadata": {"a": "b"}, "compress": True}
     assert await evidence(client, bucket_name, **changes) == []
     info = f"$JS.API.STREAM.INFO.KV_{bucket_name}"
-    assert (asked[0], set(asked[1:])) == (info, {"$JS.API.STREAM.LIST"})  # who reads from it may be harmed
+    assert (asked[0], set(asked[1:])) == (
+        info,
+        {"$JS.API.INFO", "$JS.API.STREAM.LIST"},
+    )  # who reads from it may be harmed
     asked.clear()
     assert await evidence(client, bucket_name, description="x", metadata={"a": "b"}) == []
     assert asked == [info]

@@ -15,7 +15,7 @@ from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference
 from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.survey import replicas
+from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -31,7 +31,7 @@ async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta
     inventory = await survey({"": client.api})
     for left in repair.stand_ins(inventory, [name]):
         await repair.complete(left, limit)
-    for replica in replicas.named(replicas.in_view(await survey({"": client.api})), [name]):
+    for replica in graph.named((await survey({"": client.api})).replicas(), [name]):
         differences: list[Difference] = []
         outcomes = await audit(replica, SHORTLY, report=differences.append)
         if (needed := repair.needed(replica, outcomes, differences)) is not None:
@@ -131,7 +131,7 @@ class TestMirrors:
 
         monkeypatch.setattr("kvctl.topology.health.arrival.until_filled", never)
         inventory = await survey({"": client.api})
-        (replica,) = replicas.named(replicas.in_view(inventory), [bucket])
+        (replica,) = graph.named(inventory.replicas(), [bucket])
         with pytest.raises(WaitExpired) as caught:
             await repair.run(repair.Repair(replica))
         assert caught.value.message.startswith(f"Mirror `{mirror}` stays as it is")

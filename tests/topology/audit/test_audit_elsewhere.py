@@ -16,7 +16,7 @@ from kvctl.topology.apply import repair
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from kvctl.topology.survey import replicas
+from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -174,7 +174,7 @@ async def test_audit_and_repair_across_domains(leaf, unique):
         await hub.create_bucket(bucket)
         await hub.bucket(bucket).put("k.1", b"new")
         inventory = await survey({"": edge.api, "hub": hub.api})
-        (replica,) = replicas.named(replicas.in_view(inventory), [mirror])
+        (replica,) = graph.named(inventory.replicas(), [mirror])
         (outcome,) = await audit(replica, SHORTLY)
         assert (outcome.differences, outcome.causes) == (5, {"recreated-origin"})
         await repair.run(repair.Repair(replica))

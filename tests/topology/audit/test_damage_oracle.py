@@ -21,7 +21,7 @@ from kvctl.server import Server
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.health.status import Wanted, status
-from kvctl.topology.survey import replicas as known_replicas
+from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.topology import killed
@@ -280,7 +280,7 @@ async def said(client: kvctl.Client, shape: Shape) -> Said:
         if item.subject in names and str(item.severity) != "note"
     }
     outcomes, differences = [], {}
-    for replica in known_replicas.named(known_replicas.in_view(await survey({"": client.api})), shape.origins):
+    for replica in graph.named((await survey({"": client.api})).replicas(), shape.origins):
         found: list[Difference] = []
         outcomes += await audit(replica, PATIENCE, report=found.append)
         kinds = {"stale": "other", "differing": "other"}
@@ -407,7 +407,7 @@ def _damaged(raw: RawClient, dice: random.Random, topology: RandomTopology) -> d
 
 async def _check_random(client: kvctl.Client, topology: RandomTopology, damage: dict[str, set[str]]) -> None:
     found: dict[str, set[str]] = {}
-    for replica in known_replicas.in_view(await survey({"": client.api})):
+    for replica in (await survey({"": client.api})).replicas():
         differences: list[Difference] = []
         outcomes = await audit(replica, PATIENCE, report=differences.append)
         assert all(outcome.error is None for outcome in outcomes), outcomes

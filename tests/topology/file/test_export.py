@@ -16,7 +16,8 @@ from kvctl.topology.file.export import Exported, export
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.rendered import render
-from kvctl.topology.survey.inventory import Inventory, Link, Place, survey
+from kvctl.topology.survey.graph import Inventory, Link, Place
+from kvctl.topology.survey.inventory import survey
 from tests.topology.conftest import source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))

@@ -13,7 +13,8 @@ from kvctl.errors import KeyNotFound
 from kvctl.topology.health import overview
 from kvctl.topology.health.completeness import Reading, lacking, late_start, surplus
 from kvctl.topology.health.health import Health, check_health
-from kvctl.topology.survey.inventory import Inventory, survey
+from kvctl.topology.survey.graph import Inventory
+from kvctl.topology.survey.inventory import survey
 from tests.support.waiting import until
 from tests.topology.conftest import source
 

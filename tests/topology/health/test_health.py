@@ -8,7 +8,8 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.health import health
 from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.model import Aggregate, External, Mirror, Origin
-from kvctl.topology.survey.inventory import Inventory, survey
+from kvctl.topology.survey.graph import Inventory
+from kvctl.topology.survey.inventory import survey
 from tests.support.waiting import until
 from tests.topology.conftest import source
 
@@ -20,7 +21,7 @@ async def look(client: kvctl.Client, *names: str) -> dict[str, ReplicaHealth]:
     """Return the health of the named replicas of one origin; others on the server are left out."""
     inventory = await survey({"": client.api})
     links = tuple(link for link in inventory.links if link.info["config"]["name"].removeprefix("KV_") in names)
-    return {item.name: item for item in await health.check_health(Inventory(inventory.places, links), QUICK)}
+    return {item.link.node.name: item for item in await health.check_health(Inventory(inventory.places, links), QUICK)}
 
 
 async def test_replica_with_the_last_entry_is_ok(client, raw, replicas, unique):
@@ -93,7 +94,7 @@ async def test_mirror_of_earlier_stream_instance_has_recreated_origin(client, ra
     raw.create_bucket(origin)
     raw.put(origin, "a", b"new")
     found = (await look(client, mirror))[mirror]
-    assert found.upstream.lag == 0
+    assert found.link.upstream.lag == 0
     assert found.state is Health.RECREATED_ORIGIN
     assert f"`{mirror}` is at revision 2" in found.evidence
 

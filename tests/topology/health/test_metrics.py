@@ -5,7 +5,7 @@ from typing import Any
 
 from kvctl.topology.health.metrics import Metric, exposition, metrics
 from kvctl.topology.health.status import FIELDS, Row
-from kvctl.topology.survey.inventory import Inventory, Place
+from kvctl.topology.survey.graph import Inventory, Place
 
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(,|$)')

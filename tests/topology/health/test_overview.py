@@ -30,7 +30,7 @@ async def test_bucket_and_mirror_on_one_server_both_answer(client, raw, unique):
     assert seen.lineages[mirror].same is True
     (item,) = seen.dependents or ()
     health = seen.health_of(mirror)
-    assert (item.name, item.last_revision, health and health.state) == (mirror, revision, "ok")
+    assert (item.node.name, item.last_revision, health and health.state) == (mirror, revision, "ok")
     reverse = await overview.inspect(client.api, mirror)
     (origin,) = reverse.origins
     assert origin is not None
@@ -154,7 +154,7 @@ async def test_overview_when_the_origin_s_cluster_is_down():
             seen = await overview.inspect(nyc.api, "ORDERS")
             assert time.monotonic() - begun < 15
             assert (seen.description, seen.answered_by) == (None, ["ORDERS_NYC"])
-            assert [item.name for item in seen.dependents or ()] == ["ORDERS_NYC"]
+            assert [item.node.name for item in seen.dependents or ()] == ["ORDERS_NYC"]
             rows = [(row.served_by, row.role, row.state, row.here) for row in seen.reads.alternates]
             assert rows == [("ORDERS_NYC", "mirror", "offline origin", True), ("ORDERS", "origin", "offline", False)]
             seen = await overview.inspect(nyc.api, "ORDERS_NYC")

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from kvctl.jetstream import stream_info
 from kvctl.topology.audit.comparison import DELETED
 from kvctl.topology.audit.verdict import Ages, Held, Source
-from kvctl.topology.survey.links import Upstream
+from kvctl.topology.survey.graph import Upstream
 from kvctl.topology.views.key_state import KeyState, Passage, Reading, inherited, judge, of_start
 
 VALUE, OTHER = b"value", b"other"
 NOW = 10**18
-CONNECTED = Upstream("KV_O", 0, 0.1, None, (), (), None, None)
+CONNECTED = Upstream(stream_info.Source("KV_O"), 0, 0.1, None)
 HERE = Source("KV_O", 5, "$KV.O.k")
 
 

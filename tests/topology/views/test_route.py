@@ -9,8 +9,7 @@ from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.views import route
-from kvctl.topology.views.file_graph import of_topology
-from kvctl.topology.views.graph import Edge, Graph, Node
+from kvctl.topology.views.drawing import Edge, Graph, Node, of_topology
 from kvctl.topology.views.key_state import KeyState
 from kvctl.topology.views.route import follow, origins, replicas
 from kvctl.topology.views.trace import flat, predicted

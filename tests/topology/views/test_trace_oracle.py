@@ -10,7 +10,7 @@ from kvctl.documents.parser import Document
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.views import live_trace
-from kvctl.topology.views.file_graph import of_topology
+from kvctl.topology.views.drawing import of_topology
 from kvctl.topology.views.trace import Trace, Traced, predicted
 from tests.support.raw import RawClient
 from tests.support.waiting import until

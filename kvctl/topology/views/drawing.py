@@ -1,4 +1,4 @@
-"""Replication as nodes and edges. [pure]"""
+"""Replication as a drawing: nodes and edges of live servers, or of a topology file. [pure]"""
 
 from __future__ import annotations
 
@@ -6,59 +6,20 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvctl.jetstream.stream_info import sources_of
 from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind
+from kvctl.topology.file.document import Topology
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.model import External
-from kvctl.topology.views.rules import Rules, rules_json
-
-OUTSIDE, MISSING = "outside", "missing"
-"""Kinds of nodes that are not streams in view: not readable from here, or not existing."""
+from kvctl.topology.model import Origin
+from kvctl.topology.plan.desired import DesiredState, Draft
+from kvctl.topology.plan.origin_place import unseen
+from kvctl.topology.rules import Rules, rules_json, rules_of
+from kvctl.topology.survey.graph import OUTSIDE, Inventory, Link, Node, Place, node_id, outside, reach
 
 _OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)
 """Kinds of nodes that are drawn only with links, or if they are named."""
-_KINDS = {OUTSIDE: "out of view", MISSING: "does not exist", str(Kind.UNKNOWN): ""}
 _TONES = {Health.OK: "good", Health.UNCONFIRMED: "doubtful", Health.BEHIND: "doubtful"}
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A bucket, mirror, aggregate or other stream."""
-
-    id: str
-    name: str
-    """Name, as users type it."""
-    stream: str
-    kind: str
-    """A Kind, OUTSIDE or MISSING."""
-    context: str | None = None
-    """Name of its context in a topology file."""
-    domain: str | None = None
-    api: str | None = None
-    """API prefix of its account, if it is another one."""
-    cluster: str | None = None
-    offline: bool = False
-    """True if its servers do not answer."""
-
-    @property
-    def words(self) -> str:
-        """Its kind in words, and whether it is offline."""
-        kind = _KINDS.get(self.kind, self.kind)
-        return ", ".join(part for part in (kind, "offline" if self.offline else "") if part)
-
-    @property
-    def absent(self) -> bool:
-        """True if nothing but its name and configuration can be read."""
-        return self.offline or self.kind in (OUTSIDE, MISSING)
-
-    @property
-    def where(self) -> str:
-        """Location in words; may be empty."""
-        context = self.context and f"context {self.context}"
-        domain = self.domain and self.domain != self.context and f"domain {self.domain}"
-        account = self.api and f"account behind {self.api}"
-        cluster = self.cluster and f"cluster {self.cluster}"
-        return ", ".join(part for part in (context, domain, account, cluster) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,23 +79,76 @@ class Graph:
         streams = {node.id: node.stream for node in self.nodes}
         edges = [_edge_json(edge, streams[edge.replica]) for edge in self.edges]
         states = [str(Health.OFFLINE) if node.offline else None for node in self.nodes]
-        nodes = [{**node_json(node), "state": state} for node, state in zip(self.nodes, states, strict=True)]
+        nodes = [{**node.to_json(), "state": state} for node, state in zip(self.nodes, states, strict=True)]
         return {"nodes": nodes, "edges": edges}
 
 
-def outside(external: External, stream: str, name: str) -> Node:
-    """Return the node of a stream in another domain or account."""
-    domain = external.domain
-    where = domain or external.api
-    return Node(node_id(where, stream), name, stream, OUTSIDE, domain=domain, api=None if domain else external.api)
+def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Collection[str] = ()) -> Graph:
+    """Return the graph of live servers: all linked nodes, or those that lead to and from the named ones.
+
+    Raises BucketNotFound.
+    """
+    nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
+    edges = [_edge(nodes, standing.link, standing) for standing in found]
+    for place in inventory.places.values():
+        edges += [
+            Edge(node_id(place.name, clue.origin), node_id(place.name, stream), source=clue.source, offline=True)
+            for stream, clue in place.clues.items()
+            if stream not in place.offline
+        ]
+    return _chosen(nodes, edges, names)
 
 
-def node_id(place: str, stream: str) -> str:
-    """Return the id of a stream, unique among streams of its name elsewhere."""
-    return f"{place}/{stream}" if place else stream
+def configured(inventory: Inventory) -> tuple[Graph, dict[Edge, Link]]:
+    """Return the graph of all streams in view without their health, and the link of each edge."""
+    nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
+    edges = {_edge(nodes, link): link for link in inventory.links}
+    return Graph(tuple(nodes.values()), tuple(edges)), edges
 
 
-def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, complete: bool = False) -> Graph:
+def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
+    """Return the graph of a file, with origins that are not in it. Raises BucketNotFound."""
+    locator = unseen(topology)
+    drafts = DesiredState(topology, locator).all()
+    nodes = {node.id: node for node in (_node_of(draft, locator.places[draft.place].domain) for draft in drafts)}
+    edges = []
+    for draft in drafts:
+        reader = nodes[node_id(*draft.where)]
+        for item, source in zip(draft.origins, sources_of(draft.after), strict=True):
+            origin = nodes[node_id(*item.where)] if item.where else _out_of_view(reader, item.origin)
+            nodes.setdefault(origin.id, origin)
+            edges.append(Edge(origin.id, reader.id, rules_of(source, reader.stream), source=source))
+    return _chosen(nodes, edges, names, complete=True)
+
+
+def _edge(nodes: dict[str, Node], link: Link, standing: ReplicaHealth | None = None) -> Edge:
+    """Return the edge of a link, and add its nodes."""
+    origin, replica = link.origin_node, link.node
+    for node in (origin, replica):
+        nodes.setdefault(node.id, node)
+    return Edge(origin.id, replica.id, rules_of(link.source, replica.stream), standing, source=link.source)
+
+
+def _nodes_of(place: Place) -> list[Node]:
+    """Return the buckets, mirrors and aggregates, and unreachable streams with names like theirs."""
+    return [*(place.node(stream) for stream in place.known if place.kind(stream)), *map(place.node, place.unknown)]
+
+
+def _node_of(draft: Draft, domain: str | None) -> Node:
+    place, stream = draft.where
+    cluster = (draft.after.get("placement") or {}).get("cluster")
+    return Node(node_id(place, stream), draft.name, stream, str(draft.kind), place or None, domain, cluster=cluster)
+
+
+def _out_of_view(reader: Node, origin: Origin) -> Node:
+    """Return the node of an origin that is not in the file."""
+    stream, name = origin.source_stream, origin.name
+    if origin.external is not None:
+        return outside(origin.external, stream, name)
+    return Node(node_id(reader.context or "", stream), name, stream, OUTSIDE, reader.context, reader.domain)
+
+
+def _chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, complete: bool = False) -> Graph:
     """Return the graph of linked nodes, of all (`complete`), or of those that lead to the names and from them.
 
     Raises BucketNotFound.
@@ -146,26 +160,16 @@ def chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str],
     silent = {node.id for node in nodes.values() if node.kind == Kind.UNKNOWN}  # they may be replicas
     kept, alone = set(nodes) if complete or not edges else linked | silent, set(nodes) - linked
     if names:
-        kept, alone = reach({_named(nodes, name) for name in names}, edges), set()
+        kept, alone = (
+            reach({_named(nodes, name) for name in names}, [(edge.origin, edge.replica) for edge in edges]),
+            set(),
+        )
     order = sorted((nodes[at] for at in kept), key=lambda node: (node.where, node.name, node.id))
     inside = sorted(
         (edge for edge in edges if {edge.origin, edge.replica} <= kept),
         key=lambda edge: (nodes[edge.origin].name, nodes[edge.replica].name, edge.origin, edge.replica, edge.rules),
     )
     return Graph(tuple(order), tuple(inside), tuple(sorted({nodes[at].name for at in alone - kept})))
-
-
-def reach(start: set[str], edges: Iterable[Edge]) -> set[str]:
-    """Return these nodes, those that lead to them, and those that they lead to."""
-    found = set(start)
-    for here, there in (("replica", "origin"), ("origin", "replica")):
-        waiting = list(start)
-        while waiting:
-            at = waiting.pop()
-            more = {getattr(edge, there) for edge in edges if getattr(edge, here) == at} - found
-            found |= more
-            waiting += more
-    return found
 
 
 def _named(nodes: Mapping[str, Node], name: str) -> str:
@@ -175,12 +179,6 @@ def _named(nodes: Mapping[str, Node], name: str) -> str:
     return found
 
 
-def node_json(node: Node) -> dict[str, Any]:
-    """Return the JSON object of a node."""
-    names = ("id", "name", "stream", "kind", "context", "domain", "api", "cluster")
-    return {name: getattr(node, name) for name in names}
-
-
 def _edge_json(edge: Edge, reader: str) -> dict[str, Any]:
     standing = edge.standing
     known = {
@@ -188,7 +186,7 @@ def _edge_json(edge: Edge, reader: str) -> dict[str, Any]:
         "evidence": standing.evidence or None,
         "lag": standing.lag,
         "last_seen": standing.last_seen,
-        "error": standing.upstream.error,
+        "error": standing.link.upstream.error,
     } if standing else dict.fromkeys(("state", "evidence", "lag", "last_seen", "error"))  # fmt: skip
     if edge.offline:
         known["state"] = str(Health.OFFLINE)

@@ -5,9 +5,8 @@ from typing import Any
 
 import kvctl
 from kvctl.jetstream import streams
-from kvctl.jetstream.streams import Listing
 from kvctl.kv.config import Kind
-from kvctl.topology.survey import links
+from kvctl.topology.survey import graph, inventory
 from tests.support.raw import RawClient
 
 STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 7}
@@ -35,22 +34,22 @@ async def test_mirrors_aggregates_and_their_own_readers_are_dependents(client, r
     sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}, {"name": f"KV_{other}"}]
     raw.create_bucket(aggregate, subjects=[], sources=sources, duplicate_window=0)
     async with asyncio.timeout(60):
-        while any(item.upstream.last_seen is None for item in await links.dependents(client.api, f"KV_{origin}")):
+        while any(item.upstream.last_seen is None for item in await inventory.dependents(client.api, f"KV_{origin}")):
             await asyncio.sleep(0.05)
-    found = {item.name: item for item in await links.dependents(client.api, f"KV_{origin}")}
-    assert {name: item.kind for name, item in found.items()} == {
+    found = {item.node.name: item for item in await inventory.dependents(client.api, f"KV_{origin}")}
+    assert {name: item.node.kind for name, item in found.items()} == {
         mirror: Kind.MIRROR, second: Kind.MIRROR, aggregate: Kind.AGGREGATE,
     }  # fmt: skip
-    assert found[aggregate].stream == f"KV_{aggregate}"
-    assert found[aggregate].upstream.transforms == ((transforms[0]["src"], transforms[0]["dest"]),)
-    assert [item.name for item in await links.dependents(client.api, mirror)] == [second]
+    assert found[aggregate].node.stream == f"KV_{aggregate}"
+    assert found[aggregate].upstream.source.transforms == ((transforms[0]["src"], transforms[0]["dest"]),)
+    assert [item.node.name for item in await inventory.dependents(client.api, mirror)] == [second]
 
 
 async def test_deleted_origin_becomes_an_error(client, raw, unique):
     mirror = unique("M")
     mirror_of(raw, "KV_never-there", mirror)
-    (upstream,) = links.upstreams(await streams.info(client.api, mirror))
-    assert (upstream.stream, upstream.last_seen) == ("KV_never-there", None)
+    (upstream,) = graph.upstreams(await streams.info(client.api, mirror))
+    assert (upstream.source.name, upstream.last_seen) == ("KV_never-there", None)
 
 
 async def test_origins_in_other_domains_are_not_local_origins(leaf, unique):
@@ -61,40 +60,47 @@ async def test_origins_in_other_domains_are_not_local_origins(leaf, unique):
         stream = {"name": mirror, "mirror": {"name": f"KV_{origin}", "external": external}, "storage": "memory"}
         assert "error" not in edge.api(f"STREAM.CREATE.{mirror}", stream)
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
-        (upstream,) = links.upstreams(await streams.info(client.api, mirror))
-        assert (upstream.domain, upstream.api) == ("hub", "$JS.hub.API")
-        assert await links.dependents(client.api, f"KV_{origin}") == []
+        (upstream,) = graph.upstreams(await streams.info(client.api, mirror))
+        assert (upstream.source.domain, upstream.source.api) == ("hub", "$JS.hub.API")
+        assert await inventory.dependents(client.api, f"KV_{origin}") == []
 
 
 def test_account_prefix_is_not_a_domain():
     stream = info("M", mirror={"name": "KV_O", "external": {"api": "ORIGIN.API"}})
-    (upstream,) = links.upstreams(stream)
-    assert (upstream.domain, upstream.api) == (None, "ORIGIN.API")
+    (upstream,) = graph.upstreams(stream)
+    assert (upstream.source.domain, upstream.source.api) == (None, "ORIGIN.API")
 
 
 def test_sources_of_one_origin_are_matched_by_filter():
     sources = [{"name": "KV_O", "filter_subject": "$KV.O.a.>"}, {"name": "KV_O", "filter_subject": "$KV.O.b.>"}]
     live = [{**sources[1], "lag": 2, "active": -1}, {**sources[0], "lag": 1, "active": 10**9}]
-    found = links.upstreams(info("KV_A", sources=sources) | {"sources": live})
-    assert [(up.filters, up.lag, up.last_seen) for up in found] == [(("$KV.O.a.>",), 1, 1.0), (("$KV.O.b.>",), 2, None)]
+    found = graph.upstreams(info("KV_A", sources=sources) | {"sources": live})
+    assert [(up.source.filter_subject, up.lag, up.last_seen) for up in found] == [
+        ("$KV.O.a.>", 1, 1.0),
+        ("$KV.O.b.>", 2, None),
+    ]
 
 
 def test_unlisted_source_is_not_matched_with_another_of_its_stream():
     first, second = ({"name": "KV_O", "subject_transforms": [{"src": src, "dest": ""}]} for src in ("a", "b"))
-    assert links.live_part(second, [{**first, "seq": 7}]) == {}
-    assert links.live_part(second, [{"name": "KV_O", "seq": 7}])["seq"] == 7  # servers that do not tell them apart
+    assert graph.live_part(second, [{**first, "seq": 7}]) == {}
+    assert graph.live_part(second, [{"name": "KV_O", "seq": 7}])["seq"] == 7  # servers that do not tell them apart
 
 
 def test_upstream_error_keeps_the_server_s_text_and_code():
     error = {"code": 404, "err_code": 10059, "description": "stream not found"}
     live = {"name": "KV_O", "lag": 0, "active": 5, "error": error}
-    (upstream,) = links.upstreams(info("M", mirror={"name": "KV_O"}) | {"mirror": live})
+    (upstream,) = graph.upstreams(info("M", mirror={"name": "KV_O"}) | {"mirror": live})
     assert upstream.error == "stream not found (10059)"
 
 
 def test_readers_in_a_cycle_are_listed_once():
-    infos = [
-        info("KV_A", sources=[{"name": "KV_B"}], max_msgs_per_subject=1),
-        info("KV_B", sources=[{"name": "KV_A"}], max_msgs_per_subject=1),
-    ]
-    assert [item.name for item in links.dependents_among(Listing(tuple(infos), {}), "KV_A")] == ["B"]
+    names = {"KV_A": "KV_B", "KV_B": "KV_A"}
+    infos = {name: info(name, sources=[{"name": other}], max_msgs_per_subject=1) for name, other in names.items()}
+    place = graph.Place("", None, None, infos)  # type: ignore[arg-type]
+    assert [item.node.name for item in place.dependents("KV_A")] == ["B"]
+
+
+def test_streams_in_a_cycle_are_reached_with_what_leads_to_them_and_from_them():
+    edges = [("origin", "a"), ("a", "b"), ("b", "a"), ("b", "reader"), ("other", "reader")]
+    assert graph.reach({"a"}, edges) == {"origin", "a", "b", "reader"}

@@ -12,17 +12,13 @@ from hypothesis import strategies as st
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
-from kvctl.kv.stream_kind import Kind
 from kvctl.topology.file.document import read_topology
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.survey.inventory import Inventory, Link, Place
-from kvctl.topology.survey.links import Upstream, upstreams
+from kvctl.topology.rules import rules_json, rules_of, with_rules_text
+from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.views import diagram, text_tree
 from kvctl.topology.views.box_layout import layout
-from kvctl.topology.views.file_graph import of_topology
-from kvctl.topology.views.graph import Edge, Graph, Node
-from kvctl.topology.views.live_graph import of_inventory
-from kvctl.topology.views.rules import rules_json, rules_of, with_rules_text
+from kvctl.topology.views.drawing import Edge, Graph, Node, of_inventory, of_topology
 from kvctl.topology.views.svg import svg
 from tests.topology.conftest import source
 
@@ -190,29 +186,27 @@ def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
         source("GONE", "EDGE"),
         source("FAR", "EDGE", external={"api": "$JS.hub.API"}),
     ]
-    aggregate = info("KV_EDGE", sources=sources, live={"cluster": {"name": "lon"}})
+    states = [
+        {**taken, "lag": 3, "active": active} for taken, active in zip(sources, (5 * 10**8, 5 * 10**8, -1), strict=True)
+    ]
+    aggregate = info("KV_EDGE", sources=sources, live={"cluster": {"name": "lon"}, "sources": states})
     table = info("KVT_config", metadata={"kvctl.kind": "table"})
     infos = {
         item["config"]["name"]: item for item in (origin, mirror, aggregate, info("KV_ALONE"), info("OTHER"), table)
     }
     place = Place("", None, None, infos, unreachable)  # type: ignore[arg-type]
     standings = [
-        ReplicaHealth(Link(place, mirror, mirror["config"]["mirror"], place, origin), "COPY", Kind.MIRROR,
-                 upstreams(mirror)[0], Health.OK),
+        ReplicaHealth(Link(place, mirror, mirror["config"]["mirror"], place, origin), Health.OK),
         *(
-            ReplicaHealth(
-                Link(place, aggregate, taken, place if found else None, found), "EDGE", Kind.AGGREGATE,
-                Upstream(taken["name"], 3, seen, None, (), (), None, None), state, "in words",
-            )
-            for taken, found, seen, state in zip(
+            ReplicaHealth(Link(place, aggregate, taken, place if found else None, found), state, "in words")
+            for taken, found, state in zip(
                 sources,
                 (origin, None, None),
-                (0.5, 0.5, None),
                 (Health.BEHIND, Health.MISSING_ORIGIN, Health.NEVER_CONNECTED),
                 strict=True,
             )
         ),
-    ]  # fmt: skip
+    ]
     return of_inventory(Inventory({"": place}, tuple(item.link for item in standings)), standings, names)
 
 
@@ -248,9 +242,11 @@ class TestOfLiveServers:
 def hostile(*texts: str) -> Graph:
     """Return nodes, places, rules and evidence that contain these texts."""
     nodes = [Node(f"n{at}{text}", text, text, "bucket", cluster=text) for at, text in enumerate(texts)]
-    place = Place("", None, None, {})  # type: ignore[arg-type]
-    upstream = Upstream(texts[0], 3, 1.0, texts[0], (), (), None, None)
-    standing = ReplicaHealth(Link(place, {}, {}, None, None), texts[0], Kind.BUCKET, upstream, Health.FAILING, texts[0])
+    source = {"name": texts[0]}
+    error = {"description": texts[0], "err_code": 1}
+    reader = info(texts[0], mirror=source, live={"mirror": {**source, "lag": 3, "active": 10**9, "error": error}})
+    place = Place("", None, None, {texts[0]: reader})  # type: ignore[arg-type]
+    standing = ReplicaHealth(Link(place, reader, source, None, None), Health.FAILING, texts[0])
     edges = [Edge(nodes[0].id, node.id, ((texts[0], texts[-1]),), standing) for node in nodes[1:]]
     return Graph(tuple(nodes), tuple(edges))
 
