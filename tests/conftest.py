@@ -4,7 +4,9 @@ import compileall
 import gc
 import os
 import random
+import re
 import signal
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from kvctl.labs import run_lab
 from kvctl.server import run_server
 from tests.support.raw import RawClient
 
+_ROOT = Path(__file__).parents[1]
 _numbers = count(1)
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 """The user's own cache: what lies there only saves time."""
@@ -45,11 +48,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class _Scheduling(LoadFileScheduling):
-    """A file's tests stay in one process, and all that need Spark in one, so that one session does."""
+    """A file's tests stay in one process, and all files that use Spark in one, so that one session does."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "tests/pipeline" if file.startswith("tests/pipeline/") else file
+        used = {word for words in _ARGUMENTS.findall(_text_of(file)) for word in re.findall(r"\w+", words)}
+        return "all that use Spark" if {"engine", "spark"} & used else file
+
+
+_ARGUMENTS = re.compile(r"^ *(?:async )?def \w+\(([^)]*)\)", re.MULTILINE)
+
+
+@cache
+def _text_of(file: str) -> str:
+    return (_ROOT / file).read_text(encoding="utf-8")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:
