@@ -79,10 +79,17 @@ class TestPasswords:
                 await connection.request("$JS.API.INFO")
 
     async def test_each_server_of_a_list_gets_its_own(self):
-        with run_server(config=USERS.replace("PASSWORD", "one")) as first:
-            context = Context(url=first.url.replace("//", "//ann:one@") + ",nats://ann:two@127.0.0.1:1")
-            async with opened(context) as (connection, _):
+        configs = [USERS.replace("PASSWORD", password) for password in ("one", "two")]
+        with run_server(config=configs[0]) as first, run_server(config=configs[1]) as second:
+            urls = (first.url.replace("//", "//ann:one@"), second.url.replace("//", "//ann:two@"))
+            context = Context(url=",".join(urls), timeout=timedelta(seconds=LONG))
+            async with opened(context) as (connection, said):
+                left = second if str(first.port) in connection.url else first
+                (first if left is second else second).kill()
+                await until_async(lambda: connection.epoch > 0)
                 await connection.request("$JS.API.INFO")
+                assert str(left.port) in connection.url
+                assert said == []
 
     async def test_the_url_of_one_server_lets_into_those_that_it_tells_of(self):
         routes = _free_ports(3)

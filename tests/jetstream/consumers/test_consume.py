@@ -105,6 +105,8 @@ class TestBuffer:
                 await message.double_ack()
                 if message.sequence == 10:
                     break
+            else:
+                pytest.fail("ended before message 10")
 
     async def test_a_buffer_of_one_fetches_nothing_ahead(self, make_stream):
         consumer = await (await make_stream(3)).create_consumer("c")
@@ -114,6 +116,8 @@ class TestBuffer:
                 await message.double_ack()
                 if message.sequence == 3:
                     break
+            else:
+                pytest.fail("ended before message 3")
 
     async def test_count_ends_it_and_no_more_is_delivered(self, make_stream):
         consumer = await (await make_stream(100)).create_consumer("c")
