@@ -198,8 +198,8 @@ BUCKET_STATISTICS = record(
     "more_prefixes"
 )
 PIPELINE_COMMIT_PLAN = record("repository branch rows")
-RAN = record("sink written unchanged rejected seconds")
-PIPELINE_PLAN = record("sink (sources) (columns) (plan)")
+RAN = record("statements seconds")
+PIPELINE_PLAN = record("statement (plan)")
 SPARK = record("spark java master workers")
 CLASS_ARCHIVE = record("path bytes seconds")
 
@@ -338,7 +338,6 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "pipeline export": (EXPORT, EXPORT_PLAN),
     "pipeline load": (PIPELINE_LOADED,),
     "pipeline run": (RAN, PIPELINE_PLAN),
-    "pipeline schema": (ANY,),
     "pipeline verify": (VERIFIED, KEY_DIFFERENCE),
     "pipeline warm": (CLASS_ARCHIVE,),
     "context ls": (CONTEXT_ROW,),

@@ -63,7 +63,6 @@ class SourceOptions:
     if_different: bool = False
     dead_letter: str | None = None
     write_id: str | None = None
-    report: str | None = None
     starting_revision: str = "earliest"
     starting_time: str | None = None
     max_revisions_per_trigger: int | None = None
@@ -281,7 +280,6 @@ OPTIONS = (
         "writeId", Purpose.WRITE, str, "TEXT",
         "Id of a write: the same query run again with the same id continues an interrupted write",
     ),
-    Option("report", Purpose.WRITE, str, "FILE", "File for the counts of rows, as JSON"),
     Option(
         "startingRevision", Purpose.STREAM, _start, "earliest|latest|N",
         "Start of a query without a checkpoint: existing entries, new writes, or a revision",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path as FilePath
 
     from kvctl.pipeline.jobs.load import Input, Loaded, Order
-    from kvctl.pipeline.jobs.run import Ran
     from kvctl.pipeline.spark.session_config import Target
 
 app = group()
@@ -114,9 +113,9 @@ async def load(
     row["seconds"] = round(loaded.seconds, 3)
     session.show(document(row, *LOADED, name="bucket"))
     if loaded.rejected and dry_run:
-        session.warn(rejected_rows(loaded, "would be"))
+        session.warn(_rejected_rows(loaded, "would be"))
     elif loaded.rejected:
-        raise rejected(loaded, dead_letter, "`--dead-letter DIR`")
+        raise _rejected(loaded, dead_letter)
 
 
 async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
@@ -170,14 +169,14 @@ async def _load(
     )  # fmt: skip
 
 
-def rejected(found: "Loaded | Ran", folder: str | None, option: str) -> PartlyDone:
-    """Build the error for rejected rows; `folder` holds them, else the hint names `option`."""
-    kept = f"the rejected rows are in `{folder}`" if folder else f"use {option} to keep the rejected rows"
-    text = rejected_rows(found, "was" if found.rejected == 1 else "were")
+def _rejected(found: "Loaded", folder: str | None) -> PartlyDone:
+    """Build the error for rejected rows, which are in `folder`, if any."""
+    kept = f"the rejected rows are in `{folder}`" if folder else "use `--dead-letter DIR` to keep the rejected rows"
+    text = _rejected_rows(found, "was" if found.rejected == 1 else "were")
     return PartlyDone(text, hint=f"The other rows were written; {kept}")
 
 
-def rejected_rows(found: "Loaded | Ran", verb: str) -> str:
+def _rejected_rows(found: "Loaded", verb: str) -> str:
     """Describe the number of rejected rows and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
     more = found.rejected - len(found.samples)

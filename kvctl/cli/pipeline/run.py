@@ -1,4 +1,4 @@
-"""`kvctl pipeline run` and `schema`: pipelines declared in a file."""
+"""`kvctl pipeline run`: SQL scripts on Spark."""
 
 from dataclasses import asdict
 from functools import partial
@@ -9,117 +9,81 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.load import rejected
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.bucket.options import parse_metadata
+from kvctl.cli.pipeline.runner import Conf, Master, Remote, given_options, run_job, spark_target
+from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
 from kvctl.render.view import Column, View, document, elapsed_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvctl.pipeline.jobs.run import Planned
+    from kvctl.pipeline.jobs.run import PlannedStatement
 
 app = group()
 
-RAN = (
-    Column("sink"), Column("written"), Column("unchanged"), Column("rejected"),
-    Column("seconds", "Time", text=elapsed_text),
-)  # fmt: skip
+RAN = (Column("statements"), Column("seconds", "Time", text=elapsed_text))
+PLANNED = (Column("statement"), Column("plan", table=False, tsv=False))
 
 
 @command(
     app,
     "run",
-    examples=["kvctl pipeline run totals.yaml --dry-run", "kvctl pipeline run totals.yaml -o json"],
-    see=["pipeline schema", "pipeline load", "help pipeline"],
+    examples=[
+        "kvctl pipeline run totals.sql --set day=2026-01-31",
+        "kvctl pipeline run totals.sql --dry-run --set day=2026-01-31",
+    ],
+    see=["pipeline load", "help pipeline"],
 )
 async def run(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Pipeline file, `-` for standard input")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="SQL script, `-` for standard input")],
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Value of the variable `${NAME}` in the script; repeatable"),
+    ] = None,
     dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Run a pipeline declared in a file: sources, a query and a sink.
+    """Run a SQL script on Spark.
 
-        version: 1
-        sources:
-          orders: {bucket: ORDERS, filter: "NEW.>"}
-          prices: {path: prices.parquet}
-        sql: |
-          SELECT concat('total.', o.key) AS key, string(p.price * 2) AS value
-          FROM orders o JOIN prices p ON o.key = p.key
-        sink: {bucket: TOTALS, if_different: true}
+        create temporary view orders using `nats-kv` options (bucket 'ORDERS', filter 'NEW.>');
+        create temporary view totals using `nats-kv` options (bucket 'TOTALS', columns 'key,value');
+        insert into totals select concat('total.', key), value from orders;
 
-    With one `source`, `select` (columns, each with an expression) and `where` replace SQL. Buckets take the options of
-    the data source in snake_case, and are on the server of this command unless the file sets `context` or `url`. Paths
-    are relative to the file's folder. CSV files need a header line, and Spark infers types: `0012` is the number 12. A
-    malformed row ends the run. --dry-run reads no rows and shows the sources, the resulting columns and Spark's plan.
+    Statements end with a semicolon, and may read and write buckets, files and tables. The result of a SELECT is not
+    shown. The connection options of this command, such as `--server`, are variables of the script with the names of the
+    data source's options, such as `${url}`.
 
-    Rows that cannot be written are counted and listed, and the command exits 7. Set `dead_letter` in the sink to keep
-    them.
+    A row that cannot be written ends the script with exit code 7, unless `deadLetter` is set. --dry-run changes nothing
+    and shows Spark's plan of each statement.
     """
-    from kvctl.documents import parser
     from kvctl.pipeline.jobs import run as job
-    from kvctl.pipeline.pipeline_file import Bucket, read_declared
 
-    content = parser.parse(session.read_input(file), "standard input" if file == "-" else file)
-    declared = read_declared(content, _folder_of(file))
-    if isinstance(declared.sink, Bucket) and not dry_run:
+    if not dry_run:
         session.context.require_writable()
+    values = {**given_options(session), **parse_metadata(set or ())}
+    script = job.statements(_text(session, file), values)
     target = spark_target(master, remote, conf)
-    connection = source_options(session, target)
-    await job.check(declared, connection, dry_run=dry_run)
-    what = f"Running {'the pipeline' if file == '-' else file}"
+    what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
-        planned = await run_job(session, target, what, partial(job.plan, declared=declared, connection=connection))
-        _show_plan(session, planned)
+        _show_plan(session, await run_job(session, target, what, partial(job.plan, script=script)))
         return
-    incomplete = (
-        f"Interrupted: {declared.sink.title} may hold only part of the rows; run the command again to complete it"
-    )
-    ran = await run_job(
-        session, target, what, partial(job.run, declared=declared, connection=connection), incomplete=incomplete
-    )
-    row = {name: value for name, value in asdict(ran).items() if name != "samples"}
-    session.show(document({**row, "seconds": round(ran.seconds, 3)}, *RAN, name="sink"))
-    if ran.rejected:
-        folder = declared.sink.options.get("deadLetter") if isinstance(declared.sink, Bucket) else None
-        raise rejected(ran, folder, "`dead_letter` in the sink")
+    left = "Interrupted: rows that were written stay; run the command again to complete the script"
+    ran = await run_job(session, target, what, partial(job.run, script=script), incomplete=left)
+    session.show(document({**asdict(ran), "seconds": round(ran.seconds, 3)}, *RAN, name="statements"))
 
 
-def _folder_of(file: str) -> "Path":
-    from pathlib import Path
+def _text(session: Session, file: str) -> str:
+    try:
+        return session.read_input(file).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"`{file}` is not text in UTF-8") from None
 
-    return Path.cwd() if file == "-" else Path(file).resolve().parent
 
-
-def _show_plan(session: Session, planned: "Planned") -> None:
-    """Show sources, columns and sink; on a terminal also Spark's plan."""
-    rows = [{"name": name, "type": kind} for name, kind in planned.columns.items()]
-    sources = [{"name": name, "source": title} for name, title in planned.sources.items()]
-    sections = [
-        ("Sources", View(columns=[Column("name"), Column("source")], rows=sources)),
-        ("Columns", View(columns=[Column("name"), Column("type")], rows=rows)),
-    ]
-    row = {"sink": planned.sink, "sources": sources, "columns": rows, "plan": planned.plan}
-    hidden = (Column(name, table=False, tsv=False) for name in ("sources", "columns", "plan"))
-    session.show(document(row, Column("sink"), *hidden, name="sink", sections=sections))
+def _show_plan(session: Session, planned: list["PlannedStatement"]) -> None:
+    """Show the statements; on a terminal also Spark's plans."""
+    session.show(View(columns=PLANNED, rows=[asdict(item) for item in planned], name="statement"))
     if session.output == "table":
-        session.write(f"\n{escape(planned.plan, keep=chr(10))}\n".encode())
-
-
-@command(app, "schema", examples=["kvctl pipeline schema > pipeline.schema.json"], see=["pipeline run"])
-def schema(session: Session) -> None:
-    """Print the JSON Schema of pipeline files.
-
-    Editors use it to complete and check a file that begins with
-
-        # yaml-language-server: $schema=pipeline.schema.json
-    """
-    from kvctl.pipeline.pipeline_file import json_schema
-
-    if session.options.output is None:
-        session.output = "json"
-    session.show(document(json_schema()))
+        for item in planned:
+            session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")

@@ -76,8 +76,7 @@ def source_options(session: Session, target: "Target") -> dict[str, str]:
     Workers resolve them. Workers on this machine share its environment; for others, the settings that it implies are
     named. Raises UsageError where a secret would have to be handed over.
     """
-    given = session.options.connection_flags()
-    options = {_FLAGS[name]: _written(_FLAGS[name], value) for name, value in given.items() if name in _FLAGS}
+    options = given_options(session)
     if target.local or "context" in options:
         return options
     context = session.context
@@ -90,6 +89,12 @@ def source_options(session: Session, target: "Target") -> dict[str, str]:
         )
     implied = {option: getattr(context, name) for name, option in _FIELDS.items()}
     return {option: _written(option, value) for option, value in implied.items() if value} | options
+
+
+def given_options(session: Session) -> dict[str, str]:
+    """Return the given connection options as options of `nats-kv`."""
+    given = session.options.connection_flags()
+    return {_FLAGS[name]: _written(_FLAGS[name], value) for name, value in given.items() if name in _FLAGS}
 
 
 async def run_job(

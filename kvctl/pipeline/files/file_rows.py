@@ -126,30 +126,6 @@ def _inferred(path: Path, format: str) -> str:
     return literal(path)
 
 
-def read_files(spark: SparkSession, path: Path, format: str) -> DataFrame:
-    """Read files with their own columns and types. A malformed row fails the read."""
-    strict = {"inferSchema": "true", "mode": "FAILFAST", "columnPruning": "false", "enforceSchema": "false"}
-    options = {"json": {"mode": "FAILFAST"}, "csv": {**_CSV, "multiLine": "true", **strict}}.get(format, {})
-    return spark.read.format(format).options(**options).load(_inferred(path, format))
-
-
-def write_files(rows: DataFrame, path: Path, format: str, mode: str) -> None:
-    """Write rows of any columns as files; `mode` says what to do with existing ones. Raises UsageError."""
-    check_form(rows, format)
-    exact = {} if format == "parquet" else {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-    rows.write.mode(mode).format(format).options(**exact, **(_CSV if format == "csv" else {})).save(f"file:{path}")
-
-
-def check_form(rows: DataFrame, format: str) -> None:
-    """Raises UsageError for binary columns in CSV, where Spark would write their display form."""
-    name = next((name for name, kind in rows.dtypes if kind == "binary"), None) if format == "csv" else None
-    if name is not None:
-        raise UsageError(
-            f"Column `{name}` is binary, which CSV cannot represent",
-            hint=f"Convert it to text: `string({name})` or `base64({name})`",
-        )
-
-
 def format_of(path: Path) -> str | None:
     """Return the format given by the extension of a file, or of a folder's first file."""
     first = path if path.is_file() else next(data_files(path), path)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, PartlyDone, UsageError
+from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, UsageError
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.load.bulk_load import SHORTER_HISTORY
@@ -20,8 +17,9 @@ from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance
 from kvctl.pipeline.files.export_manifest import Manifest
-from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.write.missing_history import missing
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.write.writer import WriteSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +108,14 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
 
     Raises BucketNotFound without `create`, BucketExists if the bucket has another configuration, HazardRefused.
     """
+    from kvctl.pipeline.write.writer import WriteSummary
+
     begun = time.monotonic()
     with engine.explaining():
         created, entries = worker_connection.run(_prepare(source, target, order))
         rows = rows_of(engine, source)
         if order.dry_run:
-            summary: dict[str, Any] = {"written": source.manifest.rows} if source.manifest else _checked(rows)
+            summary = WriteSummary(source.manifest.rows) if source.manifest else _checked(rows)
         else:
             if source.history:
                 rows = _in_order(engine, rows, target, entries)
@@ -122,13 +123,11 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
                 target = replace(target, if_different=True)  # left by an interrupted load
             engine.doing = "writing"
             summary = write(rows, target)
-    written, rejected = summary["written"], summary.get("rejected", 0)
-    count = source.manifest.rows if source.manifest else written + rejected + summary.get("unchanged", 0)
-    samples = tuple((key, cause) for key, cause in summary.get("samples", ()))
-    return Loaded(
-        target.bucket, str(source.path), created, count, written, count - written - rejected, rejected,
-        samples, time.monotonic() - begun,
-    )  # fmt: skip
+    written, rejected = summary.written, summary.rejected
+    count = source.manifest.rows if source.manifest else written + rejected + summary.unchanged
+    unchanged, seconds = count - written - rejected, time.monotonic() - begun
+    place = str(source.path)
+    return Loaded(target.bucket, place, created, count, written, unchanged, rejected, summary.samples, seconds)
 
 
 async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
@@ -184,45 +183,41 @@ def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: i
     return rows.repartition("key").sortWithinPartitions("revision")
 
 
-def _checked(rows: DataFrame) -> dict[str, Any]:
-    """Return the report of a write as far as known without the bucket: rows that no bucket accepts."""
+def _checked(rows: DataFrame) -> WriteSummary:
+    """Return the result of a write as far as known without the bucket: rows that no bucket accepts."""
     from kvctl.pipeline.write.arrow_rows import chunk_of
     from kvctl.pipeline.write.decision import WriteMode
-    from kvctl.pipeline.write.write_summary import SHOWN
+    from kvctl.pipeline.write.write_task import Written
+    from kvctl.pipeline.write.writer import WriteSummary
 
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[Written]:
+        checked = Written("")
         for batch in batches:
             chunk = chunk_of(batch, 0, WriteMode.PUT)
-            causes = [[chunk.keys[at], chunk.bad[at]] for at in sorted(chunk.bad)]
-            columns = {"rows": [len(chunk.keys)], "rejected": [len(causes)], "samples": [causes[:SHOWN]]}
-            yield pa.RecordBatch.from_pydict(columns)
+            checked.counts.written += len(chunk.keys) - len(chunk.bad)
+            checked.counts.rejected += len(chunk.bad)
+            checked.take(chunk, chunk.bad)
+        yield checked
 
-    found = rows.mapInArrow(check, "rows bigint, rejected bigint, samples array<array<string>>").collect()
-    rejected = sum(row.rejected for row in found)
-    samples = [tuple(sample) for row in found for sample in row.samples][:SHOWN]
-    return {"written": sum(row.rows for row in found) - rejected, "rejected": rejected, "samples": samples}
+    return WriteSummary.of(tasks.over_rows(rows, check))
 
 
-def write(rows: DataFrame, target: SourceOptions) -> dict[str, Any]:
-    """Write the rows; return the data source's report."""
-    report = Path(tempfile.gettempdir(), f"kvctl-load-{secrets.token_hex(8)}.json")
-    options = given_as(replace(target, report=str(report)))
+def write(rows: DataFrame, target: SourceOptions) -> WriteSummary:
+    """Write the rows in tasks, as the data source does, and return what they did. Raises as the data source."""
+    from kvctl.pipeline.spark.failure import explained
+    from kvctl.pipeline.write.writer import KvWriter
+
     try:
+        writer = KvWriter(rows.schema, target)
         try:
-            rows.write.format("nats-kv").options(**options).mode("append").save()
-        except Exception as error:
-            from kvctl.pipeline.spark.failure import explained
-
-            found = explained(error)
-            if isinstance(found, NoServer):
-                found.hint = f"Bucket `{target.bucket}` may have some of the rows; run it again to complete it"
-                raise found from error
-            if not isinstance(found, PartlyDone) or not report.exists():
-                raise
-        # Behind a Connect server it is on another machine; without an error all rows were written.
-        summary: dict[str, Any] = json.loads(report.read_bytes()) if report.exists() else {"written": rows.count()}
-        return summary
-    finally:
-        report.unlink(missing_ok=True)
+            messages = tasks.over_rows(rows, lambda batches: [writer.write(batches)])
+        except BaseException:
+            writer.abort()
+            raise
+        return writer.finish(messages)
+    except Exception as error:
+        found = explained(error)
+        if isinstance(found, NoServer):
+            found.hint = f"Bucket `{target.bucket}` may have some of the rows; run it again to complete it"
+            raise found from error
+        raise

@@ -31,6 +31,11 @@ def not_started(error: Exception, log_tail: str) -> KvctlError:
     return known or KvctlError(f"Spark did not start: {_cause(text)}", hint=_end_of_log(log_tail))
 
 
+def planning_error(text: str) -> KvctlError:
+    """Return the error of a plan that Spark describes instead of raising it."""
+    return recall(text) or _known(text) or UsageError(_sentence(text))
+
+
 def worker_lost(error: Exception) -> bool:
     """Return whether a Python process of Spark has ended, or did not start in time: a retry may succeed."""
     return re.search(f"{_NOT_COME}|{_GONE}", text_of(error)) is not None

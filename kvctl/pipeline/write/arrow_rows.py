@@ -70,8 +70,7 @@ _WANTED = "Columns are key, value and optionally operation, headers, ttl; in mod
 class Chunk:
     """One Arrow batch as parallel lists. Rows of a partition count from 0."""
 
-    batch: pa.RecordBatch | None
-    """None for rows that come from elsewhere."""
+    batch: pa.RecordBatch
     first: int
     keys: list[str]
     values: list[bytes]

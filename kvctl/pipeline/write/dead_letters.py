@@ -28,8 +28,6 @@ class DeadLetters:
     """File of one task, started with the first row; a context manager that leaves nothing if the task fails."""
 
     def __init__(self, folder: str, task: str) -> None:
-        self.name: str | None = None
-        """Name of the file, once it exists."""
         self._folder = folder
         self._task = task
         self._files: fs.FileSystem
@@ -50,14 +48,11 @@ class DeadLetters:
             self._open_file.__exit__(kind, error, trace)
         except OSError as failure:
             raise self._failed(failure) from None
-        else:
-            self.name = f"{self._task}.parquet" if kind is None else None
 
     def add(self, chunk: Chunk, causes: dict[int, str]) -> None:
         """Add these rows of a batch. Raises KvctlError if the folder is not writable."""
         import pyarrow as pa
 
-        assert chunk.batch is not None
         places = sorted(causes)
         rows = chunk.batch.take(pa.array(places, pa.int32()))
         table = pa.Table.from_batches([rows]).append_column(CAUSE, pa.array([causes[at] for at in places], pa.string()))

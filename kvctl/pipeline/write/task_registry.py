@@ -68,9 +68,10 @@ async def begin(target: Target, job: str, run: str) -> Beginning | None:
     return ours
 
 
-async def release(target: Target, job: str, partitions: int) -> None:
-    """Remove the notes of a job's tasks, if any."""
-    await _remove(target, [_task(job, partition) for partition in range(partitions)])
+async def release(target: Target, job: str) -> None:
+    """Remove the notes of a job's tasks, if any. Raises KvctlError."""
+    names = await admin.names(target.binding.api, target.binding.stream)
+    await _remove(target, [name for name in names if name.startswith(_task(job))])
 
 
 async def forget(target: Target, job: str) -> None:
@@ -107,7 +108,7 @@ async def _remove(target: Target, names: list[str]) -> None:
     await asyncio.gather(*map(remove, names))
 
 
-def _task(job: str, partition: int) -> str:
+def _task(job: str, partition: int | str = "") -> str:
     return f"kvctl-write-{job}-{partition}"
 
 

@@ -6,26 +6,46 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
 
 from kvctl.errors import UsageError
+from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.target import Target, target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
 from kvctl.pipeline.write.dead_letters import DeadLetters
 from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.overwrite_bucket import Stage, opened, to_stage
 from kvctl.pipeline.write.publisher import Plan, Publisher
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.task_registry import Beginning, begin, claim
-from kvctl.pipeline.write.write_summary import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+SHOWN = 5
+"""Maximum number of rejected rows named."""
+LENGTH = 200
+"""Maximum characters of a name or a cause: the driver holds the messages of all tasks."""
+
+
+@dataclass(slots=True)
+class Written(WriterCommitMessage):
+    """One task's message to the driver; as small for a million rejected rows as for five."""
+
+    job: str
+    counts: RowCounts = field(default_factory=RowCounts)
+    samples: list[tuple[str, str]] = field(default_factory=list)
+    """First rejected rows: key, cause."""
+
+    def take(self, chunk: Chunk, causes: dict[int, str]) -> None:
+        """Add the first of these rejected rows of a batch."""
+        for at in sorted(causes)[: SHOWN - len(self.samples)]:
+            self.samples.append((chunk.keys[at][:LENGTH], causes[at][:LENGTH]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +66,7 @@ class Attempt:
     """Run of a job that records its beginning; None for one that is run once, or recorded it already."""
 
 
-async def write_rows(
-    options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch], stage: Stage | None = None
-) -> Written:
+async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write all rows of a task. Raises errors that prevent writing; errors of single rows are in the result."""
     _refuse_speculation()
     mode = WriteMode(options.write_mode)
@@ -61,18 +79,14 @@ async def write_rows(
             letters = stack.enter_context(DeadLetters(options.dead_letter, task))
             rejected.append(letters.add)
         async with connected(options) as client:
-            bucket = await target_of(client.bucket(options.bucket))
-            target = await opened(client, stage, options.bucket) if stage else bucket
-            plan = await _plan(options, attempt, target, if_different=options.if_different and stage is None)
+            target = await target_of(client.bucket(options.bucket))
+            plan = await _plan(options, attempt, target)
             publisher = Publisher(target, plan, lambda chunk, causes: [take(chunk, causes) for take in rejected])
-            chunks = _chunks(batches, mode)
-            result.counts = await publisher.run(_staged(chunks, bucket) if stage else chunks)
-    if options.dead_letter:
-        result.dead_letter = letters.name
+            result.counts = await publisher.run(_chunks(batches, mode))
     return result
 
 
-async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_different: bool) -> Plan:
+async def _plan(options: SourceOptions, attempt: Attempt, target: Target) -> Plan:
     """Plan the write from the notes of other attempts and of earlier runs of its job."""
     claimed, beginning = await asyncio.gather(
         claim(target, attempt.job, attempt.partition), _beginning(target, attempt)
@@ -86,7 +100,7 @@ async def _plan(options: SourceOptions, attempt: Attempt, target: Target, *, if_
         since, floor = None, since if attempt.begun or claimed else None
     return Plan(
         ids=ids_of(attempt.job, attempt.partition, target),
-        mode=WriteMode(options.write_mode), if_different=if_different, begun=begun, moved=moved,
+        mode=WriteMode(options.write_mode), if_different=options.if_different, begun=begun, moved=moved,
         lenient=moved and attempt.lenient, since=since if begun else int(target.info["state"]["last_seq"]), floor=floor,
     )  # fmt: skip
 
@@ -131,8 +145,3 @@ async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIt
             if batch.num_rows:
                 yield chunk_of(batch, first, mode)
                 first += batch.num_rows
-
-
-async def _staged(chunks: AsyncIterator[Chunk], bucket: Target) -> AsyncIterator[Chunk]:
-    async for chunk in chunks:
-        yield to_stage(chunk, bucket)

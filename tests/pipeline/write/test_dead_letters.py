@@ -1,6 +1,5 @@
-"""Files of rejected rows and reports, beside links that somebody planted."""
+"""Files of rejected rows, beside links that somebody planted."""
 
-import json
 import os
 from contextlib import suppress
 
@@ -9,10 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import KvctlError
-from kvctl.pipeline.options import parse
 from kvctl.pipeline.write.arrow_rows import Chunk
 from kvctl.pipeline.write.dead_letters import DeadLetters
-from kvctl.pipeline.write.write_summary import Summary, conclude
 
 
 def chunk(*keys: str) -> Chunk:
@@ -39,12 +36,11 @@ def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(t
         letters.add(chunk("a", "b", "c"), {0: "first", 2: "last"})
         letters.add(chunk("d"), {0: "more"})
         assert not list(folder.glob("*.parquet"))
-    assert letters.name == "job.0.parquet"
-    assert pq.read_table(folder / letters.name).to_pydict() == {
+    assert pq.read_table(folder / "job.0.parquet").to_pydict() == {
         "key": ["a", "c", "d"], "value": [b"v"] * 3, "cause": ["first", "last", "more"],
     }  # fmt: skip
     assert victim.read_text() == "precious"
-    assert sorted(os.listdir(folder)) == sorted([planted.name, letters.name])
+    assert sorted(os.listdir(folder)) == sorted([planted.name, "job.0.parquet"])
 
 
 def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path):
@@ -52,7 +48,7 @@ def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path):
     with suppress(RuntimeError), letters:
         letters.add(chunk("a"), {0: "cause"})
         raise RuntimeError
-    assert (letters.name, os.listdir(tmp_path)) == (None, [])
+    assert os.listdir(tmp_path) == []
 
 
 def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_path):
@@ -66,17 +62,3 @@ def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_pa
 def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(victim):
     with pytest.raises(KvctlError, match="Could not store"), DeadLetters(f"{victim}/dead", "job.0") as letters:
         letters.add(chunk("a"), {0: "cause"})
-
-
-def test_report_is_written_past_a_link_under_the_former_temporary_name(tmp_path, victim):
-    report = tmp_path / "report.json"
-    (tmp_path / "report.json.part").symlink_to(victim)
-    conclude(Summary("B", written=3), parse({"url": "nats://h", "bucket": "B", "report": str(report)}))
-    assert json.loads(report.read_text())["written"] == 3
-    assert (victim.read_text(), report.is_symlink()) == ("precious", False)
-
-
-def test_report_that_cannot_be_written_is_an_error(tmp_path):
-    options = parse({"url": "nats://h", "bucket": "B", "report": str(tmp_path / "no" / "report")})
-    with pytest.raises(KvctlError, match="Could not write"):
-        conclude(Summary("B"), options)

@@ -1,6 +1,5 @@
 """Batch writes through Spark: `df.write.format("nats-kv")`."""
 
-import json
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kvctl.errors import BucketNotFound, KvctlError, NoServer, PartlyDone, ReadOnly, UsageError
+from kvctl.errors import BucketNotFound, NoServer, PartlyDone, ReadOnly, UsageError
 from kvctl.pipeline.spark.failure import explained
 from kvctl.pipeline.write.row_ids import job_of
 from tests.support.raw import RawClient
@@ -44,14 +43,12 @@ def value(raw: RawClient, bucket: str, key: str) -> bytes:
     return raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}").data
 
 
-def test_rows_are_written_and_nothing_else_is_left(spark, fill, write, raw, tmp_path):
+def test_rows_are_written_and_nothing_else_is_left(spark, fill, write, raw):
     bucket = fill()
-    write(puts(spark, 3000), bucket, report=str(tmp_path / "report"))
+    write(puts(spark, 3000), bucket)
     found = state(raw, bucket)
     assert (found["last_seq"], found["num_subjects"], found["consumer_count"]) == (3000, 3000, 0)
     assert value(raw, bucket, "k.2999") == b"v2999"
-    report = json.loads((tmp_path / "report").read_text())
-    assert (report["bucket"], report["written"], report["rejected"]) == (bucket, 3000, 0)
 
 
 @pytest.mark.guarantee("pipeline-14")
@@ -122,20 +119,13 @@ def test_rows_that_fail_are_named_after_the_others_are_written(spark, fill, writ
 
 @pytest.mark.guarantee("pipeline-12")
 def test_rejected_rows_are_stored_for_another_try(spark, fill, write, raw, tmp_path):
-    bucket, folder, report = fill({"k.7": b"there"}), tmp_path / "dead", tmp_path / "report"
-    rows = puts(spark, 100, 2)
-    write(rows, bucket, writeMode="create", deadLetter=str(folder), report=str(report))
+    bucket, folder = fill({"k.7": b"there"}), tmp_path / "dead"
+    write(puts(spark, 100, 2), bucket, writeMode="create", deadLetter=str(folder))
     dead = spark.read.parquet(str(folder))
     assert [(row.key, bytes(row.value), row.cause) for row in dead.collect()] == [
         ("k.7", b"v7", "The key exists at revision 1")
     ]
     assert [file.suffix for file in folder.iterdir()] == [".parquet"]
-    told = json.loads(report.read_text())
-    assert (told["written"], told["rejected"], told["dead_letters"]) == (
-        99,
-        1,
-        [file.name for file in folder.iterdir()],
-    )
     write(dead.drop("cause"), bucket)
     assert value(raw, bucket, "k.7") == b"v7"
 
@@ -216,21 +206,27 @@ def test_write_under_an_id_continues_where_it_stopped(spark, fill, write, raw):
 
 
 @pytest.mark.guarantee("pipeline-16")
-def test_overwrite_replaces_the_content(spark, fill, write, raw, tmp_path):
+def test_overwrite_replaces_the_content(spark, fill, write, raw):
     bucket = fill({"old": b"1", "k.1": b"2"})
-    write(puts(spark, 50), bucket, mode="overwrite", report=str(tmp_path / "report"))
-    assert raw.api("STREAM.INFO.KV_" + bucket + "-overwrite")["error"]["err_code"] == 10059
+    write(puts(spark, 50), bucket, mode="overwrite")
     assert value(raw, bucket, "k.1") == b"v1"
     assert raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.old").headers["KV-Operation"] == "DEL"
-    report = json.loads((tmp_path / "report").read_text())
-    assert (report["written"], report["removed"], report["first_removed"]) == (50, 1, ["old"])
+    assert state(raw, bucket)["last_seq"] == 53
 
 
 @pytest.mark.guarantee("pipeline-16")
-def test_failed_overwrite_leaves_the_bucket_unchanged(spark, fill, write, raw):
-    bucket = fill({"old": b"1"})
+def test_failed_overwrite_deletes_nothing(spark, fill, write, raw):
+    bucket = fill({"old": b"1", "k.1": b"2"})
     bad = spark.sql("select 'not a key' as key, cast('v' as binary) as value")
-    with pytest.raises(KvctlError, match=f"Bucket `{bucket}` is unchanged: 1 row cannot be written: `not a key`: "):
+    with pytest.raises(PartlyDone, match=r"10 rows were written to .* but 1 row cannot be written: `not a key`"):
         write(puts(spark, 10).union(bad), bucket, mode="overwrite")
-    assert (state(raw, bucket)["last_seq"], value(raw, bucket, "old")) == (1, b"1")
-    assert "error" in raw.api(f"STREAM.INFO.KV_{bucket}-overwrite")
+    assert (value(raw, bucket, "old"), value(raw, bucket, "k.1")) == (b"1", b"v1")
+
+
+@pytest.mark.guarantee("pipeline-16")
+@pytest.mark.parametrize("options", [{"ifDifferent": "true"}, {"writeMode": "create"}])
+def test_overwrite_that_might_leave_rows_unwritten_is_refused(spark, fill, write, raw, options):
+    bucket = fill({"old": b"1"})
+    with pytest.raises(UsageError, match="Mode overwrite"):
+        write(puts(spark, 1), bucket, mode="overwrite", **options)
+    assert state(raw, bucket)["last_seq"] == 1

@@ -109,6 +109,19 @@ def test_changes_are_captured_and_compacted(place, server, fill, tmp_path):
     assert pipeline("verify", latest, "--against", bucket, "-s", server.url).exit_code == 0
 
 
+@pytest.mark.guarantee("pipeline-12")
+def test_rejected_rows_are_counted_where_spark_shares_no_folder_with_the_command(remote, server, fill, tmp_path):
+    bucket, table = fill(), tmp_path / "stock.csv"
+    table.write_text("sku,count\na,1\nb c,2\nd,3\n")
+    line = ["load", str(table), "--into", bucket, "--key", "sku", "--value", "count", "--remote", remote]
+    line += ["--dead-letter", str(tmp_path / "dead"), "-s", server.url, "-o", "json"]
+    # The folder for temporary files is another one in each process.
+    done = run_process("pipeline", *line, timeout=READY, env={"TMPDIR": "/proc/self/cwd"})
+    assert done.exit_code == 7, done.err
+    counts = {"rows": 3, "written": 2, "unchanged": 0, "rejected": 1}
+    assert counts.items() <= json.loads(done.out).items()
+
+
 def test_an_error_of_a_worker_is_the_same_error_everywhere(place, server):
     options = {"bucket": "missing", "url": server.url}
     command = [sys.executable, "-c", MISSING, json.dumps(place), json.dumps(options)]
