@@ -26,7 +26,6 @@ from kvctl.topology.hazards.replica_hazards import (
     name_of,
 )
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health
-from kvctl.topology.health.lineage import Lineage, lineage
 from kvctl.topology.model import External
 from kvctl.topology.survey.graph import Inventory, Link, Where
 from kvctl.topology.survey.inventory import survey
@@ -53,7 +52,7 @@ async def examine(inventory: Inventory) -> list[Finding]:
     sound = inventory.only(link for link in inventory.links if not _of_repair(link))
     found = [*_repairs(inventory), *_hazards(sound), *_suspected(sound), *_cycles(await _wider(sound))]
     for standing in await check_health(sound):
-        found += of_standing(standing)
+        found += [*of_standing(standing), *_doubts(standing)]
     return found
 
 
@@ -123,14 +122,13 @@ def _hazards(inventory: Inventory) -> Iterator[Finding]:
             severity = ERROR if hazard.name in _ERRORS else WARNING
             evidence = hazard.evidence[:1].upper() + hazard.evidence[1:]
             yield Finding(severity, hazard.name, name, evidence, remedy(hazard, name, config, origins))
-        if config.get("mirror") and (origin := links[0].origin) and not links[0].silent:
-            yield from _doubts(name, lineage(links[0].info, origin))
 
 
-def _doubts(name: str, found: Lineage) -> Iterator[Finding]:
+def _doubts(standing: ReplicaHealth) -> Iterator[Finding]:
     """Yield a mirror that may hold old values of its origin; if that is certain, its health reports it."""
-    if found.same is None:
-        yield Finding(WARNING, RECREATED_ORIGIN, name, found.evidence, f"Check it with `kvctl topology audit {name}`")
+    name, lineage = standing.link.node.name, standing.lineage
+    if lineage and lineage.same is None and standing.link.info["config"].get("mirror"):
+        yield Finding(WARNING, RECREATED_ORIGIN, name, lineage.evidence, f"Check it with `kvctl topology audit {name}`")
 
 
 def _cycles(inventory: Inventory) -> Iterator[Finding]:

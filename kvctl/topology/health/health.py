@@ -72,6 +72,8 @@ class ReplicaHealth:
     """Evidence in words."""
     arrived: int | None = None
     """Revision of the origin up to which everything has arrived; None: unknown."""
+    lineage: Lineage | None = None
+    """Whether it holds entries of the origin's current stream instance; None if one of the two cannot be read."""
 
     @property
     def origin_last(self) -> int | None:
@@ -137,7 +139,8 @@ class _Look:
     def __init__(self, link: Link) -> None:
         self._link, self._upstream = link, link.upstream
         come = None if link.silent else arrival.reported(link.info, link.source)
-        self._plain = ReplicaHealth(link, Health.OK, arrived=come)
+        descent = lineage(link.info, link.origin, link.source) if link.origin is not None and not link.silent else None
+        self._plain = ReplicaHealth(link, Health.OK, arrived=come, lineage=descent)
         self._goal: Goal | None = None
         self._come = 0
 
@@ -171,11 +174,14 @@ class _Look:
         return replace(self._plain, state=Health.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
 
     async def _seen(self) -> ReplicaHealth | None:
-        plain, origin = self._plain, self._link.origin
+        origin = self._link.origin
         assert origin is not None
+        if self._plain.lineage and self._plain.lineage.same is False:
+            self._plain = replace(self._plain, lineage=await self._later_lineage())
+        plain, descent = self._plain, self._plain.lineage
+        assert descent is not None
         if self._upstream.error:
             return replace(plain, state=Health.FAILING, evidence=self._upstream.error)
-        descent = await self._lineage(origin)
         if descent.same is False:
             return replace(plain, state=Health.RECREATED_ORIGIN, evidence=descent.evidence)
         if self._upstream.last_seen is None or self._upstream.last_seen > SILENCE:
@@ -230,16 +236,13 @@ class _Look:
         also = "" if self._link.origin else ", and it does not answer"
         return replace(self._plain, state=Health.SILENT, evidence=f"no message from the origin {since}{also}")
 
-    async def _lineage(self, origin: StreamInfo) -> Lineage:
-        """Return whether it holds entries of this stream instance; if not, both are read once more, the origin last."""
-        replica, source = self._link.info, self._link.source
-        found = lineage(replica, origin, source)
-        if found.same is False:
-            with suppress(KvctlError):
-                replica = await streams.info(self._link.place.api, self._link.reader)
-                origin = await streams.info(self._there, source["name"], timeout=PATIENCE)
-                found = lineage(replica, origin, source)
-        return found
+    async def _later_lineage(self) -> Lineage | None:
+        """Return the lineage after both were read once more, the origin last: it may have changed since the survey."""
+        with suppress(KvctlError):
+            replica = await streams.info(self._link.place.api, self._link.reader)
+            origin = await streams.info(self._there, self._link.source["name"], timeout=PATIENCE)
+            return lineage(replica, origin, self._link.source)
+        return self._plain.lineage
 
     async def _progress(self, origin: StreamInfo) -> ReplicaHealth | None:
         info, source = self._link.info, self._link.source

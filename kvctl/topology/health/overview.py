@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Any
@@ -38,8 +38,6 @@ class Overview:
     """None: its servers do not answer."""
     dependents: list[Dependent] | None
     """Streams that read from it; None if the streams cannot be listed."""
-    lineages: Mapping[str, Lineage]
-    """Lineages of the mirrors among its dependents, by stream."""
     health: list[ReplicaHealth] = field(default_factory=list)
     """Health of its links to its origins, and of the links of its dependents to theirs."""
     info: StreamInfo | None = None
@@ -52,14 +50,25 @@ class Overview:
     """Streams that can serve its reads, and those that did answer; for a mirror, the reads of its origin."""
     origins: Sequence[StreamInfo | None] = ()
     """Infos of its origins, as far as readable."""
-    lineage: Lineage | None = None
-    """Set for mirrors only."""
     hazards: list[Hazard] = field(default_factory=list)
 
     @property
     def answered_by(self) -> list[str] | None:
         """The streams that answered reads, by name; None: it is empty, or may not be read here."""
         return None if self.reads.answers is None else list(self.reads.answers)
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The lineage of a mirror."""
+        origin = self.origins[0] if self.origins else None
+        return lineage(self.info, origin) if self.info and origin and self.info["config"].get("mirror") else None
+
+    @property
+    def lineages(self) -> dict[str, Lineage]:
+        """Lineages of the mirrors that read from it, by stream."""
+        mirrors = (item for item in self.health if item.link.info["config"].get("mirror"))
+        near = (item for item in mirrors if Source.parse(item.link.source).reads_locally(self.stream))
+        return {item.link.reader: item.lineage for item in near if item.lineage is not None}
 
     @property
     def doubts(self) -> list[str]:
@@ -123,11 +132,8 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
 async def _from_inside(api: Api, description: Description) -> Overview:
     status, place = description.status, description.place
     read = _read(status.config.get("mirror"), status.stream)
-    origins, health, lineages, answers = await asyncio.gather(
-        origins_of(api, status.config),
-        _health(place, status.stream, read.name),
-        _lineages(api, status.info, place.infos.values() if place else ()),
-        answering(api, read.name),
+    origins, health, answers = await asyncio.gather(
+        origins_of(api, status.config), _health(place, status.stream, read.name), answering(api, read.name)
     )
     mirror = bool(status.config.get("mirror"))
     holder = origins[0] if mirror else status.info
@@ -136,13 +142,11 @@ async def _from_inside(api: Api, description: Description) -> Overview:
         status.stream,
         description,
         description.dependents,
-        lineages,
         health,
         status.info,
         cluster=(status.info.get("cluster") or {}).get("name") or None,
         reads=reads(read.name, holder, health, answers, place=place, api=read.api),
         origins=origins,
-        lineage=lineage(status.info, origins[0]) if mirror and origins[0] else None,
         hazards=of_replica(status.info, origins) if sources_of(status.info["config"]) else [],
     )
 
@@ -170,7 +174,7 @@ async def _from_outside(api: Api, name: str) -> Overview:
     place = await _place(api, STREAM_PREFIX + name)
     if place is None:
         stream = STREAM_PREFIX + name
-        return Overview(name, stream, None, None, {}, reads=reads(stream, None, (), await answering(api, stream)))
+        return Overview(name, stream, None, None, reads=reads(stream, None, (), await answering(api, stream)))
     stream = next((found for found in (STREAM_PREFIX + name, name) if place.has(found)), STREAM_PREFIX + name)
     info, clue = place.offline.get(stream), place.clues.get(stream)
     read = _read(info["config"].get("mirror") if info else clue.source if clue else None, stream)
@@ -178,7 +182,7 @@ async def _from_outside(api: Api, name: str) -> Overview:
     health, answers = await asyncio.gather(check_health(around), answering(api, read.name))
     origin = await seen(api, read.name) if read.name in place.infos else None
     return Overview(
-        name, stream, None, place.dependents(stream), {}, health, info, clue,
+        name, stream, None, place.dependents(stream), health, info, clue,
         place.cluster_of(stream), reads(read.name, origin, health, answers, place=place, api=read.api),
     )  # fmt: skip
 
@@ -193,20 +197,3 @@ async def _place(api: Api, stream: str) -> Place | None:
     found = await asyncio.gather(*(seen(api, other) for other in answered_by))
     infos = {info["config"]["name"]: info for info in found if info is not None}
     return Place("", api, None, infos, (stream,))
-
-
-async def _lineages(api: Api, info: StreamInfo, known: Iterable[StreamInfo]) -> dict[str, Lineage]:
-    """Return the lineages of the mirrors in view that read from the stream of this info."""
-    stream = info["config"]["name"]
-    mirrors = [other for other in known if _mirrors(other, stream)]
-    found = {other["config"]["name"]: lineage(other, info) for other in mirrors}
-    if all(item.same for item in found.values()):
-        return found
-    # It may have changed while the streams were listed.
-    later = await seen(api, stream)
-    return {other["config"]["name"]: lineage(other, later or info) for other in mirrors}
-
-
-def _mirrors(info: StreamInfo, stream: str) -> bool:
-    mirror = info["config"].get("mirror")
-    return mirror is not None and Source.parse(mirror).reads_locally(stream)

@@ -312,7 +312,7 @@ def test_show_has_the_contract_s_fields(bucket, orders, snapshot):
 
 def test_show_has_the_same_fields_when_its_servers_are_silent(bucket, orders):
     shown = json.loads(bucket("show", "orders", "-o", "json").out)
-    silent = bucket_row(Overview("orders", "KV_orders", None, None, {}, reads=Reads(answers={"ORDERS_NYC": 0.001})))
+    silent = bucket_row(Overview("orders", "KV_orders", None, None, reads=Reads(answers={"ORDERS_NYC": 0.001})))
     assert list(silent) == list(shown)
     assert [name for name in ("values", "created", "config", "dependents") if silent[name] is not None] == []
     assert (silent["name"], silent["state"]) == ("orders", "offline")
