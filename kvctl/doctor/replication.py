@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
-from kvctl.doctor.remedies import remedy
 from kvctl.errors import KvctlError
-from kvctl.jetstream.stream_info import Source
+from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
 from kvctl.topology.hazards import cycle, replica_hazards
 from kvctl.topology.hazards.cycle import Reading
+from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.inspection import is_new
 from kvctl.topology.hazards.replica_hazards import (
     CYCLE,
+    DUPLICATE_WINDOW,
     FILTERED_MIRROR,
     MISSING_ORIGIN,
+    ORIGIN_NOT_DIRECT,
     OUTSIDE_PREFIX,
     RECREATED_ORIGIN,
     RENAMING_MIRROR,
+    SHORTER_HISTORY,
     SHORTER_TTL,
+    SMALLER_LIMITS,
+    TTL_NOT_INHERITED,
     UNCONNECTED,
     name_of,
 )
@@ -30,21 +35,43 @@ from kvctl.topology.model import External
 from kvctl.topology.survey.graph import Inventory, Link, Where
 from kvctl.topology.survey.inventory import survey
 from kvctl.topology.survey.origin_lookup import suspected
+from kvctl.units import duration_from_ns, format_duration
 
 _ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
-_STATES: dict[Health, tuple[Severity, str]] = {
-    Health.STALLED: (ERROR, "stalled"),
-    Health.SILENT: (ERROR, "silent"),
-    Health.FAILING: (ERROR, "failing"),
-    Health.NEVER_CONNECTED: (ERROR, UNCONNECTED),
-    Health.MISSING_ORIGIN: (ERROR, MISSING_ORIGIN),
-    Health.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN),
-    Health.MISSING_ENTRIES: (ERROR, "missing-entries"),
-    Health.OFFLINE_ORIGIN: (ERROR, "offline-origin"),
-    Health.OFFLINE: (ERROR, "offline"),
-    Health.UNCONFIRMED: (NOTE, "unconfirmed"),
+_STATES: dict[Health, tuple[Severity, str, str]] = {
+    Health.STALLED: (
+        ERROR,
+        "stalled",
+        "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
+    ),
+    Health.SILENT: (
+        ERROR,
+        "silent",
+        "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
+    ),
+    Health.FAILING: (ERROR, "failing", "See the server's error with `kvctl bucket show {name}`"),
+    Health.NEVER_CONNECTED: (
+        ERROR,
+        UNCONNECTED,
+        "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
+    ),
+    Health.MISSING_ORIGIN: (
+        ERROR,
+        MISSING_ORIGIN,
+        "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
+    ),
+    Health.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN, "`kvctl topology audit {name} --repair` {repairs} it"),
+    Health.MISSING_ENTRIES: (ERROR, "missing-entries", "`kvctl topology audit {name} --repair` {repairs} it"),
+    Health.OFFLINE_ORIGIN: (ERROR, "offline-origin", "Start the origin's servers"),
+    Health.UNCONFIRMED: (
+        NOTE,
+        "unconfirmed",
+        "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
+    ),
 }
-"""Findings for states of replicas; one that is behind but catching up is healthy."""
+"""Findings for states of replicas, with remedies; one that is behind but catching up is healthy."""
+_FLOW_CONTROL = "(10228)"
+"""Code that servers report if no acknowledgement of a part arrives."""
 
 
 async def examine(inventory: Inventory) -> list[Finding]:
@@ -62,7 +89,7 @@ def of_standing(standing: ReplicaHealth) -> Iterator[Finding]:
         return  # reported as an offline stream
     if standing.state not in _STATES or (standing.state is Health.NEVER_CONNECTED and is_new(standing.link.info)):
         return
-    severity, check = _STATES[standing.state]
+    severity, check, _ = _STATES[standing.state]
     name = standing.link.node.name
     origin = name_of(standing.link.source)
     evidence = standing.evidence
@@ -82,7 +109,7 @@ def _remedy(standing: ReplicaHealth) -> str:
     if standing.state is Health.UNCONFIRMED and standing.link.origin is not None:
         return f"Compare the keys with `kvctl topology audit {standing.link.node.name}`"
     repairs = "recreates" if standing.link.node.kind == Kind.MIRROR else "refills"
-    return _REMEDIES[standing.state].format(name=standing.link.node.name, repairs=repairs)
+    return _STATES[standing.state][2].format(name=standing.link.node.name, repairs=repairs)
 
 
 def _of_repair(link: Link) -> bool:
@@ -121,7 +148,7 @@ def _hazards(inventory: Inventory) -> Iterator[Finding]:
         for hazard in replica_hazards.of_replica(config, origins):
             severity = ERROR if hazard.name in _ERRORS else WARNING
             evidence = hazard.evidence[:1].upper() + hazard.evidence[1:]
-            yield Finding(severity, hazard.name, name, evidence, remedy(hazard, name, config, origins))
+            yield Finding(severity, hazard.name, name, evidence, remedy_of(hazard, name, config, origins))
 
 
 def _doubts(standing: ReplicaHealth) -> Iterator[Finding]:
@@ -147,17 +174,43 @@ def _suspected(inventory: Inventory) -> Iterator[Finding]:
                 yield Finding(WARNING, CYCLE, link.node.name, hazard.evidence, "Run `kvctl doctor` in that account")
 
 
-_FLOW_CONTROL = "(10228)"
-"""Code that servers report if no acknowledgement of a part arrives."""
-_REMEDIES = {
-    Health.STALLED: "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
-    Health.SILENT: "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
-    Health.FAILING: "See the server's error with `kvctl bucket show {name}`",
-    Health.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
-    Health.MISSING_ORIGIN: "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
-    Health.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
-    Health.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
-    Health.OFFLINE_ORIGIN: "Start the origin's servers",
-    Health.OFFLINE: "Start the servers of `{name}`",
-    Health.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
-}
+def remedy_of(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[StreamConfig | None]) -> str:
+    """Return the command for a replica of this name and configuration; origins are None if not readable."""
+    seen = [origin for origin in origins if origin is not None]
+    if hazard.name in (SHORTER_TTL, TTL_NOT_INHERITED):
+        return _ttl_remedy(name, config, seen)
+    if hazard.name == OUTSIDE_PREFIX:
+        return f"Remove the origin with `kvctl aggregate remove-origin {name} ORIGIN`, and add it again"
+    if hazard.name in (FILTERED_MIRROR, RENAMING_MIRROR):
+        return f"`kvctl mirror delete {name}`; {hazard.remedy}"
+    commands = {
+        SHORTER_HISTORY: f"kvctl bucket edit {name} --history {_history(seen)}",
+        SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
+        DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
+        ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",
+    }
+    if hazard.name in commands:
+        return f"`{commands[hazard.name]}`"
+    return hazard.remedy or "`kvctl help hazards`"
+
+
+def _ttl_remedy(name: str, config: StreamConfig, origins: Sequence[StreamConfig]) -> str:
+    ages = [origin.get("max_age", 0) for origin in origins]
+    wanted = max(ages, default=0) if all(ages) else 0
+    if wanted == config.get("max_age", 0):
+        return f"`kvctl stream edit {config['name']} --set allow_msg_ttl=true`"
+    if not wanted:
+        return f"`kvctl bucket edit {name} --clear ttl`"
+    shorter = not 0 < config.get("max_age", 0) < wanted
+    force = " --force lossy-edit" if shorter else ""  # entries that expire here also expire in the origin
+    return f"`kvctl bucket edit {name} --ttl {format_duration(duration_from_ns(wanted))}{force}`"
+
+
+def _history(origins: Sequence[StreamConfig]) -> int:
+    """Return the history that covers all origins; ADR-8 allows at most 64."""
+    kept = [origin.get("max_msgs_per_subject", -1) for origin in origins]
+    return max(kept, default=64) if all(number > 0 for number in kept) else 64
+
+
+def _limit(config: StreamConfig) -> str:
+    return "max-value-size" if config.get("max_msg_size", -1) > 0 else "max-bytes"

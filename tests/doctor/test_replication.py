@@ -1,10 +1,11 @@
-"""Findings on replicas, by their health."""
+"""Findings on replicas, by their health and their hazards; remedies are commands that work as printed."""
 
 from typing import Any
 
 import pytest
 
-from kvctl.doctor.replication import of_standing
+from kvctl.doctor.replication import of_standing, remedy_of
+from kvctl.topology.hazards.replica_hazards import of_replica
 from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.survey.graph import Link, Place
 
@@ -54,3 +55,32 @@ def test_replica_that_catches_up_has_no_finding(state):
 
 def test_new_replica_may_still_be_connecting():
     assert list(of_standing(standing(Health.NEVER_CONNECTED, age=5))) == []
+
+
+HOUR = 3600 * 10**9
+B = {"name": "KV_B", "max_age": HOUR, "max_msgs_per_subject": 1, "allow_direct": True}
+
+
+def offered(config: dict[str, Any], *origins: dict[str, Any]) -> dict[str, str]:
+    """Return the remedies of a replica's hazards, by hazard."""
+    base = {"max_msgs_per_subject": 1, "max_age": HOUR, "allow_direct": True, "deny_delete": True}
+    whole = {**base, **config}
+    name = whole["name"].removeprefix("KV_")
+    return {hazard.name: remedy_of(hazard, name, whole, origins) for hazard in of_replica(whole, origins)}
+
+
+@pytest.mark.parametrize(
+    ("age", "hazard", "force"),
+    [(0, "ttl-not-inherited", " --force lossy-edit"), (2 * HOUR, "ttl-not-inherited", " --force lossy-edit"),
+     (HOUR // 2, "shorter-ttl", "")],
+)  # fmt: skip
+def test_ttl_remedy_that_shortens_is_forced(age, hazard, force):
+    config = {"name": "M", "mirror": {"name": "KV_B"}, "mirror_direct": True, "max_age": age}
+    assert offered(config, B)[hazard] == f"`kvctl bucket edit M --ttl 1h{force}`"
+
+
+def test_aggregate_with_keys_outside_names_the_command():
+    transforms = [{"src": "$KV.B.>", "dest": "$KV.X.>"}]
+    sources = [{"name": "KV_B", "subject_transforms": transforms}]
+    found = offered({"name": "KV_A", "sources": sources}, B)["outside-prefix"]
+    assert found == "Remove the origin with `kvctl aggregate remove-origin A ORIGIN`, and add it again"

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 import kvctl
-from kvctl.doctor.repositories import inspect
+from kvctl.doctor.content import inspect
 from kvctl.jetstream.api import Api
 from kvctl.server import Server
 from kvctl.versions.branch import dropped_epochs, staging

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kvctl.doctor.repositories import inspect
+from kvctl.doctor.content import inspect
 from kvctl.server import Server
 from kvctl.versions.branch import dropped_epochs
 from kvctl.versions.repositories import Repositories, opened

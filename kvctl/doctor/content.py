@@ -1,0 +1,202 @@
+"""Checks of tables and repositories, and of keys that servers leave out of listings; cheap and read-only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+
+from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
+from kvctl.errors import KvctlError
+from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.ordered.ordered_consumer import read
+from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.tables import catalog as tables
+from kvctl.tables.config import PARTITION_PREFIX, is_table, stream_name
+from kvctl.versions import catalog, repositories
+from kvctl.versions.branch import branch_state, dropped_epochs
+from kvctl.versions.branch.staging import STAGING
+from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
+from kvctl.versions.model import Commit
+from kvctl.versions.refs import COMMITS
+from kvctl.versions.repository import Repository
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree.chunks import BadRecord
+from kvctl.versions.tree.objects import OBJECTS
+
+MAX_COMMITS = 1000
+"""Maximum number of commits checked, from branches and tags on."""
+MAX_RECORDS = 100_000
+"""Maximum number of records whose subjects are listed to find orphans: one page of the server's."""
+
+
+async def of_repositories(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
+    """Check all repositories in view. One that cannot be read is a finding too."""
+    found: list[Finding] = []
+    for info in infos.values():
+        if is_repository(info["config"]):
+            found += [*settings(info), *await _records(api, catalog.found(info))]
+    return found
+
+
+def settings(info: StreamInfo) -> Iterator[Finding]:
+    """Yield settings that no repository has, and their effects."""
+    config: StreamConfig = info["config"]
+    name = RepositoryConfig.from_stream(config).name
+    wanted = RepositoryConfig(name).stream(config.get("first_seq", 1))
+    yield from _changed("repository-changed", name, config, wanted, _OF_REPOSITORIES)
+
+
+async def _records(api: Api, found: catalog.Found) -> list[Finding]:
+    name = found.config.name
+    if layout(found.info["config"]) > VERSION:
+        text = "The repository was created by a newer kvctl"
+        return [Finding(NOTE, "newer-kvctl", name, text, "Use that version of kvctl")]
+    if not found.info["state"]["messages"]:
+        text = "The repository is incomplete: its creation was interrupted, or is still running"
+        fix = f"If it is not running, complete it with `kvctl repo init {name}`"
+        return [Finding(WARNING, "unfinished", name, text, fix)]
+    try:
+        return [finding async for finding in inspect(found, repositories.handle(api, found))]
+    except BadRecord as error:
+        return [Finding(ERROR, "broken-record", name, error.message, _LOST)]
+    except KvctlError as error:
+        return [Finding(WARNING, "unseen", name, f"Could not read the repository: {error.message}", error.hint or "")]
+    except (KeyError, TypeError, ValueError) as error:
+        return [Finding(ERROR, "broken-record", name, f"Could not decode a record: {error!r}", _LOST)]
+
+
+async def inspect(found: catalog.Found, repository: Repository) -> AsyncIterator[Finding]:
+    """Yield the problems in a repository's records. Raises what reading raises."""
+    store, name = repository.store, found.config.name
+    branches = await repository.branches()
+    leads = {f"Branch `{branch}`": commit for branch, commit in branches.items()}
+    leads |= {f"Tag `{tag}`": commit for tag, commit in (await repository.tags()).items()}
+    async for text in _broken_references(store, leads):
+        yield Finding(ERROR, "broken-reference", name, text, _LOST)
+    for branch, record in zip(
+        branches, await store.get_many([(STAGING, one.encode()) for one in branches]), strict=True
+    ):
+        if record is None:
+            yield Finding(ERROR, "broken-reference", name, f"Branch `{branch}` has no staging record", _LOST)
+    remedy = f"Remove the remains with `kvctl repo gc {name}`"
+    if found.info["state"].get("num_subjects", 0) <= MAX_RECORDS and (epochs := await _orphaned(store)):
+        what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
+        yield Finding(NOTE, "orphaned-epochs", name, f"{len(epochs)} {what} not used by any branch", remedy)
+    if (await branch_state.collections(store)).collection.deleting:
+        yield Finding(NOTE, "interrupted-gc", name, "A garbage collection was interrupted or is running", remedy)
+
+
+async def _broken_references(store: Store, leads: dict[str, str]) -> AsyncIterator[str]:
+    """Yield what refers to missing commits and trees, nearest to branches and tags first."""
+    looked: set[str] = set()
+    while leads and len(looked) < MAX_COMMITS:
+        looked.update(leads.values())
+        there = await store.get_many([(COMMITS, bytes.fromhex(commit)) for commit in leads.values()])
+        commits = [Commit.decode(value) for value in {item.value for item in there if item is not None}]
+        for (who, commit), item in zip(leads.items(), there, strict=True):
+            if item is None:
+                yield f"{who} refers to commit `{commit}`, which is missing"
+        roots = await store.get_many([(OBJECTS, bytes.fromhex(commit.root)) for commit in commits], lasting=True)
+        for parsed, root in zip(commits, roots, strict=True):
+            if root is None:
+                yield f"Commit `{parsed.id}` needs object `{parsed.root}`, which is missing"
+        leads = {f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked}
+
+
+async def _orphaned(store: Store) -> list[str]:
+    """Return the epochs with changes that garbage collection would clear."""
+    return [
+        epoch for epoch in await dropped_epochs.uncollected(store) if await dropped_epochs.has_changes(store, epoch)
+    ]
+
+
+_OF_REPOSITORIES = {
+    "max_msgs_per_subject": "records need exactly one revision",
+    "max_age": "old records are lost, committed or not",
+    "max_msgs": "old records are lost, committed or not",
+    "allow_atomic": "commits are refused",
+    "allow_msg_ttl": "deletions are refused",
+    "subjects": "records are inaccessible",
+}
+_LOST = "A mirror or a backup of its stream may have the record; other branches and tags remain readable"
+
+
+def of_tables(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()) -> Iterator[Finding]:
+    """Check all tables in view, and partition streams without a table."""
+    parts = {name for name in infos if name.startswith(PARTITION_PREFIX)}
+    for info in infos.values():
+        if is_table(info["config"]):
+            table = tables.found(info)
+            parts -= {*table.streams}
+            yield from _table(table, info, {*infos, *unreachable})
+    names = {name.removeprefix(PARTITION_PREFIX).rpartition("_")[0] for name in parts}
+    for name in sorted(names - {name for name in names if stream_name(name) in unreachable}):
+        text = f"Partition streams exist without the table's own stream `{stream_name(name)}`"
+        fix = f"Run `kvctl table create {name}` with the same options, then `kvctl table delete {name}`"
+        yield Finding(WARNING, "table-leftovers", name, text, fix)
+
+
+def _table(table: tables.Found, info: StreamInfo, there: set[str]) -> Iterator[Finding]:
+    name, state = table.config.name, tables.state(info)
+    if state:
+        doing, command = ("created", "create") if state == tables.CREATING else ("deleted", "delete")
+        text = f"The table is incomplete: it is being {doing}, or that was interrupted"
+        fix = f"If that is not running, complete it with `kvctl table {command} {name}`"
+        yield Finding(WARNING, "unfinished", name, text, fix)
+        return
+    missing = [stream for stream in table.streams if stream not in there]
+    if missing:
+        text = f"{len(missing)} of its streams do not exist, the first is `{missing[0]}`: their entries are lost"
+        fix = f"Delete it with `kvctl table delete {name}`, recreate it, and load a copy"
+        yield Finding(ERROR, "table-damaged", name, text, fix)
+    wanted = table.config.head(info["config"].get("first_seq", 1))
+    yield from _changed("table-changed", name, info["config"], wanted, _OF_TABLES)
+
+
+def _changed(
+    check: str, name: str, stream: StreamConfig, wanted: StreamConfig, effects: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield settings that no stream of its kind has, and their effects."""
+    for field, effect in effects.items():
+        value = stream.get(field) or None
+        if value != (wanted.get(field) or None):
+            text = f"`{field}` is {value or 'off'}: {effect}"
+            yield Finding(ERROR, check, name, text, f"`nats stream edit {stream['name']}`: set it back")
+
+
+_OF_TABLES = {
+    "max_msgs_per_subject": "entries need exactly one version",
+    "allow_atomic": "batches are refused",
+    "allow_direct": "reads go only to the leader",
+    "subjects": "entries are inaccessible",
+}
+
+
+async def of_unlisted(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
+    """Check buckets and aggregates that have more messages than the index counts; only those are read."""
+    found = []
+    for stream, info in infos.items():
+        state, name = info["state"], stream.removeprefix(STREAM_PREFIX)
+        if name != stream and not info["config"].get("mirror") and state["messages"] > state.get("num_subjects", 0):
+            with suppress(KvctlError):  # deleted in the meantime, or no permission to create a consumer
+                if state["messages"] > await admin.count(api, stream, filter_subject=f"{SUBJECT_PREFIX}{name}.>"):
+                    found += await _named(api, stream, name)
+    return found
+
+
+async def _named(api: Api, stream: str, name: str) -> list[Finding]:
+    """Return the finding with the number of keys and the first of them, by reading the subjects of all messages."""
+    keys: dict[bytes, int] = {}
+    async for batch in read(api, stream, Selection(subjects=(">",), deliver="all", headers_only=True)):
+        keys |= {frame[0]: delivery(frame[1])[0] for frame in batch if b"\x7f" in frame[0]}
+    if not keys:
+        return []
+    subject, revision = min(keys.items(), key=lambda item: item[1])
+    key = subject.decode(errors="surrogateescape").removeprefix(f"{SUBJECT_PREFIX}{name}.").replace("\x7f", r"\x7f")
+    text = f"{len(keys)} of its keys have the byte 0x7f, the first is `{key}`: servers leave them out of listings"
+    fix = f"Read it with `kvctl stream get {stream} {revision}`, and write it under another key"
+    return [Finding(ERROR, "unlisted-keys", name, text, fix)]
