@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from kvctl.topology.apply.builders import add_aggregate_origin as add_aggregate_origin
     from kvctl.topology.apply.builders import create_aggregate as create_aggregate
     from kvctl.topology.apply.builders import create_mirror as create_mirror
-    from kvctl.topology.model import Aggregate as Aggregate
-    from kvctl.topology.model import External as External
-    from kvctl.topology.model import Mirror as Mirror
-    from kvctl.topology.model import Origin as Origin
+    from kvctl.topology.model.origins import Aggregate as Aggregate
+    from kvctl.topology.model.origins import External as External
+    from kvctl.topology.model.origins import Mirror as Mirror
+    from kvctl.topology.model.origins import Origin as Origin
     from kvctl.versions.config import RepositoryConfig as RepositoryConfig
     from kvctl.versions.repositories import Repositories as Repositories
     from kvctl.versions.repository import Repository as Repository
@@ -48,8 +48,8 @@ _HOMES = {
     "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Operation": "kv.entry",
     "Moment": "kv.point_in_time.moment", "Republish": "kv.settings", "Transaction": "kv.transaction.transaction",
     "connect": "kv.client", "errors": "errors",
-    "Aggregate": "topology.model", "External": "topology.model", "Mirror": "topology.model",
-    "Origin": "topology.model", "add_aggregate_origin": "topology.apply.builders",
+    "Aggregate": "topology.model.origins", "External": "topology.model.origins", "Mirror": "topology.model.origins",
+    "Origin": "topology.model.origins", "add_aggregate_origin": "topology.apply.builders",
     "create_aggregate": "topology.apply.builders", "create_mirror": "topology.apply.builders",
     "TableConfig": "tables.config", "Tables": "tables.table_manager",
     "Repositories": "versions.repositories", "Repository": "versions.repository",

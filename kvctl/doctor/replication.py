@@ -9,12 +9,9 @@ from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
 from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary, original
-from kvctl.topology.hazards import cycle, replica_hazards
+from kvctl.topology.hazards import cycle, hazards
 from kvctl.topology.hazards.cycle import Reading
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.inspection import is_new
-from kvctl.topology.hazards.replica_hazards import (
+from kvctl.topology.hazards.hazards import (
     CYCLE,
     DUPLICATE_WINDOW,
     FILTERED_MIRROR,
@@ -28,10 +25,13 @@ from kvctl.topology.hazards.replica_hazards import (
     SMALLER_LIMITS,
     TTL_NOT_INHERITED,
     UNCONNECTED,
+    Hazard,
     name_of,
 )
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health
-from kvctl.topology.model import External
+from kvctl.topology.health.inspection import is_new
+from kvctl.topology.model.marks import is_stand_in, is_temporary, original
+from kvctl.topology.model.origins import External
 from kvctl.topology.survey.graph import Inventory, Link, Where
 from kvctl.topology.survey.inventory import survey
 from kvctl.topology.survey.origin_lookup import suspected
@@ -145,7 +145,7 @@ def _hazards(inventory: Inventory) -> Iterator[Finding]:
     for links in grouped.values():
         name, config = links[0].node.name, links[0].info["config"]
         origins = [link.origin["config"] if link.origin else None for link in links]
-        for hazard in replica_hazards.of_replica(config, origins):
+        for hazard in hazards.of_replica(config, origins):
             severity = ERROR if hazard.name in _ERRORS else WARNING
             evidence = hazard.evidence[:1].upper() + hazard.evidence[1:]
             yield Finding(severity, hazard.name, name, evidence, remedy_of(hazard, name, config, origins))

@@ -13,7 +13,7 @@ from kvctl.jetstream import streams
 from kvctl.labs import run_lab
 from kvctl.server import Server, run_server
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.apply.test_builders import NARROW

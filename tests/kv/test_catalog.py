@@ -26,7 +26,7 @@ from kvctl.kv.config import BucketConfig, Kind, Republish
 from kvctl.kv.config_edit import SETTINGS
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.server import Server
-from kvctl.topology.model import Mirror, Origin
+from kvctl.topology.model.origins import Mirror, Origin
 from tests.support.raw import RawClient
 
 MINUTE = timedelta(minutes=1)

@@ -8,8 +8,8 @@ import pytest
 from kvctl.cli.app.main import root
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Resource, settings_of
-from kvctl.topology.file.fields import SECTIONS
-from kvctl.topology.model import Aggregate, Mirror
+from kvctl.topology.model.file import SECTIONS
+from kvctl.topology.model.origins import Aggregate, Mirror
 
 COMMANDS: dict[Resource, list[tuple[str, str]]] = {
     "bucket": [("bucket", "add"), ("bucket", "edit")],

@@ -7,12 +7,12 @@ from kvctl.documents import parser
 from kvctl.jetstream.stream_info import StreamConfig, sources_of
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import TOPOLOGY
-from kvctl.topology.file.document import Topology, read_topology
-from kvctl.topology.hazards.plan_hazards import Found, found
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.model.file import Topology, read_topology
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.origin_place import Locator, Looked
 from kvctl.topology.plan.plan import Comparison, compare
+from kvctl.topology.plan.plan_hazards import Found, found
 from kvctl.topology.survey.graph import Inventory, Link, Place
 
 Info = dict[str, Any]

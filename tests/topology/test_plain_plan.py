@@ -8,9 +8,9 @@ import pytest
 from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.plan_hazards import Found
-from kvctl.topology.model import External
+from kvctl.topology.model.origins import External
 from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
+from kvctl.topology.plan.plan_hazards import Found
 from kvctl.topology.survey.graph import Inventory
 from kvctl.topology.survey.origin_lookup import OriginView
 from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, inventory, judged, mirror

@@ -7,9 +7,9 @@ import pytest
 
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.topology.apply.builders import create_aggregate
-from kvctl.topology.hazards import replica_hazards
-from kvctl.topology.model import Aggregate, Origin
-from kvctl.topology.subjects import Transform, land
+from kvctl.topology.hazards import hazards
+from kvctl.topology.model.origins import Aggregate, Origin
+from kvctl.topology.model.subjects import Transform, land
 
 TOKENS = ("a", "b", "NEW", "x-1")
 
@@ -59,7 +59,7 @@ async def test_random_topology_lands_every_key_where_predicted(client, raw, repl
             await create_aggregate(client, aggregate)
         return
     rules = {origin.name: origin.transforms(target) for origin in origins}
-    found = replica_hazards.of_aggregate(aggregate.to_stream(), [])
+    found = hazards.of_aggregate(aggregate.to_stream(), [])
     if found:
         with pytest.raises(HazardRefused):
             await create_aggregate(client, aggregate)

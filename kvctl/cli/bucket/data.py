@@ -174,13 +174,13 @@ async def compact(
     marker was removed, if the history limit had dropped that value. Markers that expire have the same effect. Keep the
     markers where this would do harm.
     """
-    from kvctl.topology.apply import bucket_changes
+    from kvctl.topology.apply import edit
     from kvctl.topology.hazards import hazards
 
     check_forced(force, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND)
     client = await session.client()
     source = client.bucket(bucket)
-    found, reasons = await bucket_changes.plan_compaction(source, client.api, older_than or timedelta())
+    found, reasons = await edit.plan_compaction(source, client.api, older_than or timedelta())
     for entry in found.kept:
         session.warn(f"`{entry.key}` was kept: as a wildcard it would match other keys")
     if dry_run:
@@ -200,7 +200,7 @@ async def compact(
         return
     hazards.refuse(reasons, force, f"Compacting `{bucket}` could lose or restore data")
     with session.progress("Removing deleted keys", len(found.entries), unit="keys") as progress:
-        messages = await bucket_changes.compact(source, found, progress.advance)
+        messages = await edit.compact(source, found, progress.advance)
     row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
     text = f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
     report(session, row, text, always=True)

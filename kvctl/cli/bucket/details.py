@@ -13,10 +13,9 @@ from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_t
 
 if TYPE_CHECKING:
     from kvctl.kv.config import BucketStatus
-    from kvctl.topology.apply.bucket_changes import Description as Described
     from kvctl.topology.health.health import ReplicaHealth
     from kvctl.topology.health.lineage import Lineage
-    from kvctl.topology.health.overview import Overview
+    from kvctl.topology.health.overview import BucketDescription, Overview
     from kvctl.topology.survey.graph import Dependent
 
 
@@ -31,7 +30,7 @@ def show(session: Session, found: "Overview") -> None:
         session.note(alternates.NOT_REPORTED)
 
 
-def remark(session: Session, described: "Described") -> None:
+def remark(session: Session, described: "BucketDescription") -> None:
     """Warn about a stream that is not a complete bucket."""
     kind = str(described.status.kind)
     stream = described.status.stream
@@ -43,7 +42,7 @@ def remark(session: Session, described: "Described") -> None:
 
 def bucket_view(found: "Overview") -> View:
     """Return a view of all details of one bucket."""
-    from kvctl.topology.rules import with_rules_text
+    from kvctl.topology.model.notation import with_rules_text
 
     row = bucket_row(found)
     sections = [
@@ -184,7 +183,7 @@ def _offline(found: "Overview") -> dict[str, Any]:
 
 def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each origin; without a health, the state is null."""
-    from kvctl.topology.rules import rules_json
+    from kvctl.topology.model.notation import rules_json
     from kvctl.topology.survey.graph import upstreams
 
     config = found.info["config"] if found.info else {"mirror": found.clue.source} if found.clue else {}

@@ -20,8 +20,8 @@ from kvctl.render.view import document
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.kv.catalog import Creation
-    from kvctl.topology.apply.bucket_changes import Description as Described
-    from kvctl.topology.apply.bucket_changes import EditPlan
+    from kvctl.topology.apply.edit import EditPlan
+    from kvctl.topology.health.overview import BucketDescription
     from kvctl.topology.survey.graph import Dependent
     from kvctl.topology.survey.offline import Clue
 
@@ -212,12 +212,12 @@ async def edit(
     its origin, or keep data that the origin drops (shorter-history, ttl-not-inherited ...) is refused too: change both,
     the safe one first.
     """
-    from kvctl.topology.apply import bucket_changes
-    from kvctl.topology.hazards import hazards, replica_hazards
+    from kvctl.topology.apply.edit import plan_edit
+    from kvctl.topology.hazards import hazards
 
     check_changes(settings, clear)
-    check_forced(force, hazards.LOSSY_EDIT, *replica_hazards.OF_EDITS, hazards.FOREIGN_KIND)
-    plan = await bucket_changes.plan_edit((await session.client()).api, bucket, settings, clear or ())
+    check_forced(force, hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.FOREIGN_KIND)
+    plan = await plan_edit((await session.client()).api, bucket, settings, clear or ())
     if dry_run:
         _show_plan(session, plan)
     else:
@@ -277,13 +277,13 @@ async def delete(
     """
     from kvctl.cli.bucket.details import dependent_row
     from kvctl.kv import catalog, reserved_streams
-    from kvctl.topology.apply import bucket_changes
     from kvctl.topology.hazards import hazards
+    from kvctl.topology.health.overview import describe
     from kvctl.topology.survey import graph
 
     check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
-    described = await bucket_changes.describe(api, bucket)
+    described = await describe(api, bucket)
     status, dependents = described.status, described.dependents
     result: dict[str, Any] = {
         "name": bucket,
@@ -356,7 +356,7 @@ def _show_plan(session: Session, plan: "EditPlan") -> None:
 
 
 async def _confirm_deletion(
-    session: Session, described: "Described", name: str, yes: bool, confirm: str | None
+    session: Session, described: "BucketDescription", name: str, yes: bool, confirm: str | None
 ) -> None:
     from kvctl.cli.bucket.details import remark
 
@@ -381,7 +381,7 @@ def replicated(name: str, item: "Dependent") -> str:
     return text if item.last_revision is not None else f"{text} (offline)"
 
 
-def _named(described: "Described", name: str) -> str:
+def _named(described: "BucketDescription", name: str) -> str:
     origins = ", ".join(f"`{origin.source.name.removeprefix('KV_')}`" for origin in described.upstreams)
     kind = str(described.status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"

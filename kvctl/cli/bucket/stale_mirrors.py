@@ -67,7 +67,7 @@ async def _confirmed(session: Session, text: str) -> bool:
 
 
 async def _recreate(session: Session, replica: "Replica") -> None:
-    from kvctl.topology.apply import repair
+    from kvctl.topology.audit import repair
 
     try:
         with session.progress(f"Filling {replica.name}", unit="entries") as progress:

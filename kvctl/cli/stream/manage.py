@@ -187,9 +187,10 @@ async def edit(
     from kvctl.jetstream import edits
     from kvctl.jetstream.config_diff import differences
     from kvctl.jetstream.config_text import STREAM, copied
-    from kvctl.topology.hazards import hazards, stream_edit
+    from kvctl.topology.apply.edit import hazards_of
+    from kvctl.topology.hazards import hazards, lossy_edit
 
-    check_forced(force, *stream_edit.OF_STREAM_EDITS)
+    check_forced(force, *hazards.OF_STREAM_EDITS)
     if not (subjects or storage or replicas or description is not None or config or settings):
         raise UsageError("Nothing to change", hint="Set a field, as in `--set max_age=1h`")
     asked = apply_settings(session, {}, config, None, STREAM)
@@ -199,7 +200,7 @@ async def edit(
     after = {**_with_options(after, subjects, storage, replicas, description), "name": stream}
     api = (await session.client()).api
     differing = differences(info["config"], after, STREAM)
-    found = await stream_edit.hazards_of(api, info, after) if differing else []
+    found = await hazards_of(api, info, after, lossy_edit.STREAM) if differing else []
     if dry_run:
         show_plan(session, differing, found)
         return

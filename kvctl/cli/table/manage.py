@@ -250,7 +250,7 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
 
 async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
     """Print the differences on stderr, and return the hazards of all streams."""
-    from kvctl.topology.hazards import hazards
+    from kvctl.topology.hazards.lossy_edit import lossy
     from kvctl.topology.survey import edit_cost
 
     api = (await session.client()).api
@@ -259,5 +259,5 @@ async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
     found = []
     for edit in edits:
         cost = await edit_cost.cost(api, edit.before, edit.info, edit.after)
-        found += hazards.lossy(edit.before, edit.after, cost)
+        found += lossy(edit.before, edit.after, cost)
     return found

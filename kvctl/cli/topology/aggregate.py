@@ -15,7 +15,7 @@ from kvctl.errors import UsageError
 from kvctl.phrases import counted
 
 if TYPE_CHECKING:
-    from kvctl.topology.model import Origin
+    from kvctl.topology.model.origins import Origin
 
 app = group(
     "aggregate",
@@ -92,7 +92,7 @@ async def create(
     are reported together. --force NAME overrides one.
     """
     from kvctl.topology.apply.builders import plan_aggregate
-    from kvctl.topology.model import Aggregate
+    from kvctl.topology.model.origins import Aggregate
 
     _check_force(force)
     origins = tuple(_parsed(origin, keys, prefix, maps))
@@ -160,9 +160,9 @@ async def remove_origin(
     from kvctl.cli.bucket.views import origin_rows
     from kvctl.cli.topology.replicas import show_config, show_result
     from kvctl.topology.apply import origin_removal
-    from kvctl.topology.hazards import hazards, replica_hazards
+    from kvctl.topology.hazards import hazards
 
-    check_forced(force, replica_hazards.LAST_ORIGIN)
+    check_forced(force, hazards.LAST_ORIGIN)
     api = (await session.client()).api
     found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
     if dry_run:
@@ -261,14 +261,14 @@ async def delete(
 
 
 def _check_force(force: list[str] | None) -> None:
-    from kvctl.topology.hazards import replica_hazards
+    from kvctl.topology.hazards import hazards
 
-    check_forced(force, *replica_hazards.OF_AGGREGATES)
+    check_forced(force, *hazards.OF_AGGREGATES)
 
 
 def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":
     """Parse origins; a single one may take its keys, prefix and maps from options. Raises UsageError."""
-    from kvctl.topology.file.origin_spec import parse_maps, parse_origin
+    from kvctl.topology.model.notation import parse_maps, parse_origin
 
     origins = [parse_origin(spec) for spec in specs]
     if not (keys or prefix is not None or maps):

@@ -71,7 +71,7 @@ async def apply(
     If a step fails after others were applied, the exit code is 7. After a failure or an interruption, run the command
     again: it continues where it stopped. A second run changes nothing.
     """
-    from kvctl.topology.hazards import plan_hazards
+    from kvctl.topology.plan import plan_hazards
 
     check_forced(force, *plan_hazards.OF_PLANS)
     saved, apis = await _planned(session, plan, file, prune=prune)
@@ -98,7 +98,7 @@ async def _planned(
     session: Session, plan: str | None, file: str | None, *, prune: bool
 ) -> "tuple[Saved, Mapping[str, Api]]":
     """Load a saved plan and check that it is fresh, or create one. Raises UsageError, ConflictError."""
-    from kvctl.topology.file.document import read_topology
+    from kvctl.topology.model.file import read_topology
     from kvctl.topology.plan import plan_file, planner
 
     if (plan is None) == (file is None):

@@ -16,9 +16,9 @@ from kvctl.phrases import counted, quoted
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.topology.apply.repair import Repair, StandIn
     from kvctl.topology.audit.findings import Difference, Outcome
-    from kvctl.topology.file.document import Topology
+    from kvctl.topology.audit.repair import Repair, StandIn
+    from kvctl.topology.model.file import Topology
     from kvctl.topology.survey.graph import Inventory, Replica
 
 app = group()
@@ -144,7 +144,7 @@ async def _check(
 
 async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
     """Find the replicas to audit. Raises BucketNotFound."""
-    from kvctl.topology.apply import repair
+    from kvctl.topology.audit import repair
     from kvctl.topology.survey import graph
     from kvctl.topology.survey.inventory import survey
 
@@ -192,7 +192,7 @@ def _of_file(
 
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare all replicas; `for_repair` also collects the repairs that are needed."""
-    from kvctl.topology.apply import repair
+    from kvctl.topology.audit import repair
     from kvctl.topology.audit.audit import audit, messages_to_read
 
     for replica in work.replicas:
@@ -240,7 +240,7 @@ async def _differences(session: Session, work: Work, patience: timedelta) -> Asy
 def say(session: Session, work: Work, *, list_all: bool) -> None:
     """Print the outcomes, and warnings about what the counts do not show."""
     from kvctl.cli.topology.audit_views import outcomes_view
-    from kvctl.topology.apply import repair
+    from kvctl.topology.audit import repair
 
     if list_all:
         for outcome in work.outcomes:
@@ -283,7 +283,7 @@ def _show_steps(session: Session, work: Work) -> None:
 
 async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
     """Confirm and repair one replica after the other; a failure is a warning and does not stop the rest."""
-    from kvctl.topology.apply import repair
+    from kvctl.topology.audit import repair
     from kvctl.topology.health import arrival
 
     for item in work.repairs:

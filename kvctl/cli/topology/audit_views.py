@@ -7,8 +7,8 @@ from kvctl.cli.bucket.views import health_style
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
-    from kvctl.topology.apply.repair import Repair
     from kvctl.topology.audit.findings import Difference, Outcome
+    from kvctl.topology.audit.repair import Repair
 
 _RESULTS = {True: "green", False: "red"}
 

@@ -16,7 +16,7 @@ from kvctl.phrases import counted
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.topology.apply.applier import Report
-    from kvctl.topology.file.document import Topology
+    from kvctl.topology.model.file import Topology
     from kvctl.topology.plan.plan import Plan
 
 app = group()
@@ -47,9 +47,8 @@ async def destroy(
 
     If a deletion fails after others were made, the exit code is 7. Run the command again to complete it.
     """
-    from kvctl.topology.file.document import read_topology
-    from kvctl.topology.hazards import plan_hazards
-    from kvctl.topology.plan import planner, revalidation
+    from kvctl.topology.model.file import read_topology
+    from kvctl.topology.plan import plan_hazards, planner, revalidation
 
     check_forced(force, *plan_hazards.OF_PLANS)
     topology = read_topology(read_document(session, file))

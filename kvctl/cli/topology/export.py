@@ -13,7 +13,7 @@ from kvctl.phrases import quoted
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.file.export import Exported
+    from kvctl.topology.views.export import Exported
 
 app = group()
 
@@ -45,8 +45,8 @@ async def export(session: Session, names: Names = None) -> None:
     Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
     and comments name them.
     """
-    from kvctl.topology.file.export import export as exported_from
     from kvctl.topology.survey import inventory
+    from kvctl.topology.views.export import export as exported_from
 
     found = await inventory.survey({"": (await session.client()).api})
     show_exported(session, exported_from(found, names or ()), found.places[""].unreachable)
@@ -65,7 +65,7 @@ def schema(session: Session) -> None:
 
         # yaml-language-server: $schema=topology.schema.json
     """
-    from kvctl.topology.file.schema import json_schema
+    from kvctl.topology.model.file import json_schema
 
     if session.options.output is None:
         session.output = "json"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvctl.documents.parser import Document
     from kvctl.jetstream.api import Api
     from kvctl.kv.client import Client
-    from kvctl.topology.file.document import Topology
+    from kvctl.topology.model.file import Topology
 
 File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
 OptionalFile = Annotated[
@@ -37,7 +37,7 @@ def read_document(session: Session, file: str) -> "Document":
 
 def read_file(session: Session, file: str) -> "Topology":
     """Read the topology in a file. Raises UsageError."""
-    from kvctl.topology.file.document import read_topology
+    from kvctl.topology.model.file import read_topology
 
     return read_topology(read_document(session, file))
 

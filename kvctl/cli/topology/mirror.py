@@ -85,15 +85,14 @@ async def create(
     A mirror of some keys (--keys) would answer reads of all other keys with `not found`. It is refused where it can
     answer reads of its origin: use an aggregate with one origin instead.
     """
-    from kvctl.topology import model
     from kvctl.topology.apply import builders
-    from kvctl.topology.file import origin_spec
-    from kvctl.topology.hazards import replica_hazards
+    from kvctl.topology.hazards import hazards
+    from kvctl.topology.model import notation, origins
 
-    check_forced(force, *replica_hazards.OF_MIRRORS)
-    external = origin_spec.external(origin_domain, origin_api, deliver)
-    wanted = model.Origin(origin, keys=tuple(keys or ()), external=external)
-    mirror = model.Mirror(name, wanted, deny_purge=deny_purge, **settings)
+    check_forced(force, *hazards.OF_MIRRORS)
+    external = notation.external(origin_domain, origin_api, deliver)
+    wanted = origins.Origin(origin, keys=tuple(keys or ()), external=external)
+    mirror = origins.Mirror(name, wanted, deny_purge=deny_purge, **settings)
     mirror.to_stream()  # usage errors are raised before anything is sent
     plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())
     await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
@@ -150,9 +149,9 @@ async def promote(
     """
     from kvctl.cli.topology.replicas import show_config, show_result
     from kvctl.topology.apply import promotion
-    from kvctl.topology.hazards import hazards, replica_hazards
+    from kvctl.topology.hazards import hazards
 
-    check_forced(force, replica_hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
+    check_forced(force, hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
     client = await session.client()
     found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:

@@ -62,9 +62,9 @@ async def plan(
     """
     from kvctl.cli.keys.arguments import check_forced
     from kvctl.topology.apply.journal import Journal
-    from kvctl.topology.file.document import read_topology
-    from kvctl.topology.hazards import hazards, plan_hazards
-    from kvctl.topology.plan import plan_file, planner
+    from kvctl.topology.hazards import hazards
+    from kvctl.topology.model.file import read_topology
+    from kvctl.topology.plan import plan_file, plan_hazards, planner
 
     check_forced(force, *plan_hazards.OF_PLANS)
     check_markdown(format, session.options.output)

@@ -16,7 +16,7 @@ from kvctl.phrases import quoted
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
-    from kvctl.topology.file.document import Topology
+    from kvctl.topology.model.file import Topology
     from kvctl.topology.views.deployers import Placed
 
 app = group("topology", help="Buckets, mirrors and aggregates described in a file")

@@ -224,7 +224,7 @@ def _view(rows: "list[Row]") -> View:
 
 def _table(rows: "list[Row]") -> View:
     """Build the view of a table, with the evidence below each row."""
-    from kvctl.topology.rules import with_rules_text
+    from kvctl.topology.model.notation import with_rules_text
 
     return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows], below="evidence")
 

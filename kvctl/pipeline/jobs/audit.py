@@ -26,14 +26,12 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
 from kvctl.topology.audit.audit import Compared
 from kvctl.topology.audit.audit import audit as audit_replica
-from kvctl.topology.audit.comparison import DELETED
 from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import Held, difference, held
-from kvctl.topology.hazards.replica_hazards import name_of
-from kvctl.topology.mapping import Mapping
-from kvctl.topology.subjects import Transform
+from kvctl.topology.audit.verdict import DELETED, Held, difference, held
+from kvctl.topology.hazards.hazards import name_of
+from kvctl.topology.model.subjects import KeyMapping, Transform
 from kvctl.topology.survey.graph import Replica
 from kvctl.topology.survey.inventory import survey
 
@@ -124,7 +122,7 @@ class _Audit:
     async def _other(self, api: Api, name: str) -> list[Outcome]:
         """Compare a bucket that does not replicate the origin, key by key."""
         origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
-        rules = Mapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
+        rules = KeyMapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
         fed = Fed(origin.options, origin.stream, origin.prefix, rules)
         found = await self._compared([api, api], other, [fed], revisions=False, own=False)
         outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])

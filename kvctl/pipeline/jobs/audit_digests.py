@@ -27,8 +27,7 @@ from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
 from kvctl.topology.audit.side import revision_digits
-from kvctl.topology.mapping import Mapping
-from kvctl.topology.subjects import Transform
+from kvctl.topology.model.subjects import KeyMapping, Transform
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -120,7 +119,7 @@ class _Sums(Decoder):
         self.schema = pa.schema([("value", pa.binary())])
         self.living = 0
         self.sums = _no_sums()
-        self._land = Mapping(side.rules).land
+        self._land = KeyMapping(side.rules).land
         self._revisions = side.revisions
 
     def of_frames(self, frames: Sequence[RawFrame]) -> pa.RecordBatch:

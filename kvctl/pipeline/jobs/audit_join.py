@@ -17,7 +17,7 @@ from kvctl.pipeline.jobs.audit_digests import SLOTS, Digested
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.suspects import Suspects
 from kvctl.topology.audit.audit import Compared
-from kvctl.topology.mapping import Mapping
+from kvctl.topology.model.subjects import KeyMapping
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -42,7 +42,7 @@ class Readable:
 class Fed(Readable):
     """Origin, and the rules that map its subjects to the replica."""
 
-    rules: Mapping
+    rules: KeyMapping
 
 
 def put_side_by_side(
@@ -92,7 +92,7 @@ def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:
     rules = origin.rules.rules
 
     def land(name: str) -> str | None:
-        landed = Mapping(rules).land(_raw(name).encode("utf-8", "surrogateescape"))
+        landed = KeyMapping(rules).land(_raw(name).encode("utf-8", "surrogateescape"))
         return None if landed is None else landed.decode("utf-8", "backslashreplace")
 
     landed = udf(land, "string", useArrow=True)

@@ -19,12 +19,11 @@ from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
 from kvctl.suggest import did_you_mean
-from kvctl.topology.hazards import collisions, hazards, replica_hazards
+from kvctl.topology.hazards import collisions, hazards
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import WAIT_FOR, Goal
-from kvctl.topology.model import Aggregate, Mirror, Origin
-from kvctl.topology.source import meaning
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin, meaning
 from kvctl.topology.survey import origin_lookup
 
 Advance = Callable[[int], None]
@@ -66,8 +65,8 @@ async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> 
     if seen.exists is False:
         wanted["mirror_direct"] = False  # servers turn it on when the origin allows it
     info = await _existing_mirror(api, wanted)
-    found = [*seen.hazards(), *replica_hazards.of_mirror(wanted, seen.config)]
-    found += replica_hazards.full(wanted, seen.held)
+    found = [*seen.hazards(), *hazards.of_mirror(wanted, seen.config)]
+    found += hazards.full(wanted, seen.held)
     found += await origin_lookup.cycles(api, wanted, [seen])
     return Plan(wanted, await arrival.goals([(0, wanted["mirror"], seen)]), found, seen.warnings(), info)
 
@@ -81,10 +80,10 @@ async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] 
     info = await catalog.existing(api, wanted)
     goals = await arrival.goals([(number, wanted["sources"][number], item) for number, item in enumerate(seen)])
     colliding, remarks = await collisions.stored(api, wanted)
-    remarks += replica_hazards.outliving(wanted, [item.config for item in seen])
+    remarks += hazards.outliving(wanted, [item.config for item in seen])
     found = [hazard for item in seen for hazard in item.hazards()]
-    found += replica_hazards.of_aggregate(wanted, [item.config for item in seen]) + colliding
-    found += replica_hazards.full(wanted, sum(item.held for item in seen))
+    found += hazards.of_aggregate(wanted, [item.config for item in seen]) + colliding
+    found += hazards.full(wanted, sum(item.held for item in seen))
     found += await origin_lookup.cycles(api, wanted, seen)
     return Plan(wanted, goals, found, [*remarks, *(text for item in seen for text in item.warnings())], info)
 
@@ -103,10 +102,10 @@ async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str
     if (seen.config or {}).get("allow_msg_ttl"):
         after["allow_msg_ttl"] = True
     others: list[StreamConfig | None] = [None] * len(there)
-    accepted = replica_hazards.of_aggregate(before, others)
-    found = [item for item in replica_hazards.of_aggregate(after, [*others, seen.config]) if item not in accepted]
+    accepted = hazards.of_aggregate(before, others)
+    found = [item for item in hazards.of_aggregate(after, [*others, seen.config]) if item not in accepted]
     colliding, remarks = await collisions.stored(api, after, since=len(there))
-    found += [*colliding, *seen.hazards(), *replica_hazards.full(after, info["state"]["bytes"] + seen.held)]
+    found += [*colliding, *seen.hazards(), *hazards.full(after, info["state"]["bytes"] + seen.held)]
     found += await origin_lookup.cycles(api, after, [seen])
     goals = await arrival.goals([(len(there), added, seen)])
     return Plan(after, goals, found, [*remarks, *seen.warnings()], info)

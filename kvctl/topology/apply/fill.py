@@ -13,12 +13,11 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.file.document import Topology
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
-from kvctl.topology.model import Origin
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.origins import Origin, added
 from kvctl.topology.plan.origin_place import Locator
-from kvctl.topology.source import added
 from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.graph import Inventory, Link, Where
 

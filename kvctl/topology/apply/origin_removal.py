@@ -19,10 +19,9 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain
 from kvctl.phrases import quoted
 from kvctl.topology.apply.builders import find_aggregate
 from kvctl.topology.hazards import hazards
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import LAST_ORIGIN, landing, name_of
-from kvctl.topology.source import leaving, marked_leaving
-from kvctl.topology.subjects import meet
+from kvctl.topology.hazards.hazards import LAST_ORIGIN, Hazard, landing, name_of
+from kvctl.topology.model.origins import leaving, marked_leaving
+from kvctl.topology.model.subjects import meet
 from kvctl.wire import header_value
 
 MAX_CONCURRENT_PURGES = 64

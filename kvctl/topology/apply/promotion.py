@@ -17,8 +17,7 @@ from kvctl.kv.maintenance import copy_bucket, incomplete
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.topology.apply.builders import find_mirror
 from kvctl.topology.hazards import hazards
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
+from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, Hazard, name_of
 
 Advance = Callable[[int], None]
 

@@ -7,7 +7,7 @@ first, until they match, are known to differ, or time runs out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,17 +25,23 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.audit.comparison import DELETED, ORIGIN, REPLICA, Comparison, Marked, mark
 from kvctl.topology.audit.confirmation import Feed, Recheck
-from kvctl.topology.audit.coverage import HERE, hiding, unread
 from kvctl.topology.audit.findings import Difference, Outcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import Ages, Verdict
-from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
+from kvctl.topology.audit.verdict import DELETED, ORIGIN, REPLICA, Ages, Comparison, Marked, Verdict, mark
+from kvctl.topology.hazards.hazards import (
+    FILTERED_MIRROR,
+    OUTSIDE_PREFIX,
+    RECREATED_ORIGIN,
+    RENAMING_MIRROR,
+    Hazard,
+    name_of,
+    of_replica,
+)
 from kvctl.topology.health import arrival
 from kvctl.topology.health.lineage import lineage
-from kvctl.topology.mapping import Mapping
-from kvctl.topology.model import Origin
+from kvctl.topology.model.origins import Origin
+from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import Link, Replica
 from kvctl.topology.survey.offline import servers, silence
 from kvctl.topology.survey.origin_lookup import OriginView, exports_to_see
@@ -122,7 +128,7 @@ def _outcome(replica: Replica, link: Link) -> Outcome:
 async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
     """Return an origin as it can be read; None, with the outcome's error, if it cannot."""
     try:
-        rules = Mapping.of(link.source)
+        rules = KeyMapping.of(link.source)
         side = await AuditReader(link.api, link.source["name"], rules.taken).ready()
         return Feed(number, link.source, rules, side, await streams.info(side.api, side.stream), outcome)
     except NotFoundError:
@@ -335,3 +341,30 @@ def _source_markers(stream: str) -> tuple[bytes, bytes]:
 
 def _text(subject: bytes) -> str:
     return subject.decode("utf-8", "surrogateescape")
+
+
+HERE = -1
+"""Number of the replica, among those of its origins."""
+_HIDING = (FILTERED_MIRROR, RENAMING_MIRROR, OUTSIDE_PREFIX)
+
+
+def unread(
+    before: Mapping[int, StreamInfo], after: Mapping[int, StreamInfo], read: Mapping[int, int]
+) -> list[tuple[int, str]]:
+    """Return the sides of which fewer keys were read than certainly existed: the current ones, without newer ones."""
+    found = []
+    for number in before:
+        then, now = before[number]["state"], after[number]["state"]
+        least = (now.get("num_subjects") or 0) - (now["last_seq"] - then["last_seq"])
+        if read[number] < least:
+            name = name_of(after[number]["config"])
+            found.append((number, f"Could read only {read[number]} of {least} keys of `{name}`"))
+    return found
+
+
+def hiding(replica: Replica, link: Link) -> list[Hazard]:
+    """Return the hazards by which a replica's configuration hides the keys of a link from clients."""
+    config, origin = replica.info["config"], link.origin["config"] if link.origin else None
+    if not config.get("mirror"):
+        config = {**config, "sources": [link.source]}
+    return [hazard for hazard in of_replica(config, [origin]) if hazard.name in _HIDING]

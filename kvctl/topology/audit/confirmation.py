@@ -15,9 +15,9 @@ from kvctl.kv.names import SUBJECT_PREFIX
 from kvctl.topology.audit.findings import LAGGING, LOCAL_WRITE, Difference, Outcome
 from kvctl.topology.audit.side import MAX_BATCH_KEYS, AuditReader
 from kvctl.topology.audit.verdict import Ages, Held, Verdict, difference, held, judge, known_revision
-from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
+from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.health import arrival
-from kvctl.topology.mapping import Mapping as Rules
+from kvctl.topology.model.subjects import KeyMapping
 from kvctl.units import parse_time
 
 _PAUSE = 0.05
@@ -40,7 +40,7 @@ class Feed:
 
     number: int
     source: dict[str, Any]
-    rules: Rules
+    rules: KeyMapping
     side: AuditReader
     info: StreamInfo
     outcome: Outcome

@@ -8,9 +8,8 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.names import SUBJECT_PREFIX, matches
 from kvctl.phrases import quoted
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import COLLISION, KEY_COLLISION, Landing, name_of, overlaps, whose
-from kvctl.topology.subjects import UnknownTransform
+from kvctl.topology.hazards.hazards import COLLISION, KEY_COLLISION, Hazard, Landing, name_of, overlaps, whose
+from kvctl.topology.model.subjects import UnknownTransform
 
 SHOWN = 3
 """Number of colliding keys to name."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvctl.dataclass import dataclass
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import CYCLE, landing, name_of
-from kvctl.topology.subjects import meet, parse
+from kvctl.topology.hazards.hazards import CYCLE, Hazard, landing, name_of
+from kvctl.topology.model.subjects import meet, parse
 
 Node = tuple[str | None, str]
 """A place (a domain, or the name of a context) and a stream."""

@@ -1,27 +1,28 @@
-"""Changes that silently lose, hide or strand data, each with its evidence. [pure]"""
+"""Configurations and changes that silently lose, hide, duplicate or strand data, each with its evidence. [pure]
+
+Hazards of replicas are derived from stream configurations: the replica's, and those of its origins, None where not
+readable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import HazardRefused
-from kvctl.jetstream.config_diff import shown
-from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import reserved_streams
-from kvctl.phrases import counted, quoted
-from kvctl.units import duration_from_ns, format_size
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.phrases import quoted
+from kvctl.topology.model.subjects import Transform, UnknownTransform, meet, parse
+from kvctl.units import duration_from_ns, format_duration, format_size
 
 LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"
 UNREACHABLE_STREAM = "unreachable-stream"
 """A stream does not answer, and may read from the one that is to be deleted or changed."""
 FOREIGN_KIND = reserved_streams.FOREIGN_KIND
-
-HISTORY, AGE, SUBJECTS, BYTES, SIZE = "history", "age", "subjects", "bytes", "size"
-"""Aspects in which a change of configuration can lose data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,42 +33,6 @@ class Hazard:
     evidence: str
     remedy: str = ""
     """Suggested alternative, if there is one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Contents of a stream that a change would affect, as counts and bytes."""
-
-    messages: int = 0
-    bytes: int = 0
-    over_history: int = 0
-    keys_over_history: int = 0
-    keys_outside: int = 0
-    expired: int = 0
-    oversized: int = 0
-
-    def having(self, **measured: int) -> Cost:
-        """Return the same cost with more fields measured."""
-        return replace(self, **measured)
-
-
-def looks_at(before: StreamConfig, after: StreamConfig) -> set[str]:
-    """Return the aspects in which the change lowers limits or changes subjects."""
-    found = {
-        HISTORY: _smaller(before, after, "max_msgs_per_subject"),
-        AGE: _smaller(before, after, "max_age"),
-        BYTES: _smaller(before, after, "max_bytes"),
-        SIZE: _smaller(before, after, "max_msg_size"),
-        SUBJECTS: bool(before.get("subjects")) and before.get("subjects") != after.get("subjects"),
-    }
-    return {name for name, changes in found.items() if changes}
-
-
-def lossy(before: StreamConfig, after: StreamConfig, cost: Cost) -> list[Hazard]:
-    """Return the hazards of data that the change would lose."""
-    aspects = looks_at(before, after)
-    texts = [_EVIDENCE[aspect](before, after, cost) for aspect in _EVIDENCE if aspect in aspects]
-    return [Hazard(LOSSY_EDIT, text) for text in texts if text]
 
 
 def of_foreign(stream: StreamConfig) -> list[Hazard]:
@@ -96,52 +61,302 @@ def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> 
         raise HazardRefused(left[0].name, f"{what}:\n{reasons}", hint=hint)
 
 
-def _smaller(before: StreamConfig, after: StreamConfig, name: str) -> bool:
-    old, new = before.get(name) or 0, after.get(name) or 0
-    return bool(new > 0 and not 0 < old <= new)
+FILTERED_MIRROR = "filtered-mirror"
+RENAMING_MIRROR = "renaming-mirror"
+SHORTER_TTL = "shorter-ttl"
+SHORTER_HISTORY = "shorter-history"
+TTL_NOT_INHERITED = "ttl-not-inherited"
+ORIGIN_NOT_DIRECT = "origin-not-direct"
+SMALLER_LIMITS = "smaller-limits"
+OUTSIDE_PREFIX = "outside-prefix"
+KEY_COLLISION = "key-collision"
+DUPLICATE_WINDOW = "duplicate-window"
+MISSING_ORIGIN = "missing-origin"
+LAST_ORIGIN = "last-origin"
+UNCONNECTED = "unconnected"
+CYCLE = "cycle"
+RECREATED_ORIGIN = "recreated-origin"
+
+OF_MIRRORS = (
+    FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN,
+    UNCONNECTED, CYCLE, FOREIGN_KIND,
+)  # fmt: skip
+OF_AGGREGATES = (
+    KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND,
+)  # fmt: skip
+"""Hazards that can block the creation of a replica, and that can be overridden."""
+OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
+"""Hazards that an edit of a replica, or of its origin, can introduce."""
+OF_STREAM_EDITS = (
+    LOSSY_EDIT,
+    *OF_EDITS,
+    ORIGIN_NOT_DIRECT,
+    DUPLICATE_WINDOW,
+    OUTSIDE_PREFIX,
+    KEY_COLLISION,
+    FOREIGN_KIND,
+)
+"""Hazards that can block an edit of a stream, and that can be overridden."""
+
+COLLISION = "the last one wins, and a deletion in one hides the other's"
+
+_OF_BOTH = (
+    "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
+    "duplicate_window", "sources",
+)  # fmt: skip
+"""Fields in which a replica and its origin have to agree, or that name its origins."""
 
 
-def _history(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
-    if not cost.over_history:
-        return None
-    change = f"history {before.get('max_msgs_per_subject')} -> {after['max_msgs_per_subject']}"
-    return f"{change} removes {counted(cost.over_history, 'revision')} of {counted(cost.keys_over_history, 'key')}"
+def concerns_replicas(before: StreamConfig, after: StreamConfig) -> bool:
+    """Return whether an edit can make a replica and its origin unsuitable for each other."""
+    return any(before.get(field) != after.get(field) for field in _OF_BOTH)
 
 
-def _age(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
-    if not cost.messages:
-        return None
-    old, new = (
-        shown("ttl", duration_from_ns(config.get("max_age", 0)).total_seconds() or None) for config in (before, after)
-    )
-    if cost.expired == cost.messages:
-        return f"ttl {old} -> {new} removes all {counted(cost.messages, 'revision')} immediately"
-    later = cost.messages - cost.expired
-    if not cost.expired:
-        return f"ttl {old} -> {new} removes {counted(later, 'revision')} at that age"
-    return f"ttl {old} -> {new} removes {counted(cost.expired, 'revision')} immediately and {later} more at that age"
+def of_mirror(config: StreamConfig, origin: StreamConfig | None) -> list[Hazard]:
+    """Return the hazards of a mirror; `origin` is the configuration of its origin, None if not readable."""
+    if origin is None:
+        return []
+    external = bool(Source.parse(config["mirror"]).api)
+    found = [*_ages(config, origin), *_history(config, origin), *_limits(config, [origin])]
+    if config["mirror"].get("filter_subject") or config["mirror"].get("subject_transforms"):
+        found += of_foreign(origin)  # an unfiltered mirror keeps every entry and revision: it harms no table
+    return found if external else [*_answers(config, origin), *found]
 
 
-def _subjects(before: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
-    if not cost.keys_outside:
-        return None
-    change = f"subjects {shown('', before.get('subjects'))} -> {shown('', after.get('subjects'))}"
-    return f"{change} makes {counted(cost.keys_outside, 'key')} inaccessible"
+def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
+    """Return the hazards of an aggregate; `origins` are in the order of its sources.
+
+    A ttl longer than an origin's is not a hazard if another origin needs it (`outliving`).
+    """
+    seen = [origin for origin in origins if origin is not None]
+    return [
+        *_outside(config),
+        *_collisions(config),
+        *_window(config),
+        *(hazard for origin in seen for hazard in _ages(config, origin, justified=_justified(config, origin, origins))),
+        *_limits(config, seen),
+        *(hazard for origin in seen for hazard in of_foreign(origin)),
+    ]
 
 
-def _bytes(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
-    if cost.bytes <= after["max_bytes"]:
-        return None
-    over = f"max_bytes {after['max_bytes']} is {format_size(cost.bytes - after['max_bytes'])} below what is in use"
-    consequence = "no new key fits" if after.get("discard") == "new" else "the oldest are deleted"
-    return f"{over} by {counted(cost.messages, 'revision')}: {consequence}"
+def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
+    """Return the hazards of a mirror or an aggregate."""
+    return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
 
 
-def _size(_: StreamConfig, after: StreamConfig, cost: Cost) -> str | None:
-    if not cost.oversized:
-        return None
-    limit = f"max_value_size {after['max_msg_size']}"
-    return f"{limit} is below {counted(cost.oversized, 'revision')}, which could not be rewritten"
+def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:
+    """Return warnings about keys that an aggregate keeps after they expire, because other origins' keys live longer.
+
+    No ttl suits all origins then: a shorter one would lose live keys. Origins that leave markers of expired keys are
+    left out: the markers arrive and delete.
+    """
+    name, age = name_of(config), config.get("max_age", 0)
+    return [
+        f"Keys of `{name_of(origin)}` expire there ({_age(theirs)}) but stay in `{name}` (ttl {_age(age)}), as other "
+        f"origins' keys live longer; set `marker_ttl` on `{name_of(origin)}` to have them deleted"
+        for origin in origins
+        if origin is not None
+        and (theirs := origin.get("max_age", 0))
+        and (not age or age > theirs)
+        and not origin.get("subject_delete_marker_ttl")
+        and _justified(config, origin, origins)
+    ]
 
 
-_EVIDENCE: dict[str, Any] = {HISTORY: _history, AGE: _age, SUBJECTS: _subjects, BYTES: _bytes, SIZE: _size}
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Destination of one rule of one source."""
+
+    number: int
+    """Number of the source."""
+    source: SourceConfig
+    rule: Transform
+    pattern: str
+    """The subjects under which they are stored, as a filter."""
+
+
+def overlaps(config: StreamConfig) -> list[tuple[Landing, Landing]]:
+    """Return pairs of rules that could write one key."""
+    places = [
+        Landing(number, source, rule, _pattern(rule))
+        for number, source in enumerate(config.get("sources") or ())
+        for rule in _rules(source)
+    ]
+    return [(one, other) for one, other in combinations(places, 2) if meet(one.pattern, other.pattern)]
+
+
+def whose(one: Landing, other: Landing) -> str:
+    """Name the two origins as the subject of a sentence."""
+    first, second = name_of(one.source), name_of(other.source)
+    return f"Keys of `{first}`" if first == second else f"Keys of `{first}` and `{second}`"
+
+
+def landing(source: SourceConfig) -> list[str]:
+    """Return the subjects under which a source's messages are stored, as filters."""
+    return [_pattern(rule) for rule in _rules(source)]
+
+
+def name_of(stream: StreamConfig | SourceConfig) -> str:
+    """Return the name of a stream in messages."""
+    return str(stream["name"]).removeprefix(STREAM_PREFIX)
+
+
+def _answers(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
+    """Yield the hazards of answering the origin's reads, as servers have every mirror of a direct-get stream do."""
+    name, of, mirror = config["name"], name_of(origin), config["mirror"]
+    rules = parse(mirror.get("subject_transforms") or ())
+    renamed = [rule for rule in rules if rule.dest and rule.dest != rule.src]
+    filtered = bool(mirror.get("filter_subject") or rules) and not renamed
+    if not origin.get("allow_direct"):
+        if not filtered:
+            yield Hazard(
+                ORIGIN_NOT_DIRECT,
+                f"`{of}` does not allow direct gets, so `{name}` would serve none of its reads",
+                "Set `allow_direct` on the origin, then create the mirror",
+            )
+        return
+    if filtered:
+        yield Hazard(
+            FILTERED_MIRROR,
+            f"`{name}` would answer reads of `{of}` from nearby clients, with `not found` for every key outside "
+            "its filter",
+            f"`kvctl aggregate create NAME --origin {of} --keys ...` replicates some of the keys safely",
+        )
+    if renamed:
+        yield Hazard(
+            RENAMING_MIRROR,
+            f"`{name}` stores `{renamed[0].src}` as `{renamed[0].dest}`, and would answer reads of `{of}` from "
+            "nearby clients with `not found`",
+            f"`kvctl aggregate create NAME --origin {of} --map ...` renames keys safely",
+        )
+
+
+def _justified(config: StreamConfig, origin: StreamConfig, origins: Iterable[StreamConfig | None]) -> bool:
+    """Return whether another origin's keys live, or may live, as long as the aggregate's."""
+    age = config.get("max_age", 0)
+    ages = [other.get("max_age", 0) if other is not None else 0 for other in origins if other is not origin]
+    return any(not other or (age and other >= age) for other in ages)
+
+
+def _ages(config: StreamConfig, origin: StreamConfig, *, justified: bool = False) -> Iterator[Hazard]:
+    age, theirs = config.get("max_age", 0), origin.get("max_age", 0)
+    name, of = name_of(config), name_of(origin)
+    if age and (not theirs or age < theirs):
+        yield Hazard(
+            SHORTER_TTL,
+            f"ttl {_age(age)} is shorter than that of `{of}` ({_age(theirs)}): keys live there would be missing here",
+        )
+    if theirs and (not age or age > theirs) and not justified:
+        yield Hazard(
+            TTL_NOT_INHERITED,
+            f"ttl {_age(age)} is longer than that of `{of}` ({_age(theirs)}): `{name}` would serve keys that expired "
+            "there",
+        )
+    elif origin.get("allow_msg_ttl") and not config.get("allow_msg_ttl"):
+        yield Hazard(
+            TTL_NOT_INHERITED,
+            f"`{of}` allows per-key TTLs, which `{name}` does not: it would keep expired keys permanently",
+        )
+
+
+def _history(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
+    mine, theirs = config.get("max_msgs_per_subject", -1), origin.get("max_msgs_per_subject", -1)
+    if mine > 0 and (theirs <= 0 or mine < theirs):
+        yield Hazard(
+            SHORTER_HISTORY,
+            f"history {mine} is shorter than that of `{name_of(origin)}` ({theirs if theirs > 0 else 'no limit'}): "
+            "clients near the mirror would not find older revisions",
+        )
+
+
+def _limits(config: StreamConfig, origins: Iterable[StreamConfig]) -> Iterator[Hazard]:
+    origins = list(origins)
+    size = config.get("max_msg_size", -1)
+    larger = [origin for origin in origins if 0 < size and not 0 < origin.get("max_msg_size", -1) <= size]
+    for origin in larger:
+        yield Hazard(
+            SMALLER_LIMITS,
+            f"max-value-size {format_size(size)} is below `{name_of(origin)}`'s "
+            f"({_size(origin.get('max_msg_size', -1))}): the first larger value would silently stop "
+            "replication",
+        )
+    limit = config.get("max_bytes", -1)
+    needed = sum(max(origin.get("max_bytes", -1), 0) for origin in origins)
+    if 0 < limit < needed:
+        yield Hazard(
+            SMALLER_LIMITS,
+            f"max-bytes {format_size(limit)} is below what the origins may hold ({format_size(needed)}): when "
+            "full, replication silently stops",
+        )
+
+
+def full(config: StreamConfig, held: int) -> list[Hazard]:
+    """Return the hazard of a size limit below what the origins already hold."""
+    limit = config.get("max_bytes", -1)
+    if not 0 < limit < held:
+        return []
+    text = f"max-bytes {format_size(limit)} is below what the origins hold ({format_size(held)})"
+    return [Hazard(SMALLER_LIMITS, f"{text}: replication would silently stop when full")]
+
+
+def _outside(config: StreamConfig) -> Iterator[Hazard]:
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    for source in config.get("sources") or ():
+        for pattern in landing(source):
+            if not pattern.startswith(own):
+                yield Hazard(
+                    OUTSIDE_PREFIX,
+                    f"Keys of `{name_of(source)}` land as `{pattern}`, outside `{own}>`, where no client finds them",
+                )
+
+
+def _collisions(config: StreamConfig) -> Iterator[Hazard]:
+    sources = config.get("sources") or []
+    own = f"{SUBJECT_PREFIX}{name_of(config)}."
+    for source in sources:
+        for rule in parse(source.get("subject_transforms") or ()):
+            if (lost := _dropped(rule)) is not None:
+                yield Hazard(KEY_COLLISION, f"Keys of `{name_of(source)}` that differ only in {lost} become one key")
+    for one, other in overlaps(config):
+        if one.pattern == other.pattern:
+            text = f"{whose(one, other)} have the same destination (`{one.pattern.removeprefix(own)}`)"
+            yield Hazard(KEY_COLLISION, f"{text}: {COLLISION}", "Give each origin its own prefix: `bucket=B,prefix=b`")
+
+
+def _window(config: StreamConfig) -> Iterator[Hazard]:
+    if window := config.get("duplicate_window", 0):
+        yield Hazard(
+            DUPLICATE_WINDOW,
+            f"Duplicate window of {_age(window)}: of two entries with the same message id, from any origin, the "
+            "second is dropped",
+        )
+
+
+def _rules(source: SourceConfig) -> list[Transform]:
+    everything = Transform(source.get("filter_subject") or ">", "")
+    return parse(source.get("subject_transforms") or ()) or [everything]
+
+
+def _dropped(rule: Transform) -> str | None:
+    """Return the tokens that a rule leaves out, in words; None if it keeps all."""
+    try:
+        lost = rule.dropped
+    except UnknownTransform:
+        return "tokens that a transform function leaves out"
+    tokens = [at - 1 for at, token in enumerate(rule.src.split(".")) if token in ("*", ">")]  # after `$KV` and bucket
+    return ", ".join(f"token {tokens[number - 1]}" for number in lost) or None
+
+
+def _pattern(rule: Transform) -> str:
+    try:
+        return rule.pattern
+    except UnknownTransform:
+        return ".".join("*" if "{{" in token else token for token in rule.dest.split("."))
+
+
+def _age(nanoseconds: int) -> str:
+    return format_duration(duration_from_ns(nanoseconds)) if nanoseconds else "none"
+
+
+def _size(size: int) -> str:
+    return format_size(size) if size > 0 else "no limit"

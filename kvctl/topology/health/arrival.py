@@ -26,8 +26,8 @@ from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.jetstream.stream_info import StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.source import meaning
-from kvctl.topology.subjects import UnknownTransform, land, parse
+from kvctl.topology.model.origins import meaning
+from kvctl.topology.model.subjects import UnknownTransform, land, parse
 from kvctl.topology.survey.graph import Upstream, live_part, upstreams
 from kvctl.topology.survey.origin_lookup import PATIENCE, OriginView, exports_needed
 from kvctl.wire import header_value

@@ -13,9 +13,8 @@ from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import counted
-from kvctl.topology.hazards.replica_hazards import landing, name_of, overlaps
-from kvctl.topology.mapping import Mapping
-from kvctl.topology.subjects import UnknownTransform
+from kvctl.topology.hazards.hazards import landing, name_of, overlaps
+from kvctl.topology.model.subjects import KeyMapping, UnknownTransform
 from kvctl.units import format_time, parse_time
 
 _UNLIMITED = float("inf")
@@ -84,7 +83,7 @@ def _countable(config: StreamConfig, readings: Sequence[Reading]) -> list[Readin
 def _complete(reading: Reading) -> bool:
     """Return whether a source replicates all that its origin holds, each subject to its own destination."""
     try:
-        rules = Mapping.of(reading.source)
+        rules = KeyMapping.of(reading.source)
     except UnknownTransform:
         return False
     subjects = _subjects(reading.origin["config"])

@@ -13,7 +13,7 @@ from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo
-from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health import recount as recounting
 from kvctl.topology.health.arrival import Goal

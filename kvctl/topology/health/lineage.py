@@ -6,8 +6,7 @@ from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import RECREATED_ORIGIN, name_of
+from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, Hazard, name_of
 from kvctl.topology.survey.graph import live_part
 from kvctl.units import format_time, parse_time
 

@@ -13,19 +13,32 @@ from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTim
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
+from kvctl.kv import catalog
+from kvctl.kv.config import BucketStatus
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
-from kvctl.topology.apply import bucket_changes
-from kvctl.topology.apply.bucket_changes import Description
 from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.inspection import of_replica, origins_of, seen
 from kvctl.topology.health.alternates import Reads, answering, reads
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
+from kvctl.topology.health.inspection import of_replica, origins_of, seen
 from kvctl.topology.health.lineage import Lineage, lineage
-from kvctl.topology.survey.graph import Dependent, Inventory, Place
+from kvctl.topology.survey.graph import Dependent, Inventory, Place, Upstream, upstreams
 from kvctl.topology.survey.inventory import survey_around, view
 from kvctl.topology.survey.offline import Clue, lost_majority
 from kvctl.topology.survey.origin_lookup import PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class BucketDescription:
+    """A bucket with its origins and dependents."""
+
+    status: BucketStatus
+    upstreams: list[Upstream]
+    """Origins of a mirror or an aggregate."""
+    dependents: list[Dependent] | None
+    """Streams of this account and domain that read from it; None if the streams cannot be listed."""
+    place: Place | None = None
+    """The streams in view; None if they cannot be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,7 @@ class Overview:
 
     name: str
     stream: str
-    description: Description | None
+    description: BucketDescription | None
     """None: its servers do not answer."""
     dependents: list[Dependent] | None
     """Streams that read from it; None if the streams cannot be listed."""
@@ -104,9 +117,21 @@ class Overview:
         ]
 
 
+async def describe(api: Api, name: str) -> BucketDescription:
+    """Return the bucket, its origins and its dependents. Raises BucketNotFound."""
+    info = await catalog.find(api, name)
+    stream = info["config"]["name"]
+    dependents, place = None, None
+    with suppress(KvctlError):
+        place = await view("", api)
+        dependents = place.dependents(stream)
+    others = {name: other["config"] for name, other in place.infos.items()} if place else {}
+    return BucketDescription(BucketStatus.from_info(info, others), upstreams(info), dependents, place)
+
+
 async def inspect(api: Api, name: str) -> Overview:
     """Return the overview of a bucket. Raises BucketNotFound, and connection errors if nothing of it is in view."""
-    describing = asyncio.ensure_future(bucket_changes.describe(api, name))
+    describing = asyncio.ensure_future(describe(api, name))
     await asyncio.wait([describing], timeout=NOBODY_KNOWS)
     looking = None if describing.done() else asyncio.ensure_future(_from_outside(api, name))
     try:
@@ -129,7 +154,7 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
     return False
 
 
-async def _from_inside(api: Api, description: Description) -> Overview:
+async def _from_inside(api: Api, description: BucketDescription) -> Overview:
     status, place = description.status, description.place
     read = _read(status.config.get("mirror"), status.stream)
     origins, health, answers = await asyncio.gather(

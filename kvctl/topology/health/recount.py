@@ -11,7 +11,7 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo, sources_of
-from kvctl.topology.hazards.replica_hazards import name_of
+from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.completeness import Reading, lacking, late_start, surplus

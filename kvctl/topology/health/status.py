@@ -10,9 +10,9 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.file.document import Topology
 from kvctl.topology.health.health import SECOND_LOOK, Health, ReplicaHealth, check_health
-from kvctl.topology.rules import rules_json
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.notation import rules_json
 from kvctl.topology.survey.graph import Inventory, Node, Place
 from kvctl.topology.survey.inventory import survey
 from kvctl.topology.survey.offline import silence

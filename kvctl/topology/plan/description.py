@@ -9,11 +9,10 @@ from kvctl.errors import UsageError
 from kvctl.jetstream.config_diff import UNSET, Difference, shown
 from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere
 from kvctl.phrases import counted, quoted
-from kvctl.topology.file.origin_spec import origin_spec
-from kvctl.topology.hazards.replica_hazards import name_of
-from kvctl.topology.model import Origin
+from kvctl.topology.hazards.hazards import name_of
+from kvctl.topology.model.notation import origin_spec
+from kvctl.topology.model.origins import Origin, meaning
 from kvctl.topology.plan.plan import Action, Change, Plan
-from kvctl.topology.source import meaning
 from kvctl.units import format_size
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}

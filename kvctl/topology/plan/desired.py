@@ -17,10 +17,9 @@ from kvctl.kv.config import differences
 from kvctl.kv.config_edit import edited
 from kvctl.kv.settings import FIELDS, FIXED, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
-from kvctl.topology.file.document import Topology
-from kvctl.topology.model import Aggregate, Mirror
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.origins import Aggregate, Mirror, added, leaving, removed, same_mirror, source_key
 from kvctl.topology.plan.origin_place import Located, Locator
-from kvctl.topology.source import added, leaving, removed, same_mirror, source_key
 from kvctl.topology.survey.graph import Where
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}

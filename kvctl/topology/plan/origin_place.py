@@ -10,8 +10,8 @@ from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.file.document import Topology
-from kvctl.topology.model import Origin
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.origins import Origin
 from kvctl.topology.survey.graph import Where
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan.plan import Action, Change, Plan
 from kvctl.urls import redact
 

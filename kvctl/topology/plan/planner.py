@@ -9,14 +9,17 @@ from dataclasses import replace
 from kvctl.jetstream.api import Api
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply import seeds
-from kvctl.topology.file.document import Topology
-from kvctl.topology.hazards import collisions, hazards, plan_hazards
-from kvctl.topology.hazards.plan_hazards import Found
-from kvctl.topology.model import Origin
+from kvctl.topology.hazards import collisions
+from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.lossy_edit import lossy
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.origins import Origin
+from kvctl.topology.plan import plan_hazards
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.order import ordered
 from kvctl.topology.plan.origin_place import Locator, Looked
 from kvctl.topology.plan.plan import Action, Change, Comparison, Plan, compare, deletions, fingerprint
+from kvctl.topology.plan.plan_hazards import Found
 from kvctl.topology.survey import edit_cost, origin_lookup
 from kvctl.topology.survey.graph import Inventory, Where
 from kvctl.topology.survey.inventory import survey
@@ -119,13 +122,13 @@ async def _measured(compared: Comparison, apis: Mapping[str, Api], found: Found)
     await asyncio.gather(*(measure(change) for change in compared.changes))
 
 
-async def _lossy(api: Api, change: Change) -> list[hazards.Hazard]:
+async def _lossy(api: Api, change: Change) -> list[Hazard]:
     assert change.live is not None
     assert change.after is not None
     before, after = change.live["config"], change.after
     if change.kind is Kind.AGGREGATE:
         after = {**after, "subjects": before.get("subjects")}  # subjects limit writes, not reads
-    return hazards.lossy(before, after, await edit_cost.cost(api, before, change.live, after))
+    return lossy(before, after, await edit_cost.cost(api, before, change.live, after))
 
 
 def _known_sources(draft: Draft) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.phrases import counted
-from kvctl.topology.file.document import Topology
+from kvctl.topology.model.file import Topology
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import unseen
 

@@ -9,7 +9,7 @@ from kvctl.errors import ConflictError
 from kvctl.jetstream.api import Api
 from kvctl.phrases import counted
 from kvctl.topology.apply import applier
-from kvctl.topology.file.document import Topology
+from kvctl.topology.model.file import Topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.plan import Change, Plan

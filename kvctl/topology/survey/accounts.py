@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kvctl.contexts import Context, resolve
 from kvctl.jetstream.api import Api
-from kvctl.topology.file.document import Topology
-from kvctl.topology.model import External
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.origins import External
 
 if TYPE_CHECKING:
     from kvctl.kv.client import Client

@@ -11,7 +11,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import announced_size
 from kvctl.kv.names import matches
-from kvctl.topology.hazards.hazards import AGE, HISTORY, SIZE, SUBJECTS, Cost, looks_at
+from kvctl.topology.hazards.lossy_edit import AGE, HISTORY, SIZE, SUBJECTS, Cost, looks_at
 
 
 async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamConfig) -> Cost:

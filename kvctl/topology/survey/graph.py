@@ -12,9 +12,9 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, SourceState, StreamConfig, StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
-from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
 from kvctl.topology.hazards.hazards import Hazard, of_silent
-from kvctl.topology.model import External, Origin
+from kvctl.topology.model.marks import is_stand_in, is_temporary
+from kvctl.topology.model.origins import External, Origin
 from kvctl.topology.survey.offline import Clue, placed_in
 from kvctl.topology.survey.origin_lookup import OriginView
 

@@ -27,9 +27,8 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import cycle
 from kvctl.topology.hazards.cycle import Node, Reading
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED
-from kvctl.topology.model import External, Origin
+from kvctl.topology.hazards.hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED, Hazard
+from kvctl.topology.model.origins import External, Origin
 
 PATIENCE = 2.0
 """Seconds for an answer from another domain or account: if nothing is imported, none comes."""

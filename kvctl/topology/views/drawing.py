@@ -9,12 +9,12 @@ from typing import Any
 from kvctl.jetstream.stream_info import sources_of
 from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.file.document import Topology
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.model import Origin
+from kvctl.topology.model.file import Topology
+from kvctl.topology.model.notation import Rules, rules_json, rules_of
+from kvctl.topology.model.origins import Origin
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import unseen
-from kvctl.topology.rules import Rules, rules_json, rules_of
 from kvctl.topology.survey.graph import OUTSIDE, Inventory, Link, Node, Place, node_id, outside, reach
 
 _OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)

@@ -19,7 +19,7 @@ from kvctl.topology.audit.verdict import Ages, held, source_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.lineage import lineage
-from kvctl.topology.model import External
+from kvctl.topology.model.origins import External
 from kvctl.topology.survey.graph import Inventory, Link, Node, node_id
 from kvctl.topology.survey.inventory import survey
 from kvctl.topology.survey.origin_lookup import PATIENCE

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.topology.mapping import Mapping
-from kvctl.topology.subjects import UnknownTransform
+from kvctl.topology.model.subjects import KeyMapping, UnknownTransform
 from kvctl.topology.survey.graph import Node
 from kvctl.topology.views.drawing import Edge, Graph
 
@@ -57,7 +56,7 @@ def origins(graph: Graph, node: Node, subject: str) -> list[Stop]:
     for edge in graph.edges:
         if edge.replica == node.id:
             try:
-                sources = Mapping.of(dict(edge.source)).origins(subject)
+                sources = KeyMapping.of(dict(edge.source)).origins(subject)
             except UnknownTransform as error:
                 stops.append(Stop(nodes[edge.origin], None, (edge,), unknown=error.message))
             else:
@@ -94,7 +93,7 @@ def key_space(graph: Graph, node: Node) -> str:
 
 def _landed(node: Node, edge: Edge, subject: str) -> Stop:
     try:
-        landed = Mapping.of(dict(edge.source)).land(subject.encode("utf-8", "surrogateescape"))
+        landed = KeyMapping.of(dict(edge.source)).land(subject.encode("utf-8", "surrogateescape"))
     except UnknownTransform as error:
         return Stop(node, None, (edge,), unknown=error.message)
     return Stop(node, None if landed is None else landed.decode("utf-8", "surrogateescape"), (edge,))

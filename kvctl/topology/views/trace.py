@@ -10,7 +10,7 @@ from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.jetstream.direct.direct_get import StoredMessage
 from kvctl.kv.entry import from_message
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.rules import rules_json
+from kvctl.topology.model.notation import rules_json
 from kvctl.topology.survey.graph import MISSING, Node
 from kvctl.topology.views.drawing import Graph
 from kvctl.topology.views.key_state import KeyState

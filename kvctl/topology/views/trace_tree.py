@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from kvctl.kv.entry import from_message
-from kvctl.topology.rules import with_rules_text
+from kvctl.topology.model.notation import with_rules_text
 from kvctl.topology.views.key_state import KeyState
 from kvctl.topology.views.route import ABOVE, CYCLE, LIMIT
 from kvctl.topology.views.text_tree import WIDTH, Line, Span, title

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kvctl.documents import parser
-from kvctl.topology.file.document import read_topology
+from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Action
 from tests.cli.conftest import Result

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvctl.cli.topology.export import as_yaml
 from kvctl.documents import parser
 from kvctl.server import run_server
-from kvctl.topology.file.export import Exported
+from kvctl.topology.views.export import Exported
 from tests.support.raw import RawClient
 
 NAMES = st.text("abcONonyes-_0123456789", min_size=1, max_size=12)

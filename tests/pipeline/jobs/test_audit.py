@@ -14,7 +14,7 @@ from kvctl.pipeline.options import parse
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import confirmation
 from kvctl.topology.audit.findings import Difference, Outcome
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.topology.audited import audited, said
 
 Names = Callable[..., str]

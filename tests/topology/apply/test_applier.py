@@ -18,7 +18,7 @@ from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Outcome, Report, Verb
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
-from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Plan
 from kvctl.topology.survey.inventory import survey

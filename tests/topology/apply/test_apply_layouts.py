@@ -15,7 +15,7 @@ from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Report
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.apply.journal import Journal
-from kvctl.topology.file.document import read_topology
+from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Plan
 from tests.cli.conftest import Run, run_process

@@ -13,7 +13,7 @@ from kvctl.server import run_server
 from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.health import arrival
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.waiting import until
 
 Names = Callable[..., str]

@@ -13,7 +13,7 @@ from kvctl.jetstream.consumers import admin
 from kvctl.kv import catalog
 from kvctl.topology.apply import builders
 from kvctl.topology.health import arrival
-from kvctl.topology.model import Aggregate, Origin
+from kvctl.topology.model.origins import Aggregate, Origin
 from tests.topology.conftest import Replicas
 
 Names = Callable[..., str]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate
-from kvctl.topology.model import Aggregate, Origin
+from kvctl.topology.model.origins import Aggregate, Origin
 from tests.support.waiting import until
 from tests.topology.conftest import source
 

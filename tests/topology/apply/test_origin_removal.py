@@ -10,7 +10,7 @@ from kvctl.errors import BucketNotFound, HazardRefused, NotFoundError, RefusedEr
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology import killed

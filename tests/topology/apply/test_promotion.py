@@ -9,7 +9,7 @@ from kvctl.errors import BucketExists, BucketNotFound, HazardRefused, RefusedErr
 from kvctl.kv.config import Kind
 from kvctl.topology.apply import promotion
 from kvctl.topology.apply.builders import create_mirror
-from kvctl.topology.model import Mirror, Origin
+from kvctl.topology.model.origins import Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.audit.coverage import HERE, unread
+from kvctl.topology.audit.audit import HERE, unread
 from kvctl.topology.audit.verdict import Verdict
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.audited import audited, one, said

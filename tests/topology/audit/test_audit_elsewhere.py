@@ -12,10 +12,10 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound
-from kvctl.topology.apply import repair
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
+from kvctl.topology.audit import repair
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient

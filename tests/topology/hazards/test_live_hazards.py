@@ -11,11 +11,12 @@ from kvctl.doctor import examination
 from kvctl.errors import HazardRefused, RefusedError, ServerError, UsageError
 from kvctl.jetstream import streams
 from kvctl.server import run_server
-from kvctl.topology.apply import bucket_changes
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
-from kvctl.topology.hazards import hazards, inspection
+from kvctl.topology.apply.edit import plan_edit
+from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.cycle import Reading, cycles
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.health import inspection
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey import inventory
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -31,7 +32,7 @@ def answers(raw: RawClient, bucket: str, key: str, times: int = 60) -> set[bytes
 
 async def edit(client: kvctl.Client, bucket: str, force: tuple[str, ...] = (), **changes: Any) -> None:
     """Edit as `kvctl bucket edit` does."""
-    plan = await bucket_changes.plan_edit(client.api, bucket, changes)
+    plan = await plan_edit(client.api, bucket, changes)
     hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
     await client.api.call(f"STREAM.UPDATE.KV_{bucket}", plan.edit.after)
 
@@ -52,7 +53,7 @@ async def test_recreated_origin(client, raw, replicas, unique):
         raw.put(bucket, "a", b"new")
     until(lambda: b"old" in answers(raw, bucket, "a"))  # and says lag 0
     assert replicas.info(mirror)["mirror"]["lag"] == 0
-    (hazard,) = await inspection.hazards(client.api, replicas.info(mirror))
+    (hazard,) = await inspection.hazards_of(client.api, replicas.info(mirror))
     assert (hazard.name, "keeps serving the old values" in hazard.evidence) == ("recreated-origin", True)
     assert "audit" in hazard.remedy
 

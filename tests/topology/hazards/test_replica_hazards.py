@@ -14,8 +14,10 @@ import kvctl
 from kvctl.errors import BucketNotFound, WaitExpired
 from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
-from kvctl.topology.hazards import inspection, stream_edit
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.apply.edit import hazards_of
+from kvctl.topology.hazards import lossy_edit
+from kvctl.topology.health import inspection
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, refused, source
@@ -33,7 +35,7 @@ def statuses(raw: RawClient, bucket: str, key: str, times: int = 100) -> set[str
 async def names_of(client: kvctl.Client, stream: str) -> set[str]:
     """Return the hazards that kvctl finds in an existing stream."""
     info = await client.api.call(f"STREAM.INFO.{stream}")
-    return {hazard.name for hazard in await inspection.hazards(client.api, info)}
+    return {hazard.name for hazard in await inspection.hazards_of(client.api, info)}
 
 
 # -- mirrors -----------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ async def test_stream_edit_has_the_hazards_of_creating_an_aggregate(client, raw,
     info = replicas.info(f"KV_{aggregate}")
 
     async def named(stream: dict[str, Any], **changes: Any) -> set[str]:
-        found = await stream_edit.hazards_of(client.api, stream, {**stream["config"], **changes})
+        found = await hazards_of(client.api, stream, {**stream["config"], **changes}, lossy_edit.STREAM)
         return {hazard.name for hazard in found}
 
     assert await named(info, duplicate_window=120 * 10**9) == {"duplicate-window"}

@@ -7,7 +7,7 @@ import kvctl
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.health import health
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey.graph import Inventory
 from kvctl.topology.survey.inventory import survey
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from kvctl.errors import BucketNotFound
 from kvctl.labs import run_lab
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.health import overview
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.waiting import until
 
 Names = Callable[..., str]

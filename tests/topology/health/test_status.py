@@ -9,9 +9,9 @@ import kvctl
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.file.document import Topology, read_topology
 from kvctl.topology.health.status import FIELDS, GONE, Wanted, changes, status
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.file import Topology, read_topology
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 
 Names = Callable[..., str]
 

@@ -13,8 +13,8 @@ from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.stream_kind import TOPOLOGY
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.file.document import Topology, read_topology
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.file import Topology, read_topology
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.origin_place import Locator

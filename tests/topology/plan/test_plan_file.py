@@ -10,8 +10,8 @@ import kvctl
 from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.topology.apply.builders import create_mirror
-from kvctl.topology.file.document import read_topology
-from kvctl.topology.model import Mirror, Origin
+from kvctl.topology.model.file import read_topology
+from kvctl.topology.model.origins import Mirror, Origin
 from kvctl.topology.plan import plan_file, planner
 
 

@@ -9,7 +9,7 @@ import kvctl
 from kvctl.contexts import Context, ContextStore
 from kvctl.documents import parser
 from kvctl.errors import ContextNotFound, UsageError
-from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.survey import accounts
 
 

@@ -8,7 +8,7 @@ import kvctl
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey.inventory import survey
 
 

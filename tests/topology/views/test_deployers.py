@@ -6,7 +6,7 @@ import pytest
 
 from kvctl.documents import parser
 from kvctl.kv.config import differences
-from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.views import deployers
 from kvctl.topology.views.deployers import Placed

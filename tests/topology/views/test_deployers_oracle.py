@@ -11,7 +11,7 @@ import yaml
 from kvctl.documents import parser
 from kvctl.kv.config import differences
 from kvctl.render.yaml_text import dump
-from kvctl.topology.file.document import Topology, read_topology
+from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.views import deployers
 from kvctl.topology.views.deployers import Placed

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
-from kvctl.topology.file.document import read_topology
 from kvctl.topology.health.health import Health, ReplicaHealth
-from kvctl.topology.rules import rules_json, rules_of, with_rules_text
+from kvctl.topology.model.file import read_topology
+from kvctl.topology.model.notation import rules_json, rules_of, with_rules_text
 from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.views import diagram, text_tree
 from kvctl.topology.views.box_layout import layout

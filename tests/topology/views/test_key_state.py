@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kvctl.jetstream import stream_info
-from kvctl.topology.audit.comparison import DELETED
-from kvctl.topology.audit.verdict import Ages, Held, Source
+from kvctl.topology.audit.verdict import DELETED, Ages, Held, Source
 from kvctl.topology.survey.graph import Upstream
 from kvctl.topology.views.key_state import KeyState, Passage, Reading, inherited, judge, of_start
 

@@ -7,7 +7,7 @@ import pytest
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
-from kvctl.topology.file.document import read_topology
+from kvctl.topology.model.file import read_topology
 from kvctl.topology.views import route
 from kvctl.topology.views.drawing import Edge, Graph, Node, of_topology
 from kvctl.topology.views.key_state import KeyState

@@ -11,13 +11,13 @@ from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.jetstream.stream_info import sources_of
 from kvctl.kv.config import BucketConfig, Republish, differences
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.file.document import read_topology
-from kvctl.topology.file.export import Exported, export
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.file import read_topology
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.survey.inventory import survey
+from kvctl.topology.views.export import Exported, export
 from tests.topology.conftest import source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))

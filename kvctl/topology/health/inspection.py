@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +13,9 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.topology.hazards import replica_hazards
-from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.hazards.replica_hazards import MISSING_ORIGIN, UNCONNECTED, name_of
+from kvctl.topology.hazards import hazards
+from kvctl.topology.hazards.hazards import MISSING_ORIGIN, UNCONNECTED, Hazard, name_of
 from kvctl.topology.health.lineage import lineage
-from kvctl.topology.survey import graph, inventory
 from kvctl.topology.survey.graph import upstreams
 from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import duration_ns, parse_time
@@ -29,7 +26,7 @@ GRACE = timedelta(seconds=10)
 _NOT_FOUND = "(10059)"
 
 
-async def hazards(api: Api, info: StreamInfo) -> list[Hazard]:
+async def hazards_of(api: Api, info: StreamInfo) -> list[Hazard]:
     """Return the hazards of a mirror or an aggregate, as far as its origins can be read."""
     return of_replica(info, await origins_of(api, info["config"]))
 
@@ -43,36 +40,10 @@ def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[H
     """Return the hazards of an existing replica, given the infos of its origins in the order of its sources."""
     config = info["config"]
     configs = [origin["config"] if origin else None for origin in origins]
-    found = replica_hazards.of_replica(config, configs)
+    found = hazards.of_replica(config, configs)
     if config.get("mirror") and origins[0] is not None:
         found += lineage(info, origins[0]).hazards()
     return [*found, *_unconnected(info, origins)]
-
-
-async def of_edit(api: Api, before: StreamConfig, after: StreamConfig) -> list[Hazard]:
-    """Return the hazards that a change introduces, in the replica itself and in the replicas that read from it.
-
-    Replicas in other accounts and domains are not examined.
-    """
-    if not replica_hazards.concerns_replicas(before, after):
-        return []
-    origins = await _configs_read(api, before)
-    changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
-    found = _introduced(before, after, origins, changed) if changed else []
-    known = {before["name"]: before}
-    with suppress(KvctlError):
-        place = await inventory.view("", api)
-        known = {stream: info["config"] for stream, info in place.known.items()} | known
-        found += graph.unknown(place.dependents(before["name"]))
-    for reader in known.values():
-        sources = sources_of(reader)
-        current = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
-        if before not in current:
-            continue
-        updated = [after if config == before else config for config in current]
-        for hazard in _introduced(reader, reader, current, updated):
-            found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
-    return found
 
 
 async def seen(api: Api, stream: str) -> StreamInfo | None:
@@ -86,21 +57,6 @@ def is_new(info: StreamInfo) -> bool:
     """Return whether a replica may still be connecting."""
     age = parse_time(info["ts"]) - parse_time(info["created"]) if info.get("ts") else 0
     return age < duration_ns(GRACE)
-
-
-async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | None]:
-    return [origin["config"] if origin else None for origin in await origins_of(api, config)]
-
-
-def _introduced(
-    before: StreamConfig,
-    after: StreamConfig,
-    origins: Sequence[StreamConfig | None],
-    changed: Sequence[StreamConfig | None],
-) -> list[Hazard]:
-    """Return the hazards that a replica has only after the change of itself or its origins."""
-    accepted = replica_hazards.of_replica(before, origins) if origins else []
-    return [hazard for hazard in replica_hazards.of_replica(after, changed) if hazard not in accepted]
 
 
 def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iterable[Hazard]:

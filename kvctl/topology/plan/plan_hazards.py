@@ -10,26 +10,32 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import RefusedError
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
-from kvctl.topology.hazards import cycle, replica_hazards
+from kvctl.topology.hazards import cycle, hazards
 from kvctl.topology.hazards.cycle import Node, Reading
-from kvctl.topology.hazards.hazards import FOREIGN_KIND, LOSSY_EDIT, UNREACHABLE_STREAM, Hazard, of_foreign, of_silent
-from kvctl.topology.hazards.replica_hazards import (
+from kvctl.topology.hazards.hazards import (
     CYCLE,
+    FOREIGN_KIND,
+    LOSSY_EDIT,
     MISSING_ORIGIN,
     OF_AGGREGATES,
     OF_MIRRORS,
     RECREATED_ORIGIN,
+    UNREACHABLE_STREAM,
+    Hazard,
     name_of,
+    of_foreign,
     of_replica,
+    of_silent,
     overlaps,
 )
+from kvctl.topology.model.origins import source_key
 from kvctl.topology.plan.desired import DesiredState, Draft
 from kvctl.topology.plan.origin_place import Located
 from kvctl.topology.plan.plan import Action, Change
-from kvctl.topology.source import source_key
 
 if TYPE_CHECKING:
     from kvctl.topology.survey.graph import Inventory, Link
+
 
 OF_PLANS = tuple(
     dict.fromkeys((*OF_MIRRORS, *OF_AGGREGATES, RECREATED_ORIGIN, LOSSY_EDIT, UNREACHABLE_STREAM, FOREIGN_KIND))
@@ -81,9 +87,9 @@ def _replica(change: Change, draft: Draft, inventory: Inventory, result: Found) 
     for item in draft.origins:
         result.add(change.name, _of_origin(item))
         result.warn(item.seen.warnings() if item.seen else ())
-    result.add(change.name, replica_hazards.full(draft.after, sum(_held(item, inventory) for item in draft.origins)))
+    result.add(change.name, hazards.full(draft.after, sum(_held(item, inventory) for item in draft.origins)))
     if draft.kind is Kind.AGGREGATE:
-        result.warn(replica_hazards.outliving(draft.after, draft.origin_configs))
+        result.warn(hazards.outliving(draft.after, draft.origin_configs))
         result.warn(_overwritten(change, draft))
 
 
@@ -150,7 +156,7 @@ def _unseen(change: Change, inventory: Inventory) -> list[Hazard]:
     if change.action is Action.CHANGE and not change.leaving:
         assert change.live is not None
         assert change.after is not None
-        if not replica_hazards.concerns_replicas(change.live["config"], change.after):
+        if not hazards.concerns_replicas(change.live["config"], change.after):
             return []
     return of_silent(dict.fromkeys(name for place in inventory.places.values() for name in place.unknown))
 

@@ -1,10 +1,11 @@
-"""Description, edit and compaction of a bucket, with its dependents and the data that a change would lose."""
+"""Edit and compaction of a bucket, with the data that it would lose and the replicas that it would harm."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,37 +13,24 @@ from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import Source, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.catalog import Edit
-from kvctl.kv.config import BucketStatus
 from kvctl.kv.maintenance import compaction
 from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.hazards import hazards, inspection
-from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard
-from kvctl.topology.health import arrival
-from kvctl.topology.model import Origin
+from kvctl.topology.hazards import hazards, lossy_edit
+from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard, name_of
+from kvctl.topology.hazards.lossy_edit import Words
+from kvctl.topology.health import arrival, inspection
+from kvctl.topology.model.origins import Origin
 from kvctl.topology.survey import edit_cost, graph, inventory
-from kvctl.topology.survey.graph import Dependent, Place, Upstream
+from kvctl.topology.survey.graph import Dependent
 from kvctl.topology.survey.origin_lookup import OriginView
 
 _BUSY = timedelta(seconds=0.3)
 """Time for entries that are written concurrently to arrive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A bucket with its origins and dependents."""
-
-    status: BucketStatus
-    upstreams: list[Upstream]
-    """Origins of a mirror or an aggregate."""
-    dependents: list[Dependent] | None
-    """Streams of this account and domain that read from it; None if the streams cannot be listed."""
-    place: Place | None = None
-    """The streams in view; None if they cannot be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +41,19 @@ class EditPlan:
     hazards: list[Hazard]
 
 
-async def describe(api: Api, name: str) -> Description:
-    """Return the bucket, its origins and its dependents. Raises BucketNotFound."""
-    info = await catalog.find(api, name)
-    stream = info["config"]["name"]
-    dependents, place = None, None
-    with suppress(KvctlError):
-        place = await inventory.view("", api)
-        dependents = place.dependents(stream)
-    others = {name: other["config"] for name, other in place.infos.items()} if place else {}
-    return Description(BucketStatus.from_info(info, others), graph.upstreams(info), dependents, place)
-
-
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
     """Return the change with data lost and replicas harmed. Raises BucketNotFound, UsageError, RefusedError."""
     edit = await catalog.plan_edit(api, name, changes, clear)
-    if not edit.differences:
-        return EditPlan(edit, [])
-    cost = await edit_cost.cost(api, edit.before, edit.info, edit.after)
-    found = [*hazards.of_foreign(edit.before), *hazards.lossy(edit.before, edit.after, cost)]
-    return EditPlan(edit, [*found, *await inspection.of_edit(api, edit.before, edit.after)])
+    found = await hazards_of(api, edit.info, edit.after, lossy_edit.BUCKET) if edit.differences else []
+    return EditPlan(edit, found)
+
+
+async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig, words: Words) -> list[Hazard]:
+    """Return the hazards of giving the stream this configuration: foreign owners, data lost, replicas harmed."""
+    before: StreamConfig = info["config"]
+    cost = await edit_cost.cost(api, before, info, after)
+    found = [*hazards.of_foreign(before), *lossy_edit.lossy(before, after, cost, words)]
+    return [*found, *await _of_replicas(api, before, after)]
 
 
 async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tuple[Tombstones, list[Hazard]]:
@@ -100,6 +81,47 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
 async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
     """Remove the tombstones and return the number of removed messages. Raises PartlyDone."""
     return await compaction.remove(bucket, found, advance)
+
+
+async def _of_replicas(api: Api, before: StreamConfig, after: StreamConfig) -> list[Hazard]:
+    """Return the hazards that a change introduces, in the replica itself and in the replicas that read from it.
+
+    Replicas in other accounts and domains are not examined.
+    """
+    if not hazards.concerns_replicas(before, after):
+        return []
+    origins = await _configs_read(api, before)
+    changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
+    found = _introduced(before, after, origins, changed) if changed else []
+    known = {before["name"]: before}
+    with suppress(KvctlError):
+        place = await inventory.view("", api)
+        known = {stream: info["config"] for stream, info in place.known.items()} | known
+        found += graph.unknown(place.dependents(before["name"]))
+    for reader in known.values():
+        sources = sources_of(reader)
+        current = [known.get(source["name"]) if not Source.parse(source).is_external else None for source in sources]
+        if before not in current:
+            continue
+        updated = [after if config == before else config for config in current]
+        for hazard in _introduced(reader, reader, current, updated):
+            found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
+    return found
+
+
+async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | None]:
+    return [origin["config"] if origin else None for origin in await inspection.origins_of(api, config)]
+
+
+def _introduced(
+    before: StreamConfig,
+    after: StreamConfig,
+    origins: Sequence[StreamConfig | None],
+    changed: Sequence[StreamConfig | None],
+) -> list[Hazard]:
+    """Return the hazards that a replica has only after the change of itself or its origins."""
+    accepted = hazards.of_replica(before, origins) if origins else []
+    return [hazard for hazard in hazards.of_replica(after, changed) if hazard not in accepted]
 
 
 async def _has(api: Api, reader: Dependent, origins: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.stream_kind import OWN_METADATA
-from kvctl.topology.mapping import Mapping as Rules
+from kvctl.topology.model.subjects import KeyMapping
 
 REPAIR = f"{OWN_METADATA}repair"
 """Metadata of a stand-in: the mirror that it stands in for."""
@@ -41,7 +41,7 @@ def temporary(source: Mapping[str, Any], token: str, subjects: Mapping[str, str]
     """
     rules = [{"src": src, "dest": dest} for src, dest in (subjects or {}).items()]
     if subjects is None:
-        rules = [rule.to_json() for rule in Rules.of(dict(source)).rules]
+        rules = [rule.to_json() for rule in KeyMapping.of(dict(source)).rules]
     kept = {key: value for key, value in source.items() if key in ("name", "external")}
     mark = {"src": f"{_TOKEN}{token}", "dest": f"{_TOKEN}{token}"}
     return {**kept, "opt_start_seq": 1, "subject_transforms": [*rules, mark]}

@@ -9,12 +9,12 @@ import pytest
 import kvctl
 from kvctl.errors import RefusedError, WaitExpired
 from kvctl.jetstream.api import Api
-from kvctl.topology.apply import refill, repair
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.apply.repair_leftovers import is_stand_in, is_temporary
+from kvctl.topology.audit import repair
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import Difference
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.model.marks import is_stand_in, is_temporary
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
@@ -158,12 +158,12 @@ class TestAggregates:
         return first, second, aggregate
 
     @pytest.mark.guarantee("replicas-5")
-    @pytest.mark.parametrize("many", [refill.FULL_REFILL_KEYS, 0])
+    @pytest.mark.parametrize("many", [repair.FULL_REFILL_KEYS, 0])
     async def test_aggregate_is_refilled_and_keeps_its_own_keys(
         self, client, raw, merged, many,
         monkeypatch,
     ):  # fmt: skip
-        monkeypatch.setattr(refill, "FULL_REFILL_KEYS", many)
+        monkeypatch.setattr(repair, "FULL_REFILL_KEYS", many)
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
         assert said(await audited(client, aggregate)) == [

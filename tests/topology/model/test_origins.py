@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
-from kvctl.topology.file.origin_spec import parse_origin
-from kvctl.topology.model import Aggregate, External, Mirror, Origin
+from kvctl.topology.model.notation import parse_origin
+from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 
 HOUR = 3600 * 10**9
 

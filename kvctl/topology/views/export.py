@@ -18,9 +18,8 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
-from kvctl.topology.file.document import DEFAULT_NAME, TITLE, VERSION, read_topology
-from kvctl.topology.file.fields import SECTIONS
-from kvctl.topology.model import Aggregate, Mirror, Origin
+from kvctl.topology.model.file import DEFAULT_NAME, SECTIONS, TITLE, VERSION, read_topology
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.survey.graph import Inventory
 from kvctl.units import format_duration
 

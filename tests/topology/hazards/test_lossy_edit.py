@@ -7,19 +7,8 @@ import pytest
 from kvctl.errors import HazardRefused
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import KIND
-from kvctl.topology.hazards.hazards import (
-    AGE,
-    BYTES,
-    HISTORY,
-    SIZE,
-    SUBJECTS,
-    Cost,
-    Hazard,
-    looks_at,
-    lossy,
-    of_foreign,
-    refuse,
-)
+from kvctl.topology.hazards.hazards import Hazard, of_foreign, refuse
+from kvctl.topology.hazards.lossy_edit import AGE, BYTES, HISTORY, SIZE, SUBJECTS, Cost, looks_at, lossy
 
 BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max_value_size=100).to_stream()
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from datetime import timedelta
 from typing import Any
 
 from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
-from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import reserved_streams
 from kvctl.kv.config_edit import edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
 from kvctl.kv.settings import SETTINGS, BucketSettings, Resource, Settings, settings_of
-from kvctl.kv.stream_kind import FIRST_ENTRY
+from kvctl.kv.stream_kind import FIRST_ENTRY, LEAVING
 from kvctl.phrases import quoted
 from kvctl.tokens import check_prefix
-from kvctl.topology.subjects import LITERAL, Transform, default_dest, parse, render
+from kvctl.topology.model.subjects import LITERAL, Transform, default_dest, parse, render
 
 _DOMAIN = "$JS."
 
@@ -340,3 +341,55 @@ def dollars(dest: str) -> str:
         f"${token[len('{{wildcard(') : -len(')}}')]}" if token.startswith("{{wildcard(") else token
         for token in dest.split(".")
     )
+
+
+def source_key(source: SourceConfig) -> tuple[str, str]:
+    """Return the stream and the API prefix that a source reads."""
+    found = Source.parse(source)
+    return found.name, found.api
+
+
+def meaning(source: SourceConfig) -> tuple[Any, ...]:
+    """Return the identity of a source: the stream it reads, and each rule with its destination."""
+    found = Source.parse(source)
+    rules = found.transforms or ((found.filter_subject, ""),)
+    taken = frozenset((src or ">", "" if dest == (src or ">") else dest) for src, dest in rules)
+    return found.name, found.api, found.deliver, taken
+
+
+def same_mirror(one: SourceConfig | None, other: SourceConfig | None) -> bool:
+    """Return whether two mirrors replicate the same; two absent ones do."""
+    if not one or not other:
+        return bool(one) == bool(other)
+    return _widened(meaning(one)) == _widened(meaning(other))
+
+
+def leaving(config: Mapping[str, Any]) -> list[SourceConfig]:
+    """Return the former sources of an aggregate whose keys are still to be removed from it."""
+    found: list[SourceConfig] = json.loads((config.get("metadata") or {}).get(LEAVING, "[]"))
+    return found
+
+
+def marked_leaving(config: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the configuration with the keys of these sources marked for removal."""
+    metadata = {key: text for key, text in (config.get("metadata") or {}).items() if key != LEAVING}
+    return {**config, "metadata": {**metadata, **({LEAVING: json.dumps(sources)} if sources else {})}}
+
+
+def removed(before: Iterable[SourceConfig], after: Iterable[SourceConfig]) -> list[SourceConfig]:
+    """Return the sources that are in the first and not in the second."""
+    kept = {meaning(source) for source in after}
+    return [source for source in before if meaning(source) not in kept]
+
+
+def added(before: Iterable[SourceConfig], after: Iterable[SourceConfig]) -> list[SourceConfig]:
+    """Return the sources that are in the second and not in the first."""
+    return removed(after, before)
+
+
+def _widened(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Treat all subjects of a bucket as everything in its stream."""
+    name, api, deliver, taken = found
+    if taken == {(f"$KV.{name.removeprefix('KV_')}.>", "")}:
+        taken = frozenset({(">", "")})
+    return name, api, deliver, taken

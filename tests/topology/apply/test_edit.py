@@ -10,8 +10,9 @@ import kvctl
 from kvctl.errors import PermissionDenied
 from kvctl.kv.config import Kind
 from kvctl.server import run_server
-from kvctl.topology.apply import bucket_changes
+from kvctl.topology.apply import edit
 from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.health import overview
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.survey.test_graph import mirror_of
@@ -29,7 +30,7 @@ async def filled(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Buck
 
 async def evidence(client: kvctl.Client, name: str, **changes: Any) -> list[str]:
     """Return the hazards of an edit."""
-    plan = await bucket_changes.plan_edit(client.api, name, changes)
+    plan = await edit.plan_edit(client.api, name, changes)
     return [hazard.evidence for hazard in plan.hazards]
 
 
@@ -37,10 +38,10 @@ async def test_a_description_holds_bucket_origins_and_dependents(client, raw, un
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
-    described = await bucket_changes.describe(client.api, origin)
+    described = await overview.describe(client.api, origin)
     assert (described.status.kind, described.upstreams) == (Kind.BUCKET, [])
     assert [item.node.name for item in described.dependents or ()] == [mirror]
-    reverse = await bucket_changes.describe(client.api, mirror)
+    reverse = await overview.describe(client.api, mirror)
     assert (reverse.status.kind, [up.source.name for up in reverse.upstreams]) == (Kind.MIRROR, [f"KV_{origin}"])
     assert reverse.dependents == []
 
@@ -50,7 +51,7 @@ async def test_mirror_of_a_mirror_is_described_as_mirror(client, raw, unique):
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
     mirror_of(raw, mirror, f"{mirror}-2")
-    described = await bucket_changes.describe(client.api, f"{mirror}-2")
+    described = await overview.describe(client.api, f"{mirror}-2")
     assert (described.status.bucket, described.status.kind) == (f"{mirror}-2", Kind.MIRROR)
 
 
@@ -67,7 +68,7 @@ async def test_a_bucket_is_described_where_streams_cannot_be_listed():
             await admin.create_bucket("B")
         context = kvctl.Context(url=server.url, user="reader", password="reader")
         async with kvctl.connect(context) as client:
-            described = await bucket_changes.describe(client.api, "B")
+            described = await overview.describe(client.api, "B")
             assert (described.status.bucket, described.dependents) == ("B", None)
             with pytest.raises(PermissionDenied):
                 await client.buckets()
@@ -178,4 +179,4 @@ async def _stuck(client: kvctl.Client, raw: RawClient, bucket: kvctl.Bucket, nam
 
 
 async def _hazards(client: kvctl.Client, bucket: kvctl.Bucket) -> list[Hazard]:
-    return (await bucket_changes.plan_compaction(bucket, client.api, NOTHING))[1]
+    return (await edit.plan_compaction(bucket, client.api, NOTHING))[1]

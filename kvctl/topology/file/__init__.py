@@ -1,1 +1,0 @@
-"""The topology file: document, fields, schema, export."""
