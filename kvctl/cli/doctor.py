@@ -9,6 +9,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
 from kvctl.phrases import counted
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -17,12 +18,8 @@ if TYPE_CHECKING:
 app = group()
 
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
-_COLUMNS = (
-    Column("severity", style=lambda severity: _STYLES[severity]),
-    Column("check"),
-    Column("subject"),
-    Column("evidence"),
-    Column("remedy"),
+_COLUMNS = columns(
+    "severity check subject evidence remedy", severity=Column("severity", style=lambda severity: _STYLES[severity])
 )
 
 

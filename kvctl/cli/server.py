@@ -11,7 +11,9 @@ import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import LAB_CONTEXT, SERVER
 from kvctl.errors import KvctlError, UsageError
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -27,14 +29,6 @@ PORT = 4222
 LAST_LAB_PORT = 65515
 """Maximum port of a lab's first server, as the others follow."""
 _LABS = ("cluster", "supercluster", "leaf", "accounts")
-_CONTEXTS = (
-    Column("name"),
-    Column("url"),
-    Column("user", table=False),
-    Column("domain", table=False),
-    Column("api_prefix", table=False),
-    Column("description"),
-)
 
 
 @command(
@@ -108,8 +102,8 @@ def _run_one(session: Session, port: int, store: str | None, asked_to_end: Asked
     with run_server(port=port, store=store) as server:
         facts = {"url": server.url, "pid": server.pid, "store": str(server.store), "temporary": store is None}
         kept = "temporary directory, deleted on exit" if store is None else str(server.store)
-        data = Column("store", "Data", text=lambda _: kept, tsv=False)
-        session.show(document(facts, Column("url", "URL"), data, name="url"))
+        shown = columns("url store", store=Column("store", "Data", text=lambda _: kept))
+        session.show(document(facts, *shown, tsv=SERVER.columns, name="url"))
         _explain(session, f"export NATS_URL={server.url}", "kvctl bucket ls")
         _wait([server], asked_to_end)
 
@@ -124,7 +118,7 @@ def _run_lab(session: Session, kind: Any, store: str | None, port: int | None, a
         if session.output in ("json", "yaml"):
             session.show(document({"lab": kind, "config_home": str(home), "contexts": rows}))
         else:
-            session.show(View(columns=_CONTEXTS, rows=rows))
+            session.show(View(columns=columns("name url description"), tsv=LAB_CONTEXT.columns, rows=rows))
         commands = (f"kvctl bucket ls --context {name}" for name in lab.contexts)
         _explain(session, f"export XDG_CONFIG_HOME={home}", *commands)
         _wait(lab.servers.values(), asked_to_end)
@@ -141,7 +135,7 @@ def _save_contexts(lab: "Lab") -> Path:
 
 
 def _row(context: Any) -> dict[str, Any]:
-    return {column.key: getattr(context, column.key) or None for column in _CONTEXTS}
+    return {name: getattr(context, name) or None for name in LAB_CONTEXT.fields}
 
 
 def _explain(session: Session, *commands: str) -> None:

@@ -23,7 +23,7 @@ class Column:
     key: str
     """Name of the field in the row."""
     title: str | None = None
-    """Heading on a terminal, by default the field's name."""
+    """Name on a terminal, by default the field's; headings of tables are in capitals."""
     text: Callable[[Any], str] | None = None
     """Format for tables, such as a size or an age; tsv has the plain value."""
     right: bool = False
@@ -43,8 +43,8 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """Return the title, or the upper-cased key."""
-        return self.title if self.title is not None else self.key.replace("_", " ").upper()
+        """Return the title, or the key, in capitals."""
+        return (self.title if self.title is not None else self.key.replace("_", " ")).upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,8 @@ class View:
 
     columns: Sequence[Column]
     rows: Iterable[Row] = ()
+    tsv: Sequence[str] | None = None
+    """Fields of tsv in their order, by default those of the columns."""
     single: bool = False
     name: str = "name"
     """Field that `-o name` prints."""
@@ -68,16 +70,23 @@ class View:
     """Further tables with headings, for terminals: the lists of objects in the document."""
 
 
-def document(row: Row, *columns: Column, name: str = "name", sections: Sequence[tuple[str, View]] = ()) -> View:
+def document(
+    row: Row,
+    *columns: Column,
+    name: str = "name",
+    tsv: Sequence[str] | None = None,
+    sections: Sequence[tuple[str, View]] = (),
+) -> View:
     """Return a view of one document, by default with a column for each field."""
-    return View(columns=columns or [Column(key) for key in row], rows=[row], single=True, name=name, sections=sections)
+    shown = columns or [Column(key) for key in row]
+    return View(columns=shown, rows=[row], tsv=tsv, single=True, name=name, sections=sections)
 
 
 def picked(view: View, names: Sequence[str]) -> View:
     """Return the view with the named columns in this order, without sections; a field without a column gets one."""
     shown = {column.key: column for column in view.columns if column.table}
     columns = [replace(shown.get(name, Column(name)), title=None, tsv=True, keep=True) for name in names]
-    return replace(view, columns=columns, sections=(), picked=True)
+    return replace(view, columns=columns, tsv=None, sections=(), picked=True)
 
 
 def age_text(time: str) -> str:

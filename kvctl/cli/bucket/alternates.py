@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.views import health_style, last_seen_text
+from kvctl.cli.records import ALTERNATE
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 
 app = group()
 
-FIELDS = (
-    "served_by", "role", "cluster", "domain", "leader", "state", "entries_behind", "last_seen", "round_trip", "here",
-)  # fmt: skip
 NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
 
 
@@ -38,7 +36,9 @@ async def alternates(session: Session, bucket: BucketName) -> None:
     from kvctl.topology.health import overview
 
     found = await overview.inspect((await session.client()).api, bucket)
-    session.show(View(columns=COLUMNS, rows=rows(found.reads), name="served_by", empty="No stream answers reads here"))
+    empty = "No stream answers reads here"
+    view = View(columns=COLUMNS, tsv=ALTERNATE.columns, rows=rows(found.reads), name="served_by", empty=empty)
+    session.show(view)
     if not found.reads.reported and found.reads.alternates:
         session.note(NOT_REPORTED, always=True)
 
@@ -46,7 +46,7 @@ async def alternates(session: Session, bucket: BucketName) -> None:
 def rows(found: "Reads") -> list[dict[str, Any]]:
     """Return the JSON objects of alternates, nearest first."""
     return [
-        {"order": order, **{name: getattr(item, name) for name in FIELDS}, "name": item.stream}
+        {"order": order, **{name: getattr(item, name) for name in ALTERNATE.fields[1:-1]}, "name": item.stream}
         for order, item in enumerate(found.alternates, 1)
     ]
 
@@ -55,17 +55,10 @@ def _round_trip_text(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
-COLUMNS = (
-    Column("order", "#", right=True),
-    Column("served_by"),
-    Column("role"),
-    Column("cluster"),
-    Column("domain"),
-    Column("leader"),
-    Column("state", keep=True, style=health_style),
-    Column("entries_behind", "BEHIND", right=True, keep=True),
-    Column("last_seen", text=last_seen_text),
-    Column("round_trip", text=_round_trip_text, right=True),
-    Column("here", text=lambda here: "yes" if here else "", keep=True, style="green"),
-    Column("name", table=False),
+COLUMNS = columns(
+    "order served_by role cluster domain leader state entries_behind last_seen round_trip here",
+    order="#",
+    entries_behind=Column("entries_behind", "Behind", right=True, keep=True),
+    round_trip=Column("round_trip", text=_round_trip_text, right=True),
+    here=Column("here", text=lambda here: "yes" if here else "", keep=True, style="green"),
 )

@@ -13,9 +13,11 @@ from kvctl.cli.app.parameters import BucketName, DryRun, Force, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.records import MANIFEST
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, age_text, document, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, View, document
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 app = group()
 
 CHANGES_PENDING = 8
+_IN_OTHER = Column("other_revision", "In other", right=True)
 
 
 Data = Annotated[
@@ -139,13 +142,9 @@ async def diff(
         }
         for item in found
     ]
-    columns = [
-        Column("key"),
-        Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),
-        Column("revision", right=True),
-        Column("other_revision", "IN OTHER", right=True),
-    ]
-    session.show(View(columns=columns, rows=rows, name="key", empty="No differences"))
+    colour = Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow"))
+    shown = columns("key difference revision other_revision", difference=colour, other_revision=_IN_OTHER)
+    session.show(View(columns=shown, rows=rows, name="key", empty="No differences"))
     return CHANGES_PENDING if rows and exit_code else None
 
 
@@ -193,8 +192,8 @@ async def compact(
             }
             for entry in found.entries
         ]
-        columns = [Column("key"), Column("revision", right=True), Column("created", text=age_text), Column("operation")]
-        session.show(View(columns=columns, rows=rows, name="key", empty="No deleted keys"))
+        shown = columns("key revision created operation", operation=Column("operation"))
+        session.show(View(columns=shown, rows=rows, name="key", empty="No deleted keys"))
         for hazard in reasons:
             session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
         return
@@ -282,17 +281,13 @@ def _manifest_row(made: "Manifest") -> dict[str, Any]:
 
 def _manifest_view(expected: "Manifest") -> View:
     row = _manifest_row(expected)
-    fields = [Column(name, table=False) for name in row]
-    shown = [
-        Column("name"),
-        Column("messages", "Entries"),
-        Column("keys"),
-        Column("bytes", "Size", text=size_text),
-        Column("last_revision"),
-        Column("created", "Backed up", text=age_text),
-        Column("server", "From server", text=lambda version: f"nats-server {version}"),
-    ]
-    return document(row, *fields, *(replace(column, tsv=False) for column in shown))
+    shown = columns(
+        "name messages keys bytes last_revision created server",
+        messages="Entries",
+        created="Backed up",
+        server=Column("server", "From server", text=lambda version: f"nats-server {version}"),
+    )
+    return document(row, *shown, tsv=MANIFEST.columns)
 
 
 def _contents(made: "Manifest") -> str:

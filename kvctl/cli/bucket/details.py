@@ -1,14 +1,15 @@
 """Details of one bucket, mirror or aggregate: the JSON object and its form on a terminal."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import alternates
-from kvctl.cli.bucket.views import KIND_STYLES, health_style, history_text, last_seen_text
+from kvctl.cli.bucket.views import KIND
+from kvctl.cli.records import BUCKET
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
-from kvctl.render.view import Column, Row, View, age_text, document, duration_text, limit_text, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, Row, View, document, duration_text, limit_text
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def bucket_view(found: "Overview") -> View:
         ),
         ("Replicated by", _table(_DEPENDENTS, row["dependents"] or [])),
     ]
-    shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(row["config"] or {}), *_TAIL)]
-    return document(row, *_FIELDS, *shown, sections=sections)
+    return document(row, *_DETAILS, *_settings(row["config"] or {}), *_TAIL, tsv=BUCKET.columns, sections=sections)
 
 
 def servers_view(cluster: dict[str, Any]) -> View:
@@ -177,7 +177,7 @@ def _offline(found: "Overview") -> dict[str, Any]:
         unknown = dict.fromkeys(("values", "bytes", "last_revision"))
         return {**_stored(BucketStatus.from_info(found.info)), **unknown, "cluster": cluster}
     known = {"name": found.name, "stream": found.stream, "kind": "mirror" if found.clue else "unknown"}
-    names = [column.key for column in _FIELDS if column.key not in (*known, "state")]
+    names = [name for name in BUCKET.columns if name not in (*known, "state")]
     return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": cluster}
 
 
@@ -255,65 +255,30 @@ def _seconds(nanoseconds: int) -> float:
 
 
 _LIMITS = (("max_msg_size", "Max value size"), ("max_bytes", "Max bytes"))
-_FIELDS = tuple(
-    Column(name, table=False)
-    for name in (
-        "name", "stream", "kind", "description", "backing_store", "compressed", "values", "history", "bytes", "ttl",
-        "last_revision", "created", "replicas", "state",
-    )
-)  # fmt: skip
-_DETAILS = (
-    Column("name"),
-    Column("kind", style=lambda kind: KIND_STYLES.get(kind, "")),
-    Column("state", style=health_style),
-    Column("stream"),
-    Column("description"),
-    Column("values"),
-    Column("bytes", "Size", text=size_text),
-    Column("last_revision"),
-    Column("history", text=history_text),
-    Column("ttl", "TTL", text=duration_text),
-    Column("compressed"),
-    Column("replicas"),
-    Column("config", "Storage", text=lambda config: str(config.get("storage", "file"))),
+_DETAILS = columns(
+    "name kind state stream description values bytes last_revision history ttl compressed replicas config",
+    kind=KIND,
+    config=Column("config", "Storage", text=lambda config: str(config.get("storage", "file"))),
 )
-_TAIL = (
-    Column(
+_TAIL = columns(
+    "cluster created answered_by",
+    cluster=Column(
         "cluster",
         "Leader",
         text=lambda cluster: " in ".join(filter(None, (cluster["leader"] or "none", cluster["name"]))),
     ),
-    Column("created", text=age_text),
-    Column("answered_by", "Served by", text=lambda found: ", ".join(one["stream"] for one in found)),
+    answered_by=Column("answered_by", "Served by", text=lambda found: ", ".join(one["stream"] for one in found)),
 )
-_PEERS = (
-    Column("name"),
-    Column("role"),
-    Column("current"),
-    Column("offline", style=lambda offline: "red" if offline else ""),
-    Column("lag", right=True),
-    Column("last_seen", text=last_seen_text),
+_PEERS = columns(
+    "name role current offline lag last_seen", offline=Column("offline", style=lambda offline: "red" if offline else "")
 )
-_REPLICATION = (
-    Column("state", style=health_style),
-    Column("lag", right=True),
-    Column("last_revision", right=True),
-    Column(
-        "recreated",
-        "ORIGIN",
-        text=lambda yes: "recreated" if yes else "current",
-        style=lambda yes: "red" if yes else "",
-    ),
-    Column("last_seen", text=last_seen_text),
-    Column("error", style="red", flex=True),
+_FOLLOWS = "state lag last_revision recreated last_seen error"
+"""Fields on how a replica follows its origin."""
+_RECREATED = Column(
+    "recreated", "Origin", text=lambda yes: "recreated" if yes else "current", style=lambda yes: "red" if yes else ""
 )
-"""Columns on how a replica follows its origin. ORIGIN is `current` or `recreated` (since the mirror was created)."""
-_ORIGINS = (
-    Column("stream"),
-    Column("domain"),
-    Column("api"),
-    Column("taken", "KEYS"),
-    Column("lands_as", "LANDS AS"),
-    *_REPLICATION,
+_LAST_REVISION = Column("last_revision", right=True)
+_ORIGINS = columns(
+    f"stream domain api taken lands_as {_FOLLOWS}", taken="Keys", recreated=_RECREATED, last_revision=_LAST_REVISION
 )
-_DEPENDENTS = (Column("name"), Column("kind"), *_REPLICATION)
+_DEPENDENTS = columns(f"name kind {_FOLLOWS}", recreated=_RECREATED, last_revision=_LAST_REVISION)

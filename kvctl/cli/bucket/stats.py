@@ -7,7 +7,9 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import BUCKET_STATISTICS
 from kvctl.phrases import counted
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, age_text, document, size_text
 from kvctl.units import format_time
 
@@ -59,7 +61,7 @@ async def stats(
         "more_prefixes": more,
     }
     sections = [("Prefixes", View(columns=_GROUP, rows=prefixes, name="prefix"))] if prefixes else []
-    session.show(document(row, *_SUMMARY, sections=sections))
+    session.show(document(row, *_SUMMARY, tsv=BUCKET_STATISTICS.columns, sections=sections))
     if more:
         session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")
 
@@ -83,16 +85,17 @@ def _rate_text(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.1f}"
 
 
-_SUMMARY = (
-    Column("name"), Column("last_revision", "Revision"), Column("history"), Column("keys"), Column("deleted"),
-    Column("entries"), Column("bytes", "Size", text=size_text), Column("held", "With history", text=size_text),
-    Column("changed_today", "Changed today"), Column("oldest", text=age_text), Column("newest", text=age_text),
-    Column("writes_a_day", "Writes a day", text=_rate_text), Column("prefixes", table=False, tsv=False),
-    Column("more_prefixes", table=False),
-)  # fmt: skip
-_GROUP = (
-    Column("prefix", text=lambda prefix: prefix or "without a dot"), Column("keys", right=True),
-    Column("deleted", right=True), Column("entries", right=True),
-    Column("bytes", "SIZE", text=size_text, right=True), Column("changed_today", "TODAY", right=True),
-    Column("newest", text=age_text), Column("writes_a_day", "WRITES A DAY", text=_rate_text, right=True),
-)  # fmt: skip
+_RATE = Column("writes_a_day", text=_rate_text, right=True)
+_SUMMARY = columns(
+    "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day",
+    last_revision="Revision",
+    held=Column("held", "With history", text=size_text),
+    oldest=Column("oldest", text=age_text),
+    writes_a_day=_RATE,
+)
+_GROUP = columns(
+    "prefix keys deleted entries bytes changed_today newest writes_a_day",
+    prefix=Column("prefix", text=lambda prefix: prefix or "without a dot"),
+    changed_today=Column("changed_today", "Today", right=True),
+    writes_a_day=_RATE,
+)

@@ -1,12 +1,14 @@
 """Listings of buckets and differences of an edit: the JSON objects and their form on a terminal."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from kvctl.cli.records import BUCKET_ROW
 from kvctl.jetstream.stream_info import parsed_sources
-from kvctl.render.view import Column, View, age_text, duration_text, size_text
+from kvctl.render.fields import columns, origins_text
+from kvctl.render.view import Column, View
 from kvctl.units import duration_seconds, format_time, parse_utc
 
 if TYPE_CHECKING:
@@ -17,9 +19,7 @@ if TYPE_CHECKING:
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
 """Colours of kinds other than an ordinary bucket."""
-_HEALTH_STYLES = {"ok": "green", "unconfirmed": "yellow", "behind": "yellow"}
-
-
+KIND = Column("kind", style=lambda kind: KIND_STYLES.get(kind, ""))
 USUAL = ("bucket", "mirror", "aggregate", "unknown")
 """Kinds that `bucket ls` lists without `--kind` or `--all`."""
 _NEVER = "0001-01-01T00:00:00Z"
@@ -56,35 +56,15 @@ def _counted(number: int, kind: str) -> str:
 def listing_view(rows: Iterable[dict[str, Any]]) -> View:
     """Return a view of buckets, by name."""
     rows = list(rows)
-    columns = [
-        Column("name"),
-        Column("stream", table=False),
-        Column("kind", style=lambda kind: KIND_STYLES.get(kind, "")),
-        Column("values", right=True),
-        Column("bytes", "SIZE", text=size_text, right=True),
-        Column("history", text=history_text, right=True),
-        Column("ttl", text=duration_text, right=True),
-        Column("replicas", right=True),
-        Column("last_revision", table=False),
-        Column("created", text=age_text),
-        Column("origins", text=origins_text, keep=True),
-        Column("description", flex=True),
-        Column("last_write", text=age_text, keep=True),
-        Column("cluster", table=len({row["cluster"] for row in rows}) > 1),
-        Column("state", style="red", keep=True, table=any(row["state"] for row in rows)),
-    ]
+    clusters = "cluster" if len({row["cluster"] for row in rows}) > 1 else ""
+    shown = columns(
+        f"name kind values bytes history ttl replicas created origins description last_write {clusters} state",
+        kind=KIND,
+        origins=Column("origins", text=origins_text, keep=True),
+    )
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
-    return View(columns=columns, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
-
-
-def health_style(state: str) -> str:
-    """Return the colour of a state."""
-    return _HEALTH_STYLES.get(state, "red")
-
-
-def last_seen_text(seconds: float) -> str:
-    """Format the seconds since a message: `3s ago`."""
-    return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
+    empty = "No buckets; create one with `kvctl bucket add NAME`"
+    return View(columns=shown, tsv=BUCKET_ROW.columns, rows=order, empty=empty)
 
 
 def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
@@ -97,8 +77,7 @@ def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
         else {"field": item.field, "before": item.before, "after": item.after}
         for item in found
     ]
-    columns = [Column("field"), Column("before", style="red", wrap=True), Column("after", style="green", wrap=True)]
-    return View(columns=columns, rows=rows, name="field", empty="No changes")
+    return View(columns=columns("field before after"), rows=rows, name="field", empty="No changes")
 
 
 def _listed(status: "BucketStatus") -> dict[str, Any]:
@@ -162,14 +141,3 @@ def origin_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for source in parsed_sources(config)
     ]
-
-
-def origins_text(origins: Sequence[dict[str, Any]]) -> str:
-    """Name origins, each once, with the API prefix of another account or the domain."""
-    places = [(origin["name"], origin["domain"] or origin["api"]) for origin in origins]
-    return ", ".join(dict.fromkeys(f"{name} ({place})" if place else name for name, place in places))
-
-
-def history_text(history: int) -> str:
-    """Return the number of revisions kept per key, in words."""
-    return str(history) if history > 0 else "unlimited"

@@ -4,7 +4,9 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kvctl.cli.records import DELIVERED_MESSAGE, STORED_MESSAGE
 from kvctl.errors import KvctlError
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text
 from kvctl.units import format_size, format_time
 
@@ -70,41 +72,22 @@ def headers_of(header: bytes) -> dict[str, str]:
 
 def stored_view(*, single: bool, **settings: Any) -> View:
     """Build the view of stored messages."""
-    columns = [
-        Column("stream", table=single),
-        Column("subject"),
-        Column("sequence", right=not single),
-        Column("time", text=age_text if not single else None, title=None if single else "AGE"),
-        Column("headers", flex=not single, text=_headers_text),
-        Column("data", flex=not single),
-        Column("encoding", table=False),
-        Column("pending", table=single),
-        Column("last_sequence", table=False),
-        Column("up_to_sequence", table=False),
-    ]
-    return View(columns=columns, name="sequence", single=single, **settings)
+    names = "stream subject sequence time headers data pending" if single else "subject sequence time headers data"
+    shown = columns(names, time=_time(single))
+    return View(columns=shown, tsv=STORED_MESSAGE.columns, name="sequence", single=single, **settings)
 
 
 def delivered_view(*, single: bool, **settings: Any) -> View:
     """Build the view of delivered messages."""
-    columns = [
-        Column("stream", table=single),
-        Column("consumer", table=single),
-        Column("subject"),
-        Column("sequence", right=not single),
-        Column("consumer_sequence", table=single),
-        Column("delivered", right=not single),
-        Column("pending", right=not single),
-        Column("time", text=None if single else age_text, title=None if single else "AGE"),
-        Column("headers", flex=not single, text=_headers_text),
-        Column("data", flex=not single),
-        Column("encoding", table=False),
-    ]
-    return View(columns=columns, name="sequence", single=single, **settings)
+    names = "subject sequence delivered pending time headers data"
+    if single:
+        names = "stream consumer subject sequence consumer_sequence delivered pending time headers data"
+    shown = columns(names, time=_time(single))
+    return View(columns=shown, tsv=DELIVERED_MESSAGE.columns, name="sequence", single=single, **settings)
 
 
-def _headers_text(headers: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}: {text}" for name, text in headers.items())
+def _time(single: bool) -> Column:
+    return Column("time") if single else Column("time", "Age", text=age_text)
 
 
 _ADDED = {

@@ -1,45 +1,34 @@
 """Views of consumers: JSON objects and tables."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from kvctl.cli.bucket.views import last_seen_text
+from kvctl.cli.records import CONSUMER, CONSUMER_ROW
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_utc
 
 
 def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
     """Build the view of a stream's consumers."""
-    columns = [
-        Column("stream", table=False),
-        Column("name"),
-        Column("durable", table=False),
-        Column("filters", text=", ".join),
-        Column("deliver_policy", "DELIVERS"),
-        Column("ack_policy", "ACKS"),
-        Column("pending", right=True),
-        Column("ack_pending", right=True),
-        Column("redelivered", table=False),
-        Column("waiting", table=False),
-        Column("paused", style=lambda paused: "yellow" if paused else ""),
-        Column("created", text=age_text),
-        Column("description", flex=True),
-    ]
+    shown = columns(
+        "name filters deliver_policy ack_policy pending ack_pending paused created description",
+        deliver_policy="Delivers",
+        ack_policy="Acks",
+        paused=Column("paused", style=lambda paused: "yellow" if paused else ""),
+    )
     rows = [_summary(info) for info in infos]
-    empty = {column.key for column in columns if column.flex and not any(row[column.key] for row in rows)}
-    columns = [replace(column, table=False) if column.key in empty else column for column in columns]
-    return View(columns=columns, rows=rows, empty=f"No consumers; create one with `kvctl consumer add {stream} NAME`")
+    empty = f"No consumers; create one with `kvctl consumer add {stream} NAME`"
+    return View(columns=shown, tsv=CONSUMER_ROW.columns, rows=rows, empty=empty)
 
 
 def consumer_view(info: dict[str, Any]) -> View:
     """Build the view of one consumer."""
     row = consumer_row(info)
-    summary = [Column(name, table=False) for name in _summary(info)]
     paused = [Column("pause_remaining", "Paused for", text=_rounded)] if row["paused"] else []
-    shown = [replace(column, tsv=False) for column in (*_DETAILS, *paused, *_settings(row["config"]))]
     peers = View(columns=_PEERS, rows=(row["cluster"] or {}).get("replicas", []))
-    return document(row, *summary, *shown, sections=[("Servers", peers)])
+    shown = (*_DETAILS, *paused, *_settings(row["config"]))
+    return document(row, *shown, tsv=CONSUMER.columns, sections=[("Servers", peers)])
 
 
 def consumer_row(info: dict[str, Any]) -> dict[str, Any]:
@@ -122,26 +111,14 @@ def _position_text(position: dict[str, Any]) -> str:
     return f"sequence {position['sequence']}{active}"
 
 
-_DETAILS = (
-    Column("stream"),
-    Column("name"),
-    Column("durable"),
-    Column("description"),
-    Column("filters", text=", ".join),
-    Column("deliver_policy", "Delivers"),
-    Column("ack_policy", "Acks"),
-    Column("delivered", text=_position_text),
-    Column("ack_floor", "Acknowledged up to", text=_position_text),
-    Column("pending"),
-    Column("ack_pending"),
-    Column("redelivered"),
-    Column("waiting", "Pulls waiting"),
-    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
-    Column("created", text=age_text),
+_DETAILS = columns(
+    "stream name durable description filters deliver_policy ack_policy delivered ack_floor pending ack_pending "
+    "redelivered waiting cluster created",
+    deliver_policy="Delivers",
+    ack_policy="Acks",
+    delivered=Column("delivered", text=_position_text),
+    ack_floor=Column("ack_floor", "Acknowledged up to", text=_position_text),
+    waiting="Pulls waiting",
+    cluster=Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
 )
-_PEERS = (
-    Column("name"),
-    Column("current"),
-    Column("lag", right=True),
-    Column("last_seen", text=last_seen_text, table=False),
-)
+_PEERS = columns("name current lag")

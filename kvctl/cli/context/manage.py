@@ -10,7 +10,9 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary
+from kvctl.cli.records import CONTEXT_ROW
 from kvctl.errors import ConflictError, ContextNotFound, KvctlError, UsageError
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -57,15 +59,10 @@ def ls(session: Session) -> None:
             rows.append(summary(store.stored(name), selected))
         except KvctlError as error:
             session.warn(error.message)
-    columns = [
-        Column("selected", "", text=lambda chosen: "*" if chosen else "", tsv=False),
-        Column("name"),
-        Column("url"),
-        Column("authentication"),
-        Column("selected", table=False),
-        Column("description", flex=True),
-    ]
-    session.show(View(columns=columns, rows=rows, empty="No contexts; add one with `kvctl context add NAME`"))
+    chosen = Column("selected", "", text=lambda chosen: "*" if chosen else "")
+    shown = columns("selected name url authentication description", selected=chosen)
+    empty = "No contexts; add one with `kvctl context add NAME`"
+    session.show(View(columns=shown, tsv=CONTEXT_ROW.columns, rows=rows, empty=empty))
 
 
 @command(
@@ -160,8 +157,10 @@ def edit(
     rows = list(differences(before, after))
     if rows:
         store.save(after)
-    columns = [Column("field"), Column("before", wrap=True), Column("after", wrap=True)]
-    session.show(View(columns=columns, rows=rows, name="field", empty="Nothing to change"))
+    plain = {name: Column(name, wrap=True) for name in ("before", "after")}
+    session.show(
+        View(columns=columns("field before after", **plain), rows=rows, name="field", empty="Nothing to change")
+    )
     _finish(session, store, name, select, shown=True)
 
 

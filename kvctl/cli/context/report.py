@@ -4,7 +4,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import CONTEXT_TEST
 from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document, size_text
 
 if TYPE_CHECKING:
@@ -93,25 +95,22 @@ def _can_read(access: "list[Access]") -> bool:
 
 def _view(facts: dict[str, Any]) -> View:
     permissions = View(
-        columns=[
-            Column("action"),
-            Column("answer", "ALLOWED", style=_STYLE.__getitem__),
-            Column("subject"),
-            Column("reason", keep=True, flex=True),
-        ],
+        columns=columns(
+            "action answer subject reason",
+            answer=Column("answer", "Allowed", style=_STYLE.__getitem__),
+            reason=Column("reason", keep=True, flex=True),
+        ),
         rows=[{**item, "answer": _ALLOWED[item["allowed"]]} for item in facts["permissions"]],
     )
+    usage = [Column("jetstream", name.capitalize(), text=_usage(name)) for name in _LIMITS]
+    shown = columns(
+        "name url url_from usable rtt server",
+        url_from="URL from",
+        rtt=Column("rtt", "Round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
+        server=Column("server", text=_server_text),
+    )
     return document(
-        facts,
-        Column("name"),
-        Column("url", "URL"),
-        Column("url_from", "URL from", tsv=False),
-        Column("usable"),
-        Column("rtt", "Round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
-        Column("server", text=_server_text, tsv=False),
-        *(Column("jetstream", name.capitalize(), text=_usage(name), tsv=False) for name in _LIMITS),
-        name="usable",
-        sections=[("Permissions", permissions)],
+        facts, *shown, *usage, tsv=CONTEXT_TEST.columns, name="usable", sections=[("Permissions", permissions)]
     )
 
 

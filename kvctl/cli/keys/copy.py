@@ -12,6 +12,7 @@ from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.output.ttl_notice import warn_of_shorter_life
 from kvctl.errors import KeyExists, UsageError
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -112,9 +113,8 @@ async def _show_rename(
         {"operation": "PUT", "bucket": target.name, "key": new_key},
         {"operation": "DEL", "bucket": source.name, "key": entry.key},
     ]
-    session.show(
-        View(columns=[Column("operation"), Column("bucket"), Column("key")], rows=plan, name="key", light=True)
-    )
+    shown = columns("operation bucket key", operation=Column("operation"))
+    session.show(View(columns=shown, rows=plan, name="key", light=True))
 
 
 async def _ends(

@@ -14,7 +14,8 @@ from kvctl.cli.keys.target.interface import Fact, Reader, Reading
 from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
-from kvctl.render.view import Column, Row, View
+from kvctl.render.fields import columns
+from kvctl.render.view import Row, View
 
 app = group()
 
@@ -72,8 +73,8 @@ async def keys(
 
 
 def _count_view(reader: Reader, number: int) -> View:
-    columns = [*(Column(name, tsv=False, table=False) for name in reader.fields), Column("count", "Keys")]
-    return View(columns=columns, rows=[{**reader.fields, "count": number}], single=True, name="count")
+    shown = columns("count", count="Keys")
+    return View(columns=shown, rows=[{**reader.fields, "count": number}], single=True, name="count")
 
 
 async def _counted(names: AsyncGenerator[list[bytes], None]) -> int:

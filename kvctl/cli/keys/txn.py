@@ -9,11 +9,12 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
-from kvctl.cli.keys.output.entry_rows import operation_style
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
+from kvctl.cli.records import TXN
 from kvctl.errors import ConditionsFailed
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View
+from kvctl.render.fields import columns
+from kvctl.render.view import View
 
 if TYPE_CHECKING:
     from kvctl.kv.transaction.transaction import Failure, Transaction
@@ -81,20 +82,16 @@ async def txn(
             session.show(View(columns=_FAILURE, rows=[_failure(failure) for failure in error.failures], name="key"))
         raise
     rows = [{**row, "revision": revision} for row, revision in zip(_rows(transaction), revisions, strict=True)]
-    session.show(View(columns=_DONE, rows=rows, name="key", light=True))
+    session.show(View(columns=_DONE, tsv=TXN.columns, rows=rows, name="key", light=True))
     if ttls := {change.key: change.ttl for change in transaction.changes if change.ttl}:
         await warn_of_other_life(session, source, ttls)
     if expiring := [change.key for change in transaction.changes if change.ttl and change.verb in ("put", "update")]:
         await warn_of_return(session, source, expiring)
 
 
-_PLANNED = [Column("key"), Column("operation", style=operation_style)]
-_DONE = [
-    Column("key", tsv=False),
-    Column("operation", tsv=False, style=operation_style),
-    Column("revision", right=True),
-]
-_FAILURE = [Column("key"), Column("condition"), Column("expected"), Column("found")]
+_PLANNED = columns("key operation")
+_DONE = columns("key operation revision")
+_FAILURE = columns("key condition expected found")
 
 
 def _rows(transaction: "Transaction") -> list[dict[str, Any]]:

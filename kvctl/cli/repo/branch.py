@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import BRANCH
 from kvctl.cli.repo.options import (
     AtBranch,
     Name,
@@ -20,6 +21,7 @@ from kvctl.cli.repo.options import (
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.phrases import counted
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, document
 
 if TYPE_CHECKING:
@@ -83,9 +85,9 @@ async def show(session: Session, at: AtBranch) -> None:
     commit = commit_row(await repository.show(status.commit))
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     row["last"] = commit
-    last = View(columns=[column for column in COMMIT if column.key != "id"], rows=[commit], single=True)
-    columns = [Column("name"), Column("repository"), Column("commit", style="yellow"), Column("staged")]
-    session.show(document(row, *columns, sections=[("Last commit", last)]))
+    last = View(columns=COMMIT[1:], rows=[commit], single=True)
+    shown = columns("name repository commit staged", commit=Column("commit", style="yellow"))
+    session.show(document(row, *shown, tsv=BRANCH.columns, sections=[("Last commit", last)]))
 
 
 @command(
@@ -105,7 +107,7 @@ async def create(
     The branch starts at the commit of --from, without staged changes. If the branch already exists at that commit,
     nothing changes. If it exists at another commit, the command fails (4).
     """
-    from kvctl.cli.repo.views import short
+    from kvctl.render.fields import short
     from kvctl.versions import refs
 
     place = parse_at(at)
@@ -138,7 +140,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
 
     Commits are kept while another branch or a tag reaches them. `kvctl repo gc` removes unreachable commits.
     """
-    from kvctl.cli.repo.views import short
+    from kvctl.render.fields import short
 
     place = parse_branch(at)
     if not session.interactive and not dry_run:

@@ -10,7 +10,8 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.repo.options import AtRef, open_repository, parse_at
 from kvctl.errors import ConflictError
 from kvctl.phrases import counted, quoted
-from kvctl.render.view import Column, View, document
+from kvctl.render.fields import change_sign, columns
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.cli.repo.options import At
@@ -137,18 +138,13 @@ def _rows(rollout: "CheckoutPlan") -> list[dict[str, Any]]:
 
 
 def _view(rows: list[dict[str, Any]]) -> View:
-    from kvctl.cli.repo.views import sign_of, style_of
-
-    columns = [Column("change", "", text=sign_of, style=style_of), Column("key"), Column("revision", right=True)]
-    return View(columns=columns, rows=rows, name="key", empty="No differences")
+    return View(columns=columns("change key revision"), rows=rows, name="key", empty="No differences")
 
 
 def _preview(session: Session, rollout: "CheckoutPlan") -> None:
     """List the first changes on stderr of a terminal, before the prompt."""
-    from kvctl.cli.repo.views import sign_of
-
     for step in rollout.steps[:SHOWN]:
-        session.note(f"{sign_of(step.kind.value)} {step.key}")
+        session.note(f"{change_sign(step.kind.value)} {step.key}")
     if len(rollout.steps) > SHOWN:
         session.note(f"... and {len(rollout.steps) - SHOWN:,} more; `--dry-run` lists all")
 
@@ -177,7 +173,7 @@ def _report(session: Session, place: "At", rollout: "CheckoutPlan", done: "Check
         "conflicts": [{"key": key} for key in sorted({*done.changed_meanwhile, *done.written_by_others})],
     }
     if session.output != "table":
-        session.show(document(row, *(Column(name) for name in row), name="commit"))
+        session.show(document(row, name="commit"))
     elif not kept and not done.written_by_others:
         text = f"{row['written']} written, {removed} deleted" if applied else "nothing to change"
         session.note(f"Bucket `{rollout.bucket}` matches `{place}` ({rollout.commit[:12]}): {text}", always=True)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvctl.cli import records
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import number
@@ -136,7 +137,7 @@ async def log(
     --key shows the commits in which the key differs from all parents, or was removed.
     """
     from kvctl.cli.repo.log_lines import LogLines, names_of
-    from kvctl.cli.repo.views import COMMITS
+    from kvctl.render.fields import columns
 
     place = parse_at(at)
     if key is not None:
@@ -148,7 +149,9 @@ async def log(
     as_text = session.options.output is None and (graph or session.output == "table")
     if not as_text:
         together = IN_TABLE if session.output == "table" else 1
-        await session.stream(View(columns=COMMITS, name="id", empty="No commits"), _rows(commits, together))
+        shown = columns("id message author created", created="Age")
+        view = View(columns=shown, tsv=records.COMMIT.columns, name="id", empty="No commits")
+        await session.stream(view, _rows(commits, together))
         return
     names = names_of(await repository.branches(), await repository.tags())
     lines = LogLines(names, color=session.terminal.colored, graph=graph)

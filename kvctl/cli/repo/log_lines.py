@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kvctl.cli.repo.views import short, subject
+from kvctl.cli.repo.views import subject
 from kvctl.render.escapes import escape, utf8
+from kvctl.render.fields import short
 from kvctl.render.terminal import paint
 from kvctl.render.view import age_text
 from kvctl.units import format_time

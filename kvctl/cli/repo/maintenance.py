@@ -7,8 +7,10 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import COLLECTION
 from kvctl.cli.repo.options import AtRef, Name, open_repository, parse_at, parse_name
-from kvctl.render.view import Column, View, age_text, document
+from kvctl.render.fields import columns
+from kvctl.render.view import View, document
 
 app = group()
 
@@ -30,7 +32,6 @@ async def annotate(
 
     A key with a staged change has no commit yet.
     """
-    from kvctl.cli.repo.views import short
     from kvctl.kv.names import check_filter
     from kvctl.units import format_time
 
@@ -47,14 +48,8 @@ async def annotate(
             "created": format_time(commit.created_ns) if commit else None,
             "message": commit.message if commit else None,
         })  # fmt: skip
-    columns = [
-        Column("key"),
-        Column("commit", text=short, style="yellow"),
-        Column("author"),
-        Column("created", "AGE", text=age_text),
-        Column("message", text=lambda message: message.partition("\n")[0], flex=True),
-    ]
-    session.show(View(columns=columns, rows=rows, name="key", empty="No keys"))
+    shown = columns("key commit author created message", created="Age")
+    session.show(View(columns=shown, rows=rows, name="key", empty="No keys"))
 
 
 @command(app, "gc", examples=["kvctl repo gc config --dry-run", "kvctl repo gc config --yes"], see=["branch delete"])
@@ -72,7 +67,6 @@ async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = F
     with session.progress(f"Collecting garbage of {name}"):
         found = await repository.gc(dry_run=dry_run)
     row = {"name": name, "commits": found.commits, "objects": found.objects, "epochs": found.epochs}
-    columns = [Column("name", tsv=False), Column("commits"), Column("objects"), Column("epochs")]
-    session.show(document(row, *columns))
+    session.show(document(row, *columns("name commits objects epochs"), tsv=COLLECTION.columns))
     if dry_run:
         session.note("Nothing was removed")

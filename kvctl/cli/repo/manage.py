@@ -4,16 +4,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvctl.cli import records
 from kvctl.cli.app.command import Entry, command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
+from kvctl.cli.records import REPOSITORY_ROW
 from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import UsageError
 from kvctl.kv.names import is_ref
+from kvctl.render.fields import columns
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -97,12 +100,14 @@ async def init(
 @command(app, "ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"])
 async def ls(session: Session) -> None:
     """List repositories."""
-    from kvctl.cli.repo.views import REPOSITORIES, repository_row
+    from kvctl.cli.repo.views import repository_row
     from kvctl.render.view import View
     from kvctl.versions import catalog
 
     rows = [repository_row(found) for found in await catalog.listing((await session.client()).api)]
-    session.show(View(columns=REPOSITORIES, rows=rows, empty="No repositories; create one with `kvctl repo init NAME`"))
+    shown = columns("name replicas bytes created description")
+    empty = "No repositories; create one with `kvctl repo init NAME`"
+    session.show(View(columns=shown, tsv=REPOSITORY_ROW.columns, rows=rows, empty=empty))
 
 
 @command(
@@ -124,7 +129,7 @@ async def show(session: Session, name: Place) -> None:
     if is_ref(name):
         at = parse_at(name)
         shown = await (await open_repository(session, at.repository)).show(at.ref)
-        session.show(document(commit_row(shown), *COMMIT, name="id"))
+        session.show(document(commit_row(shown), *COMMIT, tsv=records.COMMIT.columns, name="id"))
         return
     found, repository = await opened((await session.client()).api, parse_name(name))
     session.show(repository_document(found, await repository.branches(), await repository.tags()))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import TAG
 from kvctl.cli.repo.options import (
     AtTag,
     Name,
@@ -17,6 +18,7 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
@@ -52,9 +54,10 @@ async def show(session: Session, at: AtTag) -> None:
     repository = await open_repository(session, place.repository)
     commit = commit_row(await repository.show(await _commit_of(repository, place)))
     row = {"name": place.ref, "repository": place.repository, "commit": commit["id"], "last": commit}
-    last = View(columns=[column for column in COMMIT if column.key != "id"], rows=[commit], single=True)
-    columns = [Column("name", style="green"), Column("repository"), Column("commit", style="yellow")]
-    session.show(document(row, *columns, sections=[("Commit", last)]))
+    last = View(columns=COMMIT[1:], rows=[commit], single=True)
+    looks = {"name": Column("name", style="green"), "commit": Column("commit", style="yellow")}
+    shown = columns("name repository commit", **looks)
+    session.show(document(row, *shown, tsv=TAG.columns, sections=[("Commit", last)]))
 
 
 @command(
@@ -74,7 +77,7 @@ async def create(
     If the tag already exists at the same commit, nothing changes. If it exists at another commit, the command fails
     (4): tags do not move. A tag and a branch cannot have the same name.
     """
-    from kvctl.cli.repo.views import short
+    from kvctl.render.fields import short
     from kvctl.versions import refs
 
     place = parse_tag(at)
@@ -101,7 +104,7 @@ async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: Dry
 
     Its commit is kept while a branch or another tag reaches it.
     """
-    from kvctl.cli.repo.views import short
+    from kvctl.render.fields import short
 
     place = parse_tag(at)
     repository = await open_repository(session, place.repository, write=not dry_run)

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY
 from kvctl.cli.table.views import text_of
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape
+from kvctl.render.fields import columns, first_line, short
 from kvctl.render.terminal import paint
-from kvctl.render.view import Column, Row, View, age_text, document, size_text
+from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.units import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -18,48 +20,20 @@ if TYPE_CHECKING:
     from kvctl.versions.model import Commit
     from kvctl.versions.repository import Repository
 
-SHORT = 12
-"""Characters of a shortened id."""
-
-
-def short(identity: str) -> str:
-    """Shorten an id."""
-    return identity[:SHORT]
-
 
 def subject(commit: "Commit") -> str:
     """Return the first line of a commit's message."""
-    return commit.message.partition("\n")[0]
+    return first_line(commit.message)
 
 
-COMMIT = [
-    Column("id", "Commit", style="yellow"),
-    Column("root", table=False),
-    Column("parents", text=lambda parents: ", ".join(map(short, parents))),
-    Column("message"),
-    Column("author"),
-    Column("created", text=lambda time: f"{time[:19]}Z ({age_text(time)})"),
-    Column("meta"),
-    Column("generation", table=False),
-]
-"""Columns of one commit; tsv has all fields of its JSON object."""
-COMMITS = [
-    Column("id", "COMMIT", text=short, style="yellow"),
-    *(Column(name, table=False) for name in ("root", "parents")),
-    Column("message", text=lambda message: message.partition("\n")[0], flex=True),
-    Column("author"),
-    Column("created", "AGE", text=age_text),
-    *(Column(name, table=False) for name in ("meta", "generation")),
-]
-REPOSITORIES = [
-    Column("name"),
-    Column("stream", table=False),
-    Column("replicas", right=True),
-    Column("storage", table=False),
-    Column("bytes", "SIZE", text=size_text, right=True),
-    Column("created", text=age_text),
-    Column("description", flex=True),
-]
+COMMIT = columns(
+    "id parents message author created meta",
+    id=Column("id", "Commit", style="yellow"),
+    parents=Column("parents", text=lambda parents: ", ".join(map(short, parents))),
+    message=Column("message"),
+    created=Column("created", text=lambda time: f"{time[:19]}Z ({age_text(time)})"),
+)
+"""Columns of one commit."""
 
 
 def commit_row(commit: "Commit") -> dict[str, Any]:
@@ -89,8 +63,7 @@ def show_made(session: Session, branch: str, commit: "Commit") -> None:
 
 def show_commit(session: Session, commit: "Commit") -> None:
     """Print a commit; only its id in a pipe."""
-    columns = [Column("id", "Commit", style="yellow"), *(replace(column, tsv=False) for column in COMMIT[1:])]
-    session.show(document(commit_row(commit), *columns, name="id"))
+    session.show(document(commit_row(commit), *COMMIT, tsv=NEW_COMMIT.columns, name="id"))
 
 
 def repository_row(found: "Found") -> dict[str, Any]:
@@ -119,17 +92,14 @@ def repository_document(found: "Found", branches: Mapping[str, str], tags: Mappi
         "branches": named_rows(branches),
         "tags": named_rows(tags),
     }
-    titles = {"bytes": "Size", "created": "Created"}
-    fields = [Column(column.key, titles.get(column.key), text=column.text) for column in REPOSITORIES]
     sections = [
         (title, View(columns=NAMED, rows=row[title.lower()])) for title in ("Branches", "Tags") if row[title.lower()]
     ]
-    more = [Column("compressed"), Column("records", table=False), Column("metadata")]
-    refs = [Column(name, table=False) for name in ("branches", "tags")]
-    return document(row, *fields, *more, *refs, sections=sections)
+    shown = columns("name stream replicas storage bytes created description compressed metadata")
+    return document(row, *shown, tsv=REPOSITORY.columns, sections=sections)
 
 
-NAMED = [Column("name", style="green"), Column("commit", text=short, style="yellow")]
+NAMED = columns("name commit", name=Column("name", style="green"))
 
 
 def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -137,13 +107,9 @@ def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "commit": commit} for name, commit in sorted(refs.items())]
 
 
-BRANCHES = [
-    *NAMED,
-    Column("staged", right=True),
-    Column("created", "AGE", text=age_text),
-    Column("message", "SUBJECT", text=lambda message: message.partition("\n")[0], flex=True),
-]
-TAGS = [column for column in BRANCHES if column.key != "staged"]
+_REF = Column("name", style="green")
+BRANCHES = columns("name commit staged created message", name=_REF, created="Age", message="Subject")
+TAGS = columns("name commit created message", name=_REF, created="Age", message="Subject")
 
 
 def ref_row(name: str, commit: "Commit", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -153,19 +119,6 @@ def ref_row(name: str, commit: "Commit", more: Mapping[str, Any] | None = None) 
 
 
 # -- differences -------------------------------------------------------------------------------------------
-
-SIGNS = {"added": "+", "removed": "-", "changed": "~", "conflict": "*"}
-STYLES = {"added": "green", "removed": "red", "changed": "yellow", "conflict": "red bold"}
-
-
-def sign_of(change: str) -> str:
-    """Return the sign of a change: `+`, `-`, `~` or `*`."""
-    return SIGNS[change]
-
-
-def style_of(change: str) -> str:
-    """Return the colour of a change."""
-    return STYLES[change]
 
 
 async def show_changes(
@@ -184,7 +137,7 @@ async def show_changes(
                 for one in some
             ]
 
-    await _show_rows(session, View(columns=CHANGES, name="key", empty=empty), rows())
+    await _show_rows(session, View(columns=_CHANGES, name="key", empty=empty), rows())
 
 
 async def show_patch(session: Session, repository: "Repository", changes: Iterable["KeyChange"]) -> None:
@@ -227,8 +180,8 @@ async def show_conflicts(session: Session, repository: "Repository", conflicts: 
             values = zip(sides, (first.before, first.after, second.after), strict=True)
             yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]
 
-    columns = [*CHANGES[:2], *(Column(side, flex=True) for side in sides)]
-    await _show_rows(session, View(columns=columns, name="key"), rows())
+    shown_sides = (Column(side, flex=True) for side in sides)
+    await _show_rows(session, View(columns=[*columns("change key"), *shown_sides], name="key"), rows())
 
 
 async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[Row]]) -> None:
@@ -248,28 +201,27 @@ SEEN = 4096
 """Maximum number of characters of a value in a table."""
 
 
-CHANGES = [
-    Column("change", "", text=sign_of, style=style_of),
-    Column("key"),
-    Column("before", flex=True, style="red"),
-    Column("after", flex=True, style="green"),
-]
+_CHANGES = columns(
+    "change key before after",
+    before=Column("before", flex=True, style="red"),
+    after=Column("after", flex=True, style="green"),
+)
 
 
 def status_view(session: Session, repository: str, status: "Status", last: "Commit") -> View:
     """Build the view of staged changes: a row for each key, or a document."""
     changes = [{"change": str(one.kind), "key": one.key} for one in status.changes]
-    staged = View(columns=CHANGES[:2], rows=changes, name="key")
+    staged = View(columns=columns("change key"), rows=changes, name="key")
     if session.output in ("tsv", "name", "ndjson"):
         return staged
     row = {"repository": repository, "branch": status.branch, "commit": status.commit, "changes": changes}
-    shown = [
-        Column("branch", style="green"),
-        Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}"),
-        Column("repository", table=False),
-        Column("changes", "Staged", text=lambda changes: counted(len(changes), "key")),
-    ]
-    return document(row, *shown, name="branch", sections=[("Staged changes", staged)])
+    shown = columns(
+        "branch commit changes",
+        branch=Column("branch", style="green"),
+        commit=Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}"),
+        changes=Column("changes", "Staged", text=lambda changes: counted(len(changes), "key")),
+    )
+    return document(row, *shown, tsv=BRANCH_STATUS.columns, name="branch", sections=[("Staged changes", staged)])
 
 
 def _value_of(session: Session) -> Callable[["Value"], Any]:

@@ -14,7 +14,8 @@ from kvctl.cli.consumer.message_rows import Rows, stored_view
 from kvctl.cli.keys.arguments import Encoding, check_forced, number
 from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
 from kvctl.errors import NoResponders, NotFoundError, UsageError
-from kvctl.render.view import Column, Row, View
+from kvctl.render.fields import columns
+from kvctl.render.view import Row, View
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -46,11 +47,7 @@ async def subjects(
     with named(stream):
         found = await streams.subjects(api, stream, subject)
     rows = [{"subject": name, "messages": found[name]} for name in sorted(found)]
-    session.show(
-        View(
-            columns=[Column("subject"), Column("messages", right=True)], rows=rows, name="subject", empty="No messages"
-        )
-    )
+    session.show(View(columns=columns("subject messages"), rows=rows, name="subject", empty="No messages"))
 
 
 @command(

@@ -8,7 +8,8 @@ import typer
 
 from kvctl.cli.app.session import Session
 from kvctl.errors import StreamNotFound, UsageError
-from kvctl.render.view import Column, View
+from kvctl.render.fields import columns
+from kvctl.render.view import View
 from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
@@ -123,8 +124,7 @@ def change_view(found: "Iterable[Difference]", *, worded: bool) -> View:
     for change in found:
         before, after = change.words if worded else (change.before, change.after)
         rows.append({"field": change.field, "before": before, "after": after})
-    columns = [Column("field"), Column("before", style="red", wrap=True), Column("after", style="green", wrap=True)]
-    return View(columns=columns, rows=rows, name="field", empty="Nothing would change")
+    return View(columns=columns("field before after"), rows=rows, name="field", empty="Nothing would change")
 
 
 def change_rows(found: "Iterable[Difference]") -> list[dict[str, Any]]:

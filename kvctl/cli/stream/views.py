@@ -1,13 +1,14 @@
 """Views of streams: JSON objects and tables."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kvctl.cli.bucket.details import cluster_row, servers_view
-from kvctl.cli.bucket.views import last_seen_text, server_time
+from kvctl.cli.bucket.views import server_time
+from kvctl.cli.records import STREAM, STREAM_ROW
 from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states
-from kvctl.render.view import Column, Row, View, age_text, document, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.units import format_time, parse_utc
 
 
@@ -18,21 +19,13 @@ def listing_view(infos: Iterable[StreamInfo], offline: Mapping[str, StreamInfo |
     rows = [*(_summary(info, known) for info in infos), *(_offline(info, known) for info in away)]
     rows += [_unknown(name) for name, info in offline.items() if info is None]
     rows.sort(key=lambda row: str(row["name"]))
-    columns = [
-        Column("name"),
-        Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
-        Column("subjects", text=", ".join),
-        Column("messages", right=True),
-        Column("bytes", "SIZE", text=size_text, right=True),
-        Column("consumers", right=True),
-        Column("last_sequence", table=False),
-        Column("replicas", right=True),
-        Column("storage", table=False),
-        Column("created", text=age_text),
-        Column("description", flex=True),
-        Column("state", style="red", table=any(row["state"] for row in rows)),
-    ]
-    return View(columns=columns, rows=rows, empty="No streams; create one with `kvctl stream create`")
+    shown = columns(
+        "name kind subjects messages bytes consumers replicas created description state",
+        kind=Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
+        state=_STATE,
+    )
+    empty = "No streams; create one with `kvctl stream create`"
+    return View(columns=shown, tsv=STREAM_ROW.columns, rows=rows, empty=empty)
 
 
 def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
@@ -44,8 +37,7 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
         ("Origins", View(columns=_ORIGINS, rows=row["origins"])),
         ("Alternates, nearest first", View(columns=_ALTERNATES, rows=row["alternates"])),
     ]
-    shown = [replace(column, tsv=False) for column in (*_DETAILS, *_settings(row["config"]))]
-    return document(row, *(Column(name, table=False) for name in row if name in _TSV), *shown, sections=sections)
+    return document(row, *_DETAILS, *_settings(row["config"]), tsv=STREAM.columns, sections=sections)
 
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
@@ -133,34 +125,14 @@ def _always(text: str) -> Any:
 
 
 _OF_CONTENTS = ("first_sequence", "first_time", "last_time", "subject_count", "deleted_messages")
-_TSV = (
-    "name", "kind", "subjects", "messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created",
-    "description", "retention", "first_sequence", "state",
-)  # fmt: skip
-_DETAILS = (
-    Column("name"),
-    Column("kind"),
-    Column("state", style="red"),
-    Column("description"),
-    Column("subjects", text=", ".join),
-    Column("messages"),
-    Column("bytes", "Size", text=size_text),
-    Column("first_sequence"),
-    Column("last_sequence"),
-    Column("last_time", "Last message", text=age_text),
-    Column("subject_count", "Subjects held"),
-    Column("consumers"),
-    Column("retention"),
-    Column("storage"),
-    Column("replicas"),
-    Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
-    Column("created", text=age_text),
+_STATE = Column("state", style="red")
+_DETAILS = columns(
+    "name kind state description subjects messages bytes first_sequence last_sequence last_time subject_count "
+    "consumers retention storage replicas cluster created",
+    state=_STATE,
+    last_time=Column("last_time", "Last message", text=age_text),
+    subject_count="Subjects held",
+    cluster=Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
 )
-_ORIGINS = (
-    Column("stream"),
-    Column("api"),
-    Column("lag", right=True),
-    Column("last_seen", text=last_seen_text),
-    Column("error", style="red"),
-)
-_ALTERNATES = (Column("name"), Column("cluster"), Column("domain"))
+_ORIGINS = columns("stream api lag last_seen error", error=Column("error", style="red"))
+_ALTERNATES = columns("name cluster domain")

@@ -8,11 +8,13 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, read_value, require_value
+from kvctl.cli.records import TABLE_ENTRY, TABLE_EXISTS
 from kvctl.cli.table.options import Family, IfVersion, Key, Leader, TableName, open_table
 from kvctl.cli.table.views import ENTRIES, entry_row, show_writes, text_of, write_row
 from kvctl.errors import KeyNotFound
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, document
+from kvctl.render.fields import columns
+from kvctl.render.view import View, document
 
 app = group()
 
@@ -98,7 +100,7 @@ async def get(
             f"{named(family, name)} is not in table `{table}`", hint=f"List the keys with `kvctl table keys {table}`"
         )
     if session.options.output is not None:
-        session.show(document(entry_row(entry, encoding), *ENTRIES, name="key"))
+        session.show(document(entry_row(entry, encoding), *ENTRIES, tsv=TABLE_ENTRY.columns, name="key"))
     elif encoding == "base64":
         session.value(f"{text_of(entry.value, encoding)[0]}\n".encode())
     else:
@@ -118,7 +120,7 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
     there = await (await open_table(session, table)).exists(name, family=family)
     text, how = text_of(name)
     row = {"key": text, "key_encoding": how, "family": family, "exists": there}
-    session.show(document(row, Column("key", tsv=False), Column("family", tsv=False), Column("exists"), name="exists"))
+    session.show(document(row, *columns("key family exists"), tsv=TABLE_EXISTS.columns, name="exists"))
     return 0 if there else NOT_FOUND
 
 
@@ -144,9 +146,8 @@ async def get_all(
     rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
     with_nulls = session.output in ("json", "ndjson", "yaml")
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]
-    session.show(
-        View(columns=ENTRIES, rows=rows if with_nulls else [row for row in rows if row], name="key", light=True)
-    )
+    shown = rows if with_nulls else [row for row in rows if row]
+    session.show(View(columns=ENTRIES, tsv=TABLE_ENTRY.columns, rows=shown, name="key", light=True))
     if missing and not with_nulls:
         listed = ", ".join(named(family, name) for name in missing[:10])
         raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))

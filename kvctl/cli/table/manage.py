@@ -10,6 +10,7 @@ from kvctl.cli.app.parameters import DryRun, Force, Yes, deletes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced, number
+from kvctl.cli.records import TABLE_ROW
 from kvctl.cli.table import entries, scan
 from kvctl.cli.table.options import TableName
 from kvctl.cli.topology.replicas import show_result, show_sealed
@@ -88,7 +89,8 @@ async def ls(session: Session) -> None:
     rows = []
     for found in await catalog.listing(api):
         rows.append(table_row(found, [info async for _, info in catalog.partitions(api, found)]))
-    session.show(View(columns=TABLES, rows=rows, empty="No tables; create one with `kvctl table create NAME`"))
+    empty = "No tables; create one with `kvctl table create NAME`"
+    session.show(View(columns=TABLES, tsv=TABLE_ROW.columns, rows=rows, empty=empty))
 
 
 @command(app, "show", examples=["kvctl table show users", "kvctl table show users -o json"], see=["table ls"])

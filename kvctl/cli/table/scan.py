@@ -1,17 +1,18 @@
 """`kvctl table keys` and `entries`: list a table in key order."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, number
+from kvctl.cli.records import TABLE_ENTRY, TABLE_KEY
 from kvctl.cli.table.options import Family, TableName, open_table
 from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row
-from kvctl.render.view import View
+from kvctl.render.view import Column, View
 
 app = group()
 
@@ -47,7 +48,7 @@ async def keys(
     Keys without a family come first, then one family after the other. If --limit ends the listing early, a token is
     printed, in JSON as `next`. Pass it to --after, now or later, with the same family, prefix and bounds.
     """
-    shape = _Shape("keys", KEYS, key_row)
+    shape = _Shape("keys", KEYS, TABLE_KEY.columns, key_row)
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=False)
 
 
@@ -73,17 +74,17 @@ async def entries(
     An entry that exists during the complete listing appears exactly once; its value may be newer than the start of the
     listing. --limit and --after work as in `table keys`.
     """
-    shape = _Shape("entries", ENTRIES, lambda entry: entry_row(entry, encoding))
+    shape = _Shape("entries", ENTRIES, TABLE_ENTRY.columns, lambda entry: entry_row(entry, encoding))
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=True)
 
 
-class _Shape:
-    """Output shape of a listing: JSON field, columns, and row of an entry."""
+class _Shape(NamedTuple):
+    """Output shape of a listing: JSON field, columns of tables and of tsv, and row of an entry."""
 
-    def __init__(self, field: str, columns: list[Any], row: Callable[[Any], dict[str, Any]]) -> None:
-        self.field = field
-        self.columns = columns
-        self.row = row
+    field: str
+    columns: Sequence[Column]
+    tsv: Sequence[str]
+    row: Callable[[Any], dict[str, Any]]
 
 
 async def _scan(
@@ -105,7 +106,7 @@ async def _scan(
         rows = [row async for batch in batches() for row in batch]
         session.show(View(columns=shape.columns, rows=[{shape.field: rows, "next": token}], single=True))
         return
-    await session.stream(View(columns=shape.columns, name="key", empty="No entries"), batches())
+    await session.stream(View(columns=shape.columns, tsv=shape.tsv, name="key", empty="No entries"), batches())
     if token is not None and session.output != "ndjson":
         session.note(f"More entries follow; resume with --after {token}", always=True)
 

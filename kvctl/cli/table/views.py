@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import TABLE, TABLE_WRITE
 from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, View, document
 from kvctl.units import duration_seconds, format_time, parse_time
 
 if TYPE_CHECKING:
@@ -21,25 +23,14 @@ def _family_text(family: str | None) -> str:
     return {None: "", "": "''"}.get(family, family or "")
 
 
-WRITES = [Column("key", tsv=False), Column("family", text=_family_text, tsv=False), Column("version")]
-KEYS = [Column("key"), Column("key_encoding", table=False), Column("family", text=_family_text), Column("version")]
-ENTRIES = [*KEYS[:3], Column("value", flex=True), Column("encoding", table=False), KEYS[3]]
-TABLES = [
-    Column("name"),
-    Column("stream", table=False),
-    Column("partitions", right=True),
-    Column("partition_streams", table=False),
-    Column("sealed", text=lambda sealed: "yes" if sealed else ""),
-    Column("replicas", right=True),
-    Column("storage", table=False),
-    Column("bytes", "SIZE", text=size_text, right=True),
-    Column("created", text=age_text),
-    Column("description", flex=True),
-]
-
-_TITLES = {"bytes": "Size"}
-_TEXTS = {"sealed": lambda sealed: "yes" if sealed else "no"}
-"""Texts that differ from the listing when one table is shown."""
+_FAMILY = Column("family", text=_family_text)
+WRITES = columns("key family version", family=_FAMILY)
+KEYS = columns("key family version", family=_FAMILY)
+ENTRIES = columns("key family value version", family=_FAMILY)
+TABLES = columns(
+    "name partitions sealed replicas bytes created description",
+    sealed=Column("sealed", text=lambda sealed: "yes" if sealed else ""),
+)
 
 
 def text_of(data: bytes, encoding: str | None = None) -> tuple[str, str]:
@@ -117,27 +108,17 @@ async def table_document(api: "Api", found: "Found") -> View:
     row = table_row(found, infos)
     age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0))) or None
     row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}
-    fields = [
-        Column(column.key, _TITLES.get(column.key), text=_TEXTS.get(column.key, column.text))
-        for column in TABLES
-        if column.key != "description"
-    ]
-    shown = [
-        Column("partition", right=True),
-        Column("range", text="-".join),
-        Column("stream"),
-        Column("leader"),
-        Column("entries", right=True),
-    ]
-    return document(
-        row, *fields, Column("entries"), Column("ttl", "TTL", text=duration_text), Column("description"),
-        sections=[("Partitions", View(columns=shown, rows=partitions))],
-    )  # fmt: skip
+    fields = columns(
+        "name stream partitions partition_streams sealed replicas storage bytes created entries ttl description"
+    )
+    shown = columns("partition range stream leader entries", range=Column("range", text="-".join))
+    return document(row, *fields, tsv=TABLE.columns, sections=[("Partitions", View(columns=shown, rows=partitions))])
 
 
 def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:
     """Print the versions of written entries; in a pipe, one a line and nothing else."""
-    session.show(View(columns=WRITES, rows=list(rows), single=single, name="version", light=True))
+    view = View(columns=WRITES, tsv=TABLE_WRITE.columns, rows=list(rows), single=single, name="version", light=True)
+    session.show(view)
 
 
 def _metadata(found: "Found") -> dict[str, str]:

@@ -17,7 +17,8 @@ from kvctl.cli.topology.plan_view import change_row, plan_document, plan_text, s
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, document
+from kvctl.render.fields import columns
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 app = group()
 
-_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), Column("outcome"), Column("differences"))
+_COLUMNS = columns("action kind name place outcome differences")
 
 
 @command(

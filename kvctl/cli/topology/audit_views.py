@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvctl.cli.bucket.views import health_style
+from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE
+from kvctl.render.fields import columns, health_style
 from kvctl.render.view import Column, View
 
 if TYPE_CHECKING:
@@ -19,14 +20,12 @@ def outcomes_view(outcomes: "Sequence[Outcome]") -> View:
     samples = [difference_row(item) for outcome in outcomes for item in outcome.sorted_samples()]
     sections = [("Differences", View(columns=_DIFFERENCE, rows=samples, name="key"))] if samples else []
     shown = [column for column in _PAIR if column.key not in _RARE or any(row[column.key] for row in rows)]
-    hidden = [Column(column.key, table=False) for column in _PAIR if column not in shown]
-    columns = sorted([*shown, *hidden], key=lambda column: _ORDER.index(column.key))
-    return View(columns=columns, rows=rows, name="replica", sections=sections)
+    return View(columns=shown, tsv=AUDIT.columns, rows=rows, name="replica", sections=sections)
 
 
 def differences_view() -> View:
     """Build the view of all differences."""
-    return View(columns=_DIFFERENCE, name="key", empty="No differences")
+    return View(columns=_DIFFERENCE, tsv=AUDIT_DIFFERENCE.columns, name="key", empty="No differences")
 
 
 def repairs_view(repairs: "Iterable[Repair]") -> View:
@@ -42,7 +41,12 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
         }
         for repair in repairs
     ]
-    return View(columns=_REPAIR if rows else (), rows=rows, name="replica", empty="Nothing to repair")
+    return View(
+        columns=columns("replica kind action refill overwrite purge") if rows else (),
+        rows=rows,
+        name="replica",
+        empty="Nothing to repair",
+    )
 
 
 def audit_markdown(outcomes: "Sequence[Outcome]", unseen: Sequence[str] = ()) -> str:
@@ -134,43 +138,20 @@ _COUNTS = ("keys", "missing", "extra", "stale", "differing", "collisions", "loca
 """Numbers that are unknown of a pair that could not be audited."""
 _RARE = ("origin_at", "context", "collisions", "local", "expiring", "state")
 """Columns shown in a table only if a row has a value for them."""
-_PAIR = (
-    Column("origin"),
-    Column("replica"),
-    Column("kind", table=False),
-    Column("origin_at", "AT"),
-    Column("context", "IN"),
-    Column("keys", right=True),
-    Column("missing", right=True),
-    Column("extra", right=True),
-    Column("stale", right=True),
-    Column("differing", right=True),
-    Column("collisions", right=True),
-    Column("local", right=True),
-    Column("expiring", right=True),
-    Column("consistent", "RESULT", keep=True, text=_result, style=_style),
-    Column("causes", text=", ".join, style="red", flex=True, keep=True),
-    Column("error", table=False),
-    Column("samples", table=False, tsv=False),
-    Column("state", style=health_style),
+_PAIR = columns(
+    "origin replica origin_at context keys missing extra stale differing collisions local expiring consistent causes "
+    "state",
+    origin_at="At",
+    context="In",
+    consistent=Column("consistent", "Result", keep=True, text=_result, style=_style),
+    causes=Column("causes", style="red", flex=True, keep=True),
+    state=Column("state", style=health_style),
 )
-_REPAIR = (
-    Column("replica"),
-    Column("kind"),
-    Column("action"),
-    Column("refill", right=True),
-    Column("overwrite", right=True),
-    Column("purge", right=True),
-)
-_ORDER = [column.key for column in _PAIR]
 _KINDS = {"missing": "red", "extra": "yellow", "stale": "yellow", "differing": "red"}
-_DIFFERENCE = (
-    Column("origin"),
-    Column("replica"),
-    Column("key"),
-    Column("difference", style=lambda kind: _KINDS.get(kind, "")),
-    Column("origin_key", table=False),
-    Column("origin_revision", "AT ORIGIN", right=True),
-    Column("revision", "IN REPLICA", right=True),
-    Column("cause", flex=True),
+_DIFFERENCE = columns(
+    "origin replica key difference origin_revision revision cause",
+    difference=Column("difference", style=lambda kind: _KINDS.get(kind, "")),
+    origin_revision="At origin",
+    revision="In replica",
+    cause=Column("cause", flex=True),
 )

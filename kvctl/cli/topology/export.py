@@ -10,7 +10,8 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.phrases import quoted
-from kvctl.render.view import Column, View, document
+from kvctl.render.fields import columns
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.topology.views.export import Exported
@@ -82,7 +83,7 @@ def show_exported(session: Session, exported: "Exported", unreachable: Iterable[
         inside = [
             name for section in ("buckets", "mirrors", "aggregates") for name in exported.document.get(section, ())
         ]
-        session.show(View(columns=[Column("name")], rows=[{"name": name} for name in inside]))
+        session.show(View(columns=columns("name"), rows=[{"name": name} for name in inside]))
     else:
         session.write(as_yaml(exported, terminal=session.terminal.is_terminal))
     for warning in _warnings(exported, unreachable):

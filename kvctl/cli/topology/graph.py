@@ -10,8 +10,9 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.errors import UsageError
 from kvctl.render.escapes import escape, utf8
+from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
-from kvctl.render.view import Column, View, document
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.topology.views.drawing import Graph
@@ -63,7 +64,7 @@ async def graph(
     if session.options.output in ("json", "ndjson", "yaml"):
         session.show(document(drawn.to_json()))
     elif session.options.output == "name":
-        session.show(View(columns=[Column("name")], rows=[{"name": node.name} for node in drawn.nodes]))
+        session.show(View(columns=columns("name"), rows=[{"name": node.name} for node in drawn.nodes]))
     else:
         session.write(_drawing(session, drawn, format))
 

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.cli.app.session import Session
 from kvctl.render.escapes import escape
+from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
-from kvctl.render.view import Column, View, document
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.topology.plan.plan import Change, Plan
 
 _STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
-_COLUMNS = (Column("action"), Column("kind"), Column("name"), Column("place"), Column("differences"))
+_COLUMNS = columns("action kind name place differences")
 
 
 def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> None:

@@ -13,7 +13,8 @@ from kvctl.cli.topology import apply, audit, destroy, export, graph, plan, statu
 from kvctl.cli.topology.file import File, read_file
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
-from kvctl.render.view import Column, View, document
+from kvctl.render.fields import columns
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.topology.model.file import Topology
@@ -74,9 +75,7 @@ def render(
     found = rendered.render(topology)
     if format == "json":
         session.output = session.options.output or "json"
-        session.show(
-            View(columns=[Column("name"), Column("subjects"), Column("mirror"), Column("sources")], rows=found.streams)
-        )
+        session.show(View(columns=columns("name subjects mirror sources"), rows=found.streams))
     else:
         from kvctl.topology.views.deployers import Placed
 

@@ -9,11 +9,13 @@ import typer
 
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.views import health_style, last_seen_text, origin_rows, origins_text
+from kvctl.cli.bucket.views import origin_rows
+from kvctl.cli.records import REPLICA_ROW
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, age_text, document, duration_text, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, View, document
 from kvctl.units import duration_seconds, format_time
 
 if TYPE_CHECKING:
@@ -124,8 +126,12 @@ async def list_replicas(session: Session, kind: str, empty: str) -> None:
     rows = [_row(place, place.known[stream], health) for stream, health in found.items()]
     if kind == "mirror":
         rows += [_clued(stream, place) for stream in place.unknown if stream in place.clues]
-    columns = [*_COLUMNS, Column("cluster", table=len({row["cluster"] for row in rows}) > 1)]
-    session.show(View(columns=columns, rows=sorted(rows, key=lambda row: str(row["name"])), empty=empty))
+    clusters = "cluster" if len({row["cluster"] for row in rows}) > 1 else ""
+    shown = columns(
+        f"name origins values bytes history ttl lag state last_seen error description {clusters}", error=_ERROR
+    )
+    rows.sort(key=lambda row: str(row["name"]))
+    session.show(View(columns=shown, tsv=REPLICA_ROW.columns, rows=rows, empty=empty))
     if unknown := [f"`{stream}`" for stream in place.unknown if stream not in place.clues]:
         session.warn(f"Offline streams that may be {kind}s: {', '.join(unknown)}")
 
@@ -179,7 +185,7 @@ def _clued(stream: str, place: "Place") -> dict[str, Any]:
     """Return the row of an offline mirror of which only its origin and its cluster are known."""
     known = {"name": stream, "stream": stream, "origins": origin_rows({"mirror": place.clues[stream].source}),
              "state": "offline", "cluster": place.cluster_of(stream)}  # fmt: skip
-    return {**dict.fromkeys(column.key for column in _COLUMNS), **known}
+    return {**dict.fromkeys(REPLICA_ROW.fields), **known}
 
 
 def _if_known(numbers: list[Any], combine: Callable[[list[Any]], Any]) -> Any:
@@ -187,20 +193,4 @@ def _if_known(numbers: list[Any], combine: Callable[[list[Any]], Any]) -> Any:
     return combine(numbers) if numbers and None not in numbers else None
 
 
-_COLUMNS = (
-    Column("name"),
-    Column("stream", table=False),
-    Column("origins", text=origins_text),
-    Column("values", right=True),
-    Column("bytes", "SIZE", text=size_text, right=True),
-    Column("history", right=True),
-    Column("ttl", text=duration_text, right=True),
-    Column("replicas", right=True, table=False),
-    Column("lag", right=True, keep=True),
-    Column("state", keep=True, style=health_style),
-    Column("last_seen", text=last_seen_text),
-    Column("error", style="red", flex=True, keep=True),
-    Column("last_revision", table=False),
-    Column("created", text=age_text, table=False),
-    Column("description", flex=True),
-)
+_ERROR = Column("error", style="red", flex=True, keep=True)

@@ -11,14 +11,15 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names, duration, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.views import health_style, last_seen_text
+from kvctl.cli.records import STATUS
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, RequestTimeout, UnreachableError, UsageError
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape, utf8
+from kvctl.render.fields import columns
 from kvctl.render.terminal import Screen
-from kvctl.render.view import Column, View, duration_text
+from kvctl.render.view import View, duration_text
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
@@ -219,7 +220,7 @@ def _headline(look: _Look, interval: timedelta) -> str:
 
 
 def _view(rows: "list[Row]") -> View:
-    return View(columns=_COLUMNS, rows=rows, name="replica", empty="No mirrors or aggregates")
+    return View(columns=_COLUMNS, tsv=STATUS.columns, rows=rows, name="replica", empty="No mirrors or aggregates")
 
 
 def _table(rows: "list[Row]") -> View:
@@ -229,32 +230,9 @@ def _table(rows: "list[Row]") -> View:
     return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows], below="evidence")
 
 
-_COLUMNS = (
-    Column("replica"),
-    Column("stream", table=False),
-    Column("kind"),
-    Column("context"),
-    Column("domain"),
-    Column("cluster"),
-    Column("origin"),
-    Column("origin_stream", table=False),
-    Column("origin_context", table=False),
-    Column("origin_domain"),
-    Column("origin_api", table=False),
-    Column("origin_cluster", table=False),
-    Column("keys", table=False),
-    Column("taken", "KEYS", tsv=False),
-    Column("lands_as", tsv=False),
-    Column("state", keep=True, style=health_style),
-    Column("lag", right=True, keep=True),
-    Column("last_seen", text=last_seen_text),
-    Column("error", table=False),
-    Column("revision", right=True),
-    Column("origin_revision", "ORIGIN AT", right=True),
-    Column("created", table=False),
-    Column("origin_created", table=False),
-    Column("evidence", table=False),
-    Column("prefix", table=False),
-    Column("map", table=False),
-    Column("transforms", table=False),
+_COLUMNS = columns(
+    "replica kind context domain cluster origin origin_domain taken lands_as state lag last_seen revision "
+    "origin_revision",
+    taken="Keys",
+    origin_revision="Origin at",
 )

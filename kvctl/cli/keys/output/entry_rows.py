@@ -2,13 +2,15 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
+from kvctl.cli.records import WRITE
 from kvctl.errors import KvctlError
 from kvctl.render.escapes import utf8
-from kvctl.render.view import Column, Row, View, age_text, duration_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, Row, View, duration_text
 from kvctl.units import duration_seconds, format_size, format_time
 
 if TYPE_CHECKING:
@@ -85,8 +87,8 @@ class Shape:
 
     def view(self, **settings: Any) -> View:
         """Return a view of such rows."""
-        columns = _table_columns(self) if self.table else _record_columns(self)
-        return View(columns=columns, name="key", **settings)
+        shown = _table_columns(self) if self.table else _record_columns(self)
+        return View(columns=shown, name="key", **settings)
 
     def document(self, entry: "Entry") -> View:
         """Return a view of one entry: an object in JSON, one field per line on a terminal."""
@@ -181,12 +183,8 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 def writing_view(rows: Sequence[Row], *, single: bool) -> View:
     """Return a view of written keys: only the revisions in a pipe, in JSON `{bucket, key, revision}`."""
-    columns = [
-        Column("bucket", tsv=False, table=False),
-        Column("key", tsv=False, table=not single),
-        Column("revision", right=not single),
-    ]
-    return View(columns=columns, rows=rows, single=single, name="key", light=True)
+    shown = columns("revision" if single else "key revision")
+    return View(columns=shown, tsv=WRITE.columns, rows=rows, single=single, name="key", light=True)
 
 
 def revision_view(bucket: str, key: str, revision: int) -> View:
@@ -207,21 +205,13 @@ def _record_columns(shape: Shape) -> list[Column]:
     return [Column(name) for name in [*names, *(["headers"] if shape.headers else [])]]
 
 
-def _table_columns(shape: Shape) -> list[Column]:
-    operation = Column("operation", style=operation_style)
-    revision = Column("revision", right=True)
-    if shape.live:
-        columns = [Column("created", "TIME", text=_seconds), operation, revision]
-    else:
-        columns = [revision, Column("created", "AGE", text=age_text), operation]
-    columns += [Column("size", text=format_size, right=True)] if shape.meta_only else []
-    columns += [Column("key")] + ([] if shape.meta_only else [Column("value", flex=True)])
-    return [*columns, *([Column("headers", flex=True)] if shape.headers else [])]
+def _table_columns(shape: Shape) -> Sequence[Column]:
+    size = Column("size", text=format_size, right=True)
+    time = Column("created", "Time", text=_seconds) if shape.live else "Age"
+    names = "created operation revision" if shape.live else "revision created operation"
+    names += " size key" if shape.meta_only else " key value"
+    return columns(f"{names} headers" if shape.headers else names, created=time, size=size)
 
 
 def _seconds(time: str) -> str:
     return f"{time[:19]}Z"
-
-
-operation_style: Callable[[Any], str] = {"PUT": "green", "DEL": "red", "PURGE": "red bold"}.__getitem__
-"""Colours of operations."""

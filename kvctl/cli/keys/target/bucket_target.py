@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_writable, open_bucket, parse_revision
-from kvctl.cli.keys.output.entry_rows import Shape, encode, operation_style, revision_view
+from kvctl.cli.keys.output.entry_rows import Shape, encode, revision_view
 from kvctl.cli.keys.output.entry_stream import show_entries
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
+from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
 from kvctl.kv.names import check_bucket
-from kvctl.render.view import Column, Row, View, age_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Row, View
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
@@ -122,10 +124,8 @@ class CurrentReader(Reader):
         return rows
 
     def facts_view(self, *, deleted: bool) -> View:
-        columns = [Column("revision", right=True, tsv=False), Column("created", "AGE", age_text, tsv=False)]
-        if deleted:
-            columns.append(Column("operation", tsv=False, style=operation_style))
-        return View(columns=[*columns, Column("key")], name="key", empty="No keys")
+        shown = columns(f"revision created {'operation' if deleted else ''} key", created="Age")
+        return View(columns=shown, tsv=KEY.columns, name="key", empty="No keys")
 
     def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["Entry"], None]:
         return self._bucket.history_batches(*filters, since=since, literal=self._reading.literal and bool(filters))

@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvctl.cli.records import ENTRY_AT_REF, WRITE_AT_REF
 from kvctl.cli.repo.options import At
-from kvctl.cli.repo.views import short
 from kvctl.cli.table.views import text_of
 from kvctl.errors import UsageError
-from kvctl.render.view import Column, Row, View, age_text
+from kvctl.render.fields import columns, short
+from kvctl.render.view import Column, Row, View
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.versions.key_history import KeyVersion
     from kvctl.versions.model import VersionedEntry
 
-_RECORD = ("bucket", "key", "revision", "created", "operation", "value", "encoding")
 """Fields of any entry in tsv."""
 
 
@@ -76,41 +76,26 @@ def written_row(at: At, key: str, revision: int | None, identity: str | None) ->
 
 def written_view(rows: Sequence[Row], *, single: bool, empty: str = "") -> View:
     """Return a view of writes: only the revisions in a pipe."""
-    columns = [
-        *(Column(name, tsv=False, table=False) for name in ("bucket", "ref")),
-        Column("key", tsv=False, table=not single),
-        Column("revision", right=not single),
-        Column("identity", tsv=False, table=False),
-    ]
-    return View(columns=columns, rows=rows, single=single, name="key", empty=empty, light=True)
+    return View(
+        columns=columns("revision" if single else "key revision"),
+        tsv=WRITE_AT_REF.columns,
+        rows=rows,
+        single=single,
+        name="key",
+        empty=empty,
+        light=True,
+    )
 
 
 def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str = "") -> View:
     """Return a view of entries at a ref."""
-    facts = [
-        Column("revision", "STAGED" if not single else "Staged revision", right=not single, tsv=False),
-        Column("identity", text=short if not single else None, tsv=False),
-    ]
-    key = Column("key", tsv=False)
-    shown = [key, *facts] if single else [*facts, key]
-    shown.append(Column("value", flex=True, tsv=False))
-    return View(columns=[*_record(), *shown], rows=rows, single=single, name="key", empty=empty)
+    names = "key revision identity value" if single else "revision identity key value"
+    staged, identity = "Staged revision" if single else "Staged", Column("identity", text=None if single else short)
+    shown = columns(names, revision=staged, identity=identity)
+    return View(columns=shown, tsv=ENTRY_AT_REF.columns, rows=rows, single=single, name="key", empty=empty)
 
 
 def versions_view(*, empty: str = "") -> View:
     """Return a view of the changes of keys, commit by commit."""
-    from kvctl.cli.keys.output.entry_rows import operation_style
-
-    shown = [
-        Column("commit", text=short, style="yellow", tsv=False),
-        Column("created", "AGE", text=age_text, tsv=False),
-        Column("operation", style=operation_style, tsv=False),
-        Column("key", tsv=False),
-        Column("value", flex=True, tsv=False),
-        Column("message", text=lambda message: message.partition("\n")[0], flex=True, tsv=False),
-    ]
-    return View(columns=[*_record(), *shown], name="key", empty=empty)
-
-
-def _record() -> list[Column]:
-    return [Column(name, table=False) for name in _RECORD]
+    shown = columns("commit created operation key value message", created="Age")
+    return View(columns=shown, tsv=ENTRY_AT_REF.columns, name="key", empty=empty)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
 from kvctl.cli.keys.target.ref_rows import entries_view, entry_row, refuse, version_row, versions_view
+from kvctl.cli.records import KEY_AT_REF
 from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
-from kvctl.cli.repo.views import short
 from kvctl.errors import KeyNotFound
+from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
 
 if TYPE_CHECKING:
@@ -124,12 +125,8 @@ class RefReader(Reader):
         return [{name: row[name] for name in fields if name in row} for row in described]
 
     def facts_view(self, *, deleted: bool) -> View:
-        columns = [
-            Column("revision", "STAGED", right=True, tsv=False),
-            Column("identity", text=short, tsv=False),
-            Column("key"),
-        ]
-        return View(columns=columns, name="key", empty="No keys")
+        shown = columns("revision identity key", revision="Staged", identity=Column("identity", text=short))
+        return View(columns=shown, tsv=KEY_AT_REF.columns, name="key", empty="No keys")
 
     async def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["KeyVersion"], None]:
         from kvctl.versions.key_history import key_history
