@@ -50,7 +50,10 @@ mirrors:
 def test_setting_that_the_format_lacks_is_refused_unless_forced(run, snapshot, format):
     render = ("topology", "render", "-f", "-", "--format", format)
     assert run(*render, stdin=LOSSY.encode()) == snapshot
-    assert run(*render, "--force", "lossy-format", "-q", stdin=LOSSY.encode()) == snapshot
+    forced = run(*render, "--force", "lossy-format", "-q", stdin=LOSSY.encode())
+    assert (forced.exit_code, "the history and ttl that `M` inherits from it is unknown" in forced.err) == (0, True)
+    assert ("`edge`" in forced.err, "error" in forced.err) == (True, False)
+    assert all(name in forced.out for name in ("KV_A", "KV_B", "name: M" if format == "nack" else '"M"'))
 
 
 def test_render_writes_a_file_for_each_stream(run, tmp_path, snapshot):
