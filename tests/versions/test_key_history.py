@@ -13,7 +13,7 @@ from kvctl.kv.dump.dump_format import entry_line
 from kvctl.kv.load import input_file
 from kvctl.kv.load.bulk_load import LoadOptions
 from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.loader import Mode
+from kvctl.kv.load.rows import Mode
 from kvctl.versions.branch import staged_revisions, staging
 from kvctl.versions.key_history import key_history
 from kvctl.versions.repository import Repository

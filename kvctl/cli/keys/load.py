@@ -108,7 +108,7 @@ async def load(
     if resume and not target.resumable:
         session.warn("A load on a branch always starts at the first row")
     from kvctl.kv.load import bulk_load, input_file
-    from kvctl.kv.load.loader import Mode
+    from kvctl.kv.load.rows import Mode
 
     with session.terminal.blocking():
         source = input_file.open_input(
@@ -202,7 +202,7 @@ def _opened(file: str) -> BinaryIO:
 
 def _explain_resuming(session: Session, target: Target, options: "LoadOptions") -> None:
     from kvctl.kv.load.checkpoint import noted
-    from kvctl.kv.load.loader import Mode
+    from kvctl.kv.load.rows import Mode
 
     if not target.resumable and options.mode is not Mode.CREATE_ONLY:
         session.warn("Interrupted. A load on a branch stages all rows or none: run the command again")

@@ -36,6 +36,8 @@ class Acknowledged:
 
     def __init__(self, revision: int) -> None:
         self.line = 0
+        self.start = revision
+        """Revision that every row is above."""
         self.revision = revision
         self._floors = Floors(revision)
         self._recent: deque[tuple[int, Sequence[str], Sequence[int]]] = deque()
@@ -45,8 +47,8 @@ class Acknowledged:
         """Lines and revisions of each key's recent rows, ascending, once they were asked for."""
 
     def start_at(self, revision: int) -> None:
-        """Note that nothing has been sent when the stream was at this revision, or above it."""
-        self.revision = max(self.revision, revision)
+        """Note that no further row has been sent when the stream was at this revision, or above it."""
+        self.start = self.revision = max(self.revision, revision)
         self._floors = Floors(self.revision)
 
     def note(self, line: int, key: str, revision: int) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from kvctl.errors import HazardRefused, UsageError
@@ -16,20 +15,14 @@ from kvctl.kv.load import checkpoint
 from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.checkpoint import Position, ProgressFile
 from kvctl.kv.load.input_file import LoadInput
-from kvctl.kv.load.leader_state import changes_nothing, lives
-from kvctl.kv.load.loader import Loader, Mode
-from kvctl.kv.load.resume import Needed, Stored, stored_rows
+from kvctl.kv.load.leader_state import all_arrived
+from kvctl.kv.load.loader import Loader
 from kvctl.kv.load.row_reader import Batch
-from kvctl.kv.load.rows import BadRow
+from kvctl.kv.load.rows import BadRow, Mode
 from kvctl.kv.load.target import Target, target_of
 from kvctl.kv.write.identity import Series, most_bytes
 
 SHORTER_HISTORY = "shorter-history"
-NEEDED: dict[Mode, Needed] = {
-    Mode.PUT: lambda row, last: True,
-    Mode.CREATE_ONLY: lambda row, last: not lives(last),
-    Mode.IF_DIFFERENT: lambda row, last: not changes_nothing(row, last),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +65,22 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         progress = await _progress_file(source, target, options)
         start = _start(stack.enter_context(progress), target, options) if progress is not None else None
         most = most_bytes(target.binding.api.connection.max_payload, target.info["config"])
-        ids, stored = Series(most), Stored()
+        ids = Series(most)
         if start is not None:
             ids = Series(min(most, start.most), start.series.encode())
-            coming = partial(_acceptable, source, target, start.line)
-            stored = await stored_rows(target.binding, target.info, ids, start, coming, NEEDED[options.mode])
+            await all_arrived(target.binding)
         loader = Loader(
             bucket, target, ids, options.mode,
-            dry_run=options.dry_run, rejected=options.rejected, progress=progress, advance=options.advance,
-            advance_rows=options.advance_rows,
+            dry_run=options.dry_run, rejected=options.rejected, progress=progress, start=start,
+            advance=options.advance, advance_rows=options.advance_rows,
         )  # fmt: skip
-        return await loader.run(read(source, start.line if start else 0), start=start, stored=stored)
+        return await loader.run(read(source, start.line if start else 0))
 
 
 def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
     """Return the rows of an input after a line; waiting for a pipe does not block the connection."""
     batches = source.batches(after)
     return _at_hand(batches) if source.repeatable else _arriving(batches)
-
-
-def _acceptable(source: LoadInput, target: Target, after: int) -> Iterator[Batch]:
-    return (batch._replace(rows=target.acceptable(batch.rows)) for batch in source.batches(after))
 
 
 def _check_history(source: LoadInput, mode: Mode) -> None:

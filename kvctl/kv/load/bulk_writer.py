@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kvctl.errors import (
     Away,
@@ -59,18 +59,18 @@ class BulkWriter(ABC):
     def __init__(self) -> None:
         self.counts = RowCounts()
         self._window: PublishWindow
-        self._sending = 0
-        """Line of the row being queued."""
+        self._sending: Any = None
+        """Tag of the message being queued."""
 
     async def _send(self, messages: Iterator[tuple[object, bytes, bytes, bytes]]) -> None:
-        """Queue messages of (tag, subject, value, header block); reject those that cannot be sent."""
+        """Queue messages of (tag, subject, value, header block); those that cannot be sent fail."""
         left = True
         while left:
             try:
                 await self._window.send_all(messages, self._in_trouble)
                 left = False
             except UsageError as error:
-                self._reject(self._sending, error.message)
+                self._failed(self._sending, error)
             if self._in_trouble():
                 await self._settle()
                 left = True
@@ -91,8 +91,8 @@ class BulkWriter(ABC):
         """Wait for every outcome and resolve missing ones. Raises the error that stops the write."""
 
     @abstractmethod
-    def _reject(self, line: int, reason: str) -> None:
-        """Count and report a row that is not written."""
+    def _failed(self, tag: Any, error: KvctlError) -> None:
+        """Handle an error instead of an acknowledgement."""
 
 
 class Retry(NamedTuple):

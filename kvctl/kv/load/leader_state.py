@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from kvctl.errors import Away, NoResponders, PermissionDenied
+from kvctl.jetstream import streams
 from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.load.rows import Row
+from kvctl.kv.load.rows import Mode, Row
 from kvctl.kv.names import is_plain
 from kvctl.kv.resolve import Binding
 
@@ -22,6 +23,7 @@ SINGLE_READ_KEYS = 8
 """Number of keys that are as fast to read one by one."""
 MAX_BYTES = 8 << 20
 """Maximum size of the answers, estimated by the bucket's average."""
+ARRIVAL_LOOKS, ARRIVAL_PAUSE_S = 10, 0.1
 
 
 class Current:
@@ -29,7 +31,10 @@ class Current:
 
     def __init__(self, binding: Binding, info: StreamInfo) -> None:
         self.binding = binding
-        state, config = info["state"], info["config"]
+        self.config = config = info["config"]
+        state = info["state"]
+        self.last_revision = int(state["last_seq"])
+        """Last revision when the info was read."""
         self._sole = bool(config.get("allow_direct")) and config.get("num_replicas", 1) == 1
         """True if a direct get answered by the stream itself is as good as asking its leader."""
         self._known: StoredMessage | None = None
@@ -64,7 +69,9 @@ class Current:
 
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
-        found = {row.key: await last_literal(binding, row.key) for row in rows if not is_plain(row.key)}
+        found: dict[str, StoredMessage | None] = {}
+        for key in (row.key for row in rows if not is_plain(row.key)):
+            found[key] = next(reversed(await _literal(binding, key)), None)
         messages = await self._at_once_from(list(plain)) if self._sole else {}
         deadline = time.monotonic() + LEADER_DEADLINE_S
         while True:
@@ -88,7 +95,8 @@ class Current:
         from kvctl.jetstream.direct.per_subject import next_of_each
 
         binding = self.binding
-        found: dict[str, list[StoredMessage]] = {key: [] for key in last}
+        found = {key: [] if is_plain(key) else await _literal(binding, key, after[key] + 1) for key in last}
+        found = {key: [m for m in messages if m.sequence < last[key].sequence] for key, messages in found.items()}
         starts = {key: after[key] + 1 for key in last if is_plain(key)}
         while starts:
             subjects = {binding.subject(key): key for key in starts}
@@ -137,17 +145,41 @@ class Current:
         return await from_leader(self.binding.api, self.binding.stream, seq=1, next_by_subj=subjects)
 
 
-async def last_literal(binding: Binding, key: str) -> StoredMessage | None:
-    """Return the last message of a key that a request would take for a wildcard or cannot name."""
-    from kvctl.kv.read.listing import entry_batches
+async def _literal(binding: Binding, key: str, start: int | None = None) -> list[StoredMessage]:
+    """Return the last message, or all from a revision on, of a key that a request cannot name without wildcards."""
+    from kvctl.kv.read.listing import entry_batches, history_batches
 
-    found = None
-    async for batch in entry_batches(binding, [key], deleted=True, literal=True):
-        entry = batch[-1]
-        found = StoredMessage(
-            binding.stream, binding.subject(key), entry.revision, entry.created_ns, entry.header, entry.value
-        )
-    return found
+    if start is None:
+        found = entry_batches(binding, [key], deleted=True, literal=True)
+    else:
+        found = history_batches(binding, [key], start=start, literal=True)
+    subject = binding.subject(key)
+    async with aclosing(found) as batches:
+        entries = [entry async for batch in batches for entry in batch]
+    return [StoredMessage(binding.stream, subject, e.revision, e.created_ns, e.header, e.value) for e in entries]
+
+
+async def all_arrived(binding: Binding, looks: int = ARRIVAL_LOOKS, *, quiet: int = 1) -> None:
+    """Wait until the server has stored the last messages of a killed process.
+
+    It returns when the stream did not grow for `quiet` intervals of 0.1 s, and after `looks` intervals if others keep
+    writing.
+    """
+    before, same = -1, 0
+    for _ in range(looks):
+        last = int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
+        same = same + 1 if last == before else 0
+        if same == quiet:
+            return
+        before = last
+        await asyncio.sleep(ARRIVAL_PAUSE_S)
+
+
+def needed(mode: Mode, row: Row, last: StoredMessage | None) -> bool:
+    """Return True if a load writes the row, given the last message of its key."""
+    if mode is Mode.CREATE_ONLY:
+        return not lives(last)
+    return mode is Mode.PUT or not changes_nothing(row, last)
 
 
 def changes_nothing(row: Row, last: StoredMessage | None) -> bool:

@@ -25,13 +25,13 @@ def runs(rows: Rows, largest: int, most: int = RUN_ROWS) -> Iterator[Rows]:
 
 
 def separated(rows: Sequence[Row], ids: Series) -> Iterator[Sequence[Row]]:
-    """Split a run so that rows that could not be found or repeated are alone: they are known by their own answers."""
-    if isinstance(rows, PlainRows) and ids.repeatable(b"", max(rows.values, key=len)):
+    """Split a run so that rows without room for an identity are alone: they are known by their own answers."""
+    if isinstance(rows, PlainRows) and ids.fits(b"", max(rows.values, key=len)):
         yield rows
         return
-    for repeatable, group in groupby(rows, lambda row: ids.repeatable(row.header, row.value)):
+    for recognizable, group in groupby(rows, lambda row: ids.fits(row.header, row.value)):
         found = list(group)
-        yield from [found] if repeatable else ([row] for row in found)
+        yield from [found] if recognizable else ([row] for row in found)
 
 
 def encoder(prefix: str, ids: Series, rows: Sequence[Row]) -> Callable[[bytes], bytes]:

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from enum import StrEnum
 from itertools import count
 from typing import Any, NamedTuple, overload
 
@@ -23,6 +24,14 @@ SHOWN = 60
 
 UNCHECKED_VALUE, UNCHECKED_KEY = 1 << 15, 1500
 """Bytes of a value, if the server's limit is higher, and of a conforming key that need no check."""
+
+
+class Mode(StrEnum):
+    """Selection of the rows to write."""
+
+    PUT = "put"
+    CREATE_ONLY = "create-only"
+    IF_DIFFERENT = "if-different"
 
 
 class Row(NamedTuple):

@@ -48,9 +48,7 @@ class Target:
         """Bytes of a value that need no check."""
         return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload)
 
-    def acceptable(
-        self, rows: Sequence[Row], rejected: Callable[[int, str], object] = lambda line, reason: None
-    ) -> Sequence[Row]:
+    def acceptable(self, rows: Sequence[Row], rejected: Callable[[int, str], object]) -> Sequence[Row]:
         """Return the rows that this bucket can store; `rejected` is called with the lines of others and the reasons."""
         if isinstance(rows, PlainRows) and self._takes_all(rows):
             return rows

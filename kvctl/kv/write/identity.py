@@ -76,10 +76,6 @@ class Series:
         self.most = most
 
     def fits(self, header: bytes, value: bytes) -> bool:
-        """Return True if there is room for an identity."""
-        return len(header) + len(value) <= self.most - _LONGEST
-
-    def repeatable(self, header: bytes, value: bytes) -> bool:
         """Return True if there is room for an identity and for the key's last revision as a condition."""
         return len(header) + len(value) <= self.most - _LONGEST - _CONDITION
 

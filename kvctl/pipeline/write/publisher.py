@@ -14,8 +14,7 @@ from functools import partial
 from kvctl.errors import BucketNotFound, KvctlError, NoResponders, StreamNotFound, UsageError, WrongRevision
 from kvctl.jetstream.publish import PublishWindow, Unmatched
 from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
-from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.resume import all_arrived
+from kvctl.kv.load.leader_state import Current, all_arrived
 from kvctl.kv.load.row_frames import RUN_ROWS, encode_plain, encode_rows, runs
 from kvctl.kv.load.rows import UNCHECKED_KEY, Row
 from kvctl.kv.load.target import Target

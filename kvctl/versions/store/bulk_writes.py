@@ -15,8 +15,7 @@ from kvctl.errors import Away, ConnectionLost, KvctlError, ServerError, Unreacha
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.load.leader_state import LEADER_DEADLINE_S
-from kvctl.kv.load.resume import all_arrived
+from kvctl.kv.load.leader_state import LEADER_DEADLINE_S, all_arrived
 from kvctl.kv.ordered_token import token
 from kvctl.kv.write import conditional_write
 from kvctl.versions.store.protocol import check_place, check_value

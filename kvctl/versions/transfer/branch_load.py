@@ -11,9 +11,8 @@ from kvctl.kv.entry import Operation
 from kvctl.kv.load.bulk_load import SHORTER_HISTORY, LoadOptions, read
 from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.input_file import LoadInput
-from kvctl.kv.load.loader import Mode
 from kvctl.kv.load.row_reader import Batch
-from kvctl.kv.load.rows import BadRow, Row
+from kvctl.kv.load.rows import BadRow, Mode, Row
 from kvctl.versions.branch import private_epoch
 from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.branch.private_epoch import Load

@@ -38,9 +38,9 @@ from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.checkpoint import Position
 from kvctl.kv.load.input_file import open_input
 from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.loader import Loader, Mode
+from kvctl.kv.load.loader import Loader
 from kvctl.kv.load.row_reader import Batch
-from kvctl.kv.load.rows import BadRow, Row
+from kvctl.kv.load.rows import BadRow, Mode, Row
 from kvctl.kv.load.target import target_of
 from kvctl.kv.write.identity import Series
 from kvctl.server import run_server
@@ -505,6 +505,40 @@ async def _load_and_kill(bucket: kvctl.Bucket, file: Path, after: int, *, resume
 
         with pytest.raises(Killed):
             await _load_file(bucket, file, resume=resume, advance=kill, **options)
+
+
+@pytest.mark.guarantee("commands-6", by="fault")
+async def test_killed_load_of_a_dump_with_non_conforming_keys_goes_on(client, raw, unique, tmp_path, small_batches):
+    bucket, copy = await client.create_bucket(unique(), history=5), await client.create_bucket(unique(), history=5)
+    for number in range(300):
+        raw.put(bucket.name, "star.*" if number % 100 == 0 else f"k.{number % 50}", b"%d" % number)
+    file = tmp_path / "dump.ndjson"
+    file.write_bytes(await dump(bucket, history=True))
+    count = len(content(file.read_bytes()))
+    await _load_and_kill(copy, file, 1, resume=False)
+    assert await _load_file(copy, file, resume=True) == RowCounts(written=count)
+    assert content(await dump(copy, history=True)) == content(file.read_bytes())
+
+
+async def test_row_without_room_for_an_identity_is_named_after_a_kill_if_it_is_stored(client, unique, tmp_path):
+    bucket, file = await client.create_bucket(unique(), max_value_size=200), tmp_path / "rows.ndjson"
+    values = {f"k.{number}": "v" * (200 if number % 2 else 90) for number in range(10)}
+    _write_rows(file, values.items())
+    await _load_and_kill(bucket, file, 1, resume=False)
+    bad: list[BadRow] = []
+    assert await _load_file(bucket, file, resume=True, rejected=bad.append) == RowCounts(written=5, rejected=5)
+    assert bad[0] == BadRow(2, "A write of `k.1` has no room for an identity; the row may already be stored")
+    assert [row.line for row in bad] == [2, 4, 6, 8, 10]
+    assert {entry.key: entry.value.decode() async for entry in bucket.entries()} == values
+
+
+async def test_row_without_room_for_an_identity_is_created_where_its_key_was_deleted(client, unique):
+    bucket = await client.create_bucket(unique(), max_value_size=200)
+    await bucket.put("k", b"old")
+    await bucket.delete("k")
+    value = "v" * 130
+    assert await load(bucket, [{"key": "k", "value": value}], mode=Mode.CREATE_ONLY) == RowCounts(written=1)
+    assert (await bucket.get("k")).value == value.encode()
 
 
 def _write_rows(file: Path, rows: Iterable[tuple[str, str]]) -> None:

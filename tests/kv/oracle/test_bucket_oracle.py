@@ -28,8 +28,8 @@ from kvctl.kv.load import bulk_load, checkpoint
 from kvctl.kv.load.bulk_load import LoadOptions
 from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.input_file import open_input
-from kvctl.kv.load.loader import Loader, Mode
-from kvctl.kv.load.rows import BadRow
+from kvctl.kv.load.loader import Loader
+from kvctl.kv.load.rows import BadRow, Mode
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import Moment
 from kvctl.kv.read.watch import CURRENT
@@ -458,11 +458,12 @@ class Loads:
         assert self.config.max_bytes or not passed
         lacking = large | passed
         for key in sorted({row["key"] for row in self.rows}):
+            found = [self._row(entry) for entry in held[key]]
+            own = [number for number in found if number >= 0]
+            lacking |= {number for number in self._unknown() if self.rows[number]["key"] == key} - {*own}
             mine = self._written(key, lacking)
             purged = [at for at, number in enumerate(mine) if self._purges(number)]
             mine = mine[purged[-1] if purged else 0 :]
-            found = [self._row(entry) for entry in held[key]]
-            own = [number for number in found if number >= 0]
             assert not passed.intersection(own)
             assert own == sorted(set(own)), f"{key}: rows are doubled or out of order: {found}"
             if key not in self.foreign:
@@ -474,7 +475,8 @@ class Loads:
                 self.history == 64 and not purged and self.mode is Mode.PUT
             ):  # a purge leaves no trace of the rows before it
                 assert own == mine, f"{key}: {set(mine) - set(own)} are missing"
-        named = {self.rows[bad.line - 1]["key"] for bad in self.rejected if bad.line - 1 not in lacking}
+        unknown = self._unknown()
+        named = {self.rows[bad.line - 1]["key"] for bad in self.rejected if bad.line - 1 not in lacking | unknown}
         assert named <= self.foreign.keys()
         assert large <= {bad.line - 1 for bad in self.rejected}
         self._check_counts(lacking)
@@ -486,9 +488,14 @@ class Loads:
             assert counts.presumed == 0
         if self.foreign:
             return
-        assert len(lacking) - counts.presumed <= counts.rejected <= len(lacking)
+        unknown = len(self._unknown())
+        assert len(lacking) - counts.presumed <= counts.rejected <= len(lacking) + unknown
         changing = sum(len(self._written(key, lacking)) - (key in self.before) for key in {r["key"] for r in self.rows})
-        assert changing <= counts.written <= changing + counts.presumed
+        assert changing - unknown <= counts.written <= changing + counts.presumed
+
+    def _unknown(self) -> set[int]:
+        """The rows that are named after a kill, since a write of their key has no room for an identity."""
+        return {bad.line - 1 for bad in self.rejected if "no room for an identity" in bad.reason}
 
     def _written(self, key: str, lacking: set[int]) -> list[int]:
         """The rows that the key receives if nobody else writes it, after -1 for a value from before."""
