@@ -83,13 +83,13 @@ async def _graph(session: Session, names: list[str], file: str | None) -> "Graph
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
-    from kvctl.topology.views import diagram, svg, text_tree
+    from kvctl.topology.views import diagram, text_tree
 
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")
         return utf8("".join(painted(line, color=session.terminal.colored) for line in text_tree.text(drawn)))
-    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": svg.svg}[format](drawn)
+    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": text_tree.svg}[format](drawn)
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 
 

@@ -87,8 +87,8 @@ async def status(
     With --watch, a terminal shows a live table. In a pipe, all rows are printed first, then each row that changes; a
     deleted replica is `gone`. The exit code is always 0.
 
-    With --format prometheus, the states and numbers of the replicas and the sizes of the buckets are written as
-    metrics, for the textfile collector of node_exporter. --to replaces a file in one step. An unknown number has no
+    With --format prometheus, the states and numbers of the replicas are written as metrics, for the textfile collector
+    of node_exporter, and whether each bucket answers. --to replaces a file in one step. An unknown number has no
     sample.
     """
     _check_format(session, format, to, watch=watch)
@@ -127,8 +127,7 @@ async def _metrics(session: Session, apis: "dict[str, Api]", wanted: "Wanted", t
     from pathlib import Path
 
     from kvctl.atomic_file import PUBLIC, replace
-    from kvctl.topology.health.metrics import exposition, metrics
-    from kvctl.topology.health.status import status_of
+    from kvctl.topology.health.status import exposition, metrics, status_of
     from kvctl.topology.survey.inventory import survey
 
     inventory = await survey(apis)

@@ -1,9 +1,9 @@
-"""Replication status: one row for each replica and origin, with location, progress and health."""
+"""Replication status: a row for each replica and origin, with location, progress and health; metrics of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvctl.jetstream.api import Api
@@ -161,3 +161,97 @@ def _identity(row: Row) -> tuple[Any, ...]:
 
 def _lasting(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in _MOVING}
+
+
+Labels = Mapping[str, str | None]
+
+
+@dataclass(slots=True)
+class Metric:
+    """A gauge with its samples; an unknown number has no sample."""
+
+    name: str
+    help: str
+    samples: list[tuple[Labels, float]] = field(default_factory=list)
+
+    def add(self, labels: Labels, value: float | None) -> None:
+        """Add a sample, unless its value is unknown."""
+        if value is not None:
+            self.samples.append((labels, value))
+
+
+def metrics(rows: Iterable[Row], inventory: Inventory, wanted: Callable[[str], bool] = lambda _: True) -> list[Metric]:
+    """Return the metrics of the rows, and whether the buckets whose name is wanted answer."""
+    state = Metric("kvctl_replica_state", "State of a replica for one of its origins: 1 for the current one, else 0.")
+    behind = Metric("kvctl_replica_entries_behind", "Entries of the origin that have not arrived in the replica.")
+    numbers = {name: Metric(*named) for name, named in _NUMBERS.items()}
+    for row in rows:
+        labels = _labels(row)
+        for name in (*map(str, Health), ABSENT):
+            state.add({**labels, "state": name}, float(row["state"] == name))
+        behind.add(labels, _behind(row))
+        for name, metric in numbers.items():
+            metric.add(labels, row[name])
+    up = Metric("kvctl_bucket_up", "Whether the servers of the bucket answer: 1 or 0.")
+    for place in inventory.places.values():
+        for node in map(place.node, place.known):
+            if node.kind in (Kind.BUCKET, Kind.MIRROR, Kind.AGGREGATE) and wanted(node.name):
+                where = {name: getattr(node, name) for name in "kind context domain cluster".split()}
+                up.add({"bucket": node.name, **where}, float(not node.offline))
+    return [state, behind, *numbers.values(), up]
+
+
+def exposition(found: Iterable[Metric]) -> str:
+    """Return the text format of Prometheus; metrics without samples are left out.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    lines: list[str] = []
+    for metric in found:
+        if metric.samples:
+            lines += [f"# HELP {metric.name} {_escaped(metric.help)}", f"# TYPE {metric.name} gauge"]
+            lines += [f"{metric.name}{_braced(labels)} {_number(value)}" for labels, value in metric.samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+_NUMBERS = {
+    "lag": ("kvctl_replica_lag_messages", "Missing messages as the server reports them; 0 proves nothing."),
+    "last_seen": ("kvctl_replica_last_seen_seconds", "Time since the last message from the origin."),
+    "revision": ("kvctl_replica_revision", "Revision of the origin up to which everything has arrived."),
+    "origin_revision": ("kvctl_replica_origin_revision", "Last revision of the origin."),
+}
+"""Metrics of fields of rows."""
+
+
+def _labels(row: Row) -> dict[str, str | None]:
+    rules = row["map"] or {}
+    keys = ",".join(f"{src}:{dest}" for src, dest in rules.items()) or ",".join(row["keys"] or ())
+    names = "replica kind context domain cluster origin origin_context origin_domain origin_api origin_cluster".split()
+    return {**{name: row[name] for name in names}, "keys": keys, "prefix": row["prefix"]}
+
+
+def _behind(row: Row) -> int | None:
+    """Return the missing entries; None if they are unknown, as with a filter that others pass by."""
+    if row["state"] == Health.OK:
+        return 0
+    known = row["revision"] is not None and row["origin_revision"] is not None
+    if not known or row["keys"] or row["map"] or row["state"] == Health.RECREATED_ORIGIN:
+        return None
+    return max(int(row["origin_revision"]) - int(row["revision"]), 0)
+
+
+def _braced(labels: Labels) -> str:
+    known = ",".join(f'{name}="{_quoted(value)}"' for name, value in labels.items() if value)
+    return f"{{{known}}}" if known else ""
+
+
+def _quoted(value: str) -> str:
+    return _escaped(value).replace('"', '\\"')
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

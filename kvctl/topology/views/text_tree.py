@@ -1,9 +1,11 @@
-"""A graph as lines of text: each origin, with its readers below it. [pure]"""
+"""A graph as lines of text, each origin with its readers below it, and these lines as a picture. [pure]"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from textwrap import wrap
 from typing import Any
 
@@ -20,6 +22,13 @@ STYLES = {"good": "green", "doubtful": "yellow", "bad": "red", "": ""}
 WIDTH = 80
 _ALIGNED_TO = 56
 """Columns before the states, unless lines are longer."""
+_CHARACTER_PX, _LINE_PX, _MARGIN_PX = 8.4, 18, 16
+_PICTURE_STYLE = """\
+  text { font: 14px 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }
+  .bold { font-weight: bold } .dim { fill: #57606a }
+  .green { fill: #1a7f37 } .yellow { fill: #9a6700 } .red { fill: #cf222e }"""
+# Characters that XML cannot hold, even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _UNBROKEN: Any = {"break_long_words": False, "break_on_hyphens": False}
 
 
@@ -46,6 +55,27 @@ def text(graph: Graph) -> list[Line]:
         names = wrap(", ".join(graph.alone), WIDTH, initial_indent="Alone: ", subsequent_indent="       ", **_UNBROKEN)
         lines += [*([[]] if lines else []), *([(line, "dim")] for line in names)]
     return lines
+
+
+def svg(graph: Graph) -> str:
+    """Return the same lines as a picture for a runbook: self-contained, on white."""
+    lines = text(graph)
+    widths = [sum(len(words) for words, _ in line) * _CHARACTER_PX for line in lines]
+    width, height = max(widths, default=0) + 2 * _MARGIN_PX, len(lines) * _LINE_PX + 2 * _MARGIN_PX
+    rows = [
+        f'<text x="{_MARGIN_PX}" y="{_MARGIN_PX + _LINE_PX * number - 4}" textLength="{length:g}">{_drawn(line)}</text>'
+        for number, (line, length) in enumerate(zip(lines, widths, strict=True), 1)
+        if line
+    ]
+    size = f'width="{width:g}" height="{height}"'
+    root = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img" xml:space="preserve"'
+    style = f"<title>Topology</title>\n<style>\n{_PICTURE_STYLE}\n</style>"
+    return "\n".join([f"<svg {root} {size}>", style, f'<rect {size} fill="#ffffff"/>', *rows, "</svg>", ""])
+
+
+def _drawn(line: Line) -> str:
+    spans = ((escape(_NOT_XML.sub("\ufffd", words)), style) for words, style in line if words)
+    return "".join(f'<tspan class="{style}">{words}</tspan>' if style else words for words, style in spans)
 
 
 def _trees(graph: Graph, *, several: bool) -> Iterator[list[_Row]]:

@@ -13,7 +13,7 @@ from tests.cli.conftest import open_terminal
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
-from tests.topology.health.test_metrics import parsed, values
+from tests.topology.health.test_status import parsed, values
 
 
 def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
@@ -133,7 +133,7 @@ def test_status_as_metrics(run, server, raw, unique, tmp_path):
     states = values(samples, "kvctl_replica_state", "replica", "origin", "state")
     assert [key for key, value in states.items() if value] == [(mirror, origin, "ok")]
     assert values(samples, "kvctl_replica_entries_behind", "replica") == {(mirror,): 0}
-    assert values(samples, "kvctl_bucket_entries", "bucket", "kind") == {(origin, "bucket"): 1, (mirror, "mirror"): 1}
+    assert values(samples, "kvctl_bucket_up", "bucket", "kind") == {(origin, "bucket"): 1, (mirror, "mirror"): 1}
     file = tmp_path / "kvctl.prom"
     file.write_text("before")
     file.chmod(0o600)
