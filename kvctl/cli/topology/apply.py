@@ -12,7 +12,7 @@ from kvctl.cli.app.parameters import DryRun, Force, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.file import OptionalFile, open_places, read_document
-from kvctl.cli.topology.plan import Prune, say, say_interrupted
+from kvctl.cli.topology.plan import Prune, say
 from kvctl.cli.topology.plan_view import change_row, plan_document, plan_text, show_plan
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
@@ -23,7 +23,6 @@ from kvctl.render.view import View, document
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.topology.apply.applier import Report
-    from kvctl.topology.apply.journal import Journal
     from kvctl.topology.plan.plan import Change, Plan
     from kvctl.topology.plan.plan_file import Saved
 
@@ -77,7 +76,7 @@ async def apply(
     check_forced(force, *plan_hazards.OF_PLANS)
     saved, apis = await _planned(session, plan, file, prune=prune)
     forced = [*(force or ()), *saved.forced]
-    journal = _begun(session, saved, apis)
+    say(session, saved.plan, prune=saved.prune)
     if dry_run:
         preview(session, saved.plan, forced)
         return
@@ -87,7 +86,7 @@ async def apply(
             saved = await _rechecked(saved, apis)
     patience = timedelta(seconds=60) if wait_for is None else wait_for
     limit = None if no_wait else patience
-    report = await _execute(session, saved, apis, journal, limit)
+    report = await _execute(session, saved, apis, limit)
     show_report(session, saved.plan, forced, report)
     if report.error is not None:
         raise report.error
@@ -140,16 +139,6 @@ async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
     now = await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
     revalidation.require_as_shown(saved.plan, now)
     return saved
-
-
-def _begun(session: Session, saved: "Saved", apis: "Mapping[str, Api]") -> "Journal":
-    """Open the journal and print the plan's warnings."""
-    from kvctl.topology.apply.journal import Journal
-
-    journal = Journal.of(saved.topology().name, apis)
-    say_interrupted(session, journal.interrupted())
-    say(session, saved.plan, prune=saved.prune)
-    return journal
 
 
 def preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
@@ -210,9 +199,7 @@ def _consequence(change: "Change") -> str:
     return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
 
 
-async def _execute(
-    session: Session, saved: "Saved", apis: "Mapping[str, Api]", journal: "Journal", limit: timedelta | None
-) -> "Report":
+async def _execute(session: Session, saved: "Saved", apis: "Mapping[str, Api]", limit: timedelta | None) -> "Report":
     """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
     from kvctl.topology.apply import applier
     from kvctl.topology.apply.fill import Filling, unfilled
@@ -221,12 +208,10 @@ async def _execute(
 
     filling = Filling(limit)
     if limit is not None:
-        before = journal.interrupted()
-        left = unfilled(saved.topology(), await survey(apis))
-        await filling.resume(apis, dict.fromkeys([*left, *(before.filling if before else ())]))
+        await filling.resume(apis, unfilled(saved.topology(), await survey(apis)))
     with session.progress("Applying", len(applier.writes(saved.plan.changes)), unit="changes") as progress:
         entries = saved.topology().entries
-        report = await applier.apply(apis, saved.plan, journal, filling, progress.advance, entries=entries)
+        report = await applier.apply(apis, saved.plan, filling, progress.advance, entries=entries)
     if report.error is not None:
         return report
     with session.progress("Filling replicas", filling.total, unit="entries") as progress:
@@ -235,8 +220,6 @@ async def _execute(
         patience = max(api.connection.timeout for api in apis.values())
         wrong = await applier.verify(lambda: planner.plan(saved.topology(), apis, prune=saved.prune), patience)
         report.error = wrong or report.error
-    if report.error is None:
-        journal.end()
     return report
 
 

@@ -77,15 +77,11 @@ async def _delete(session: Session, topology: "Topology", apis: "Mapping[str, Ap
     """Make the deletions and look again; errors are in the report."""
     from kvctl.topology.apply import applier
     from kvctl.topology.apply.fill import Filling
-    from kvctl.topology.apply.journal import Journal
     from kvctl.topology.plan import planner
 
-    journal = Journal.of(topology.name, apis)
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:
-        report = await applier.apply(apis, found, journal, Filling(None), progress.advance)
+        report = await applier.apply(apis, found, Filling(None), progress.advance)
     if found.changes and report.error is None:
         patience = max(api.connection.timeout for api in apis.values())
         report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)
-    if report.error is None:
-        journal.end()
     return report

@@ -12,10 +12,8 @@ from kvctl.cli.topology.file import File, open_places, read_document
 from kvctl.cli.topology.plan_view import plan_markdown, show_plan
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
-from kvctl.units import format_age, parse_time
 
 if TYPE_CHECKING:
-    from kvctl.topology.apply.journal import Interrupted
     from kvctl.topology.plan.plan import Plan
 
 app = group()
@@ -61,7 +59,6 @@ async def plan(
     hazards.
     """
     from kvctl.cli.keys.arguments import check_forced
-    from kvctl.topology.apply.journal import Journal
     from kvctl.topology.hazards import hazards
     from kvctl.topology.model.file import read_topology
     from kvctl.topology.plan import plan_file, plan_hazards, planner
@@ -73,7 +70,6 @@ async def plan(
     topology = read_topology(document)
     apis = await open_places(session, topology)
     found = await planner.plan(topology, apis, prune=prune)
-    say_interrupted(session, Journal.of(topology.name, apis).interrupted())
     say(session, found, prune=prune)
     if format is not None:
         session.write(plan_markdown(found, force or ()).encode())
@@ -106,15 +102,3 @@ def say(session: Session, found: "Plan", *, prune: bool) -> None:
         names = quoted((change.name for change in found.unlisted), _NAMED_MAX)
         them = "it" if len(found.unlisted) == 1 else "them"
         session.note(f"No longer in the file: {names}; `--prune` deletes {them}", always=True)
-
-
-def say_interrupted(session: Session, found: "Interrupted | None") -> None:
-    """Report an earlier apply that was interrupted."""
-    if found is None:
-        return
-    where = f", at {found.doing}" if found.doing else ""
-    how = f"ended after {found.done} of {found.total} writes{where}"
-    if found.done == found.total:
-        how = "ended before all replicas were filled"
-    ago = format_age(parse_time(found.begun))
-    session.note(f"An apply started {ago} {how}; apply again to complete it", always=True)

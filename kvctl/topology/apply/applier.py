@@ -23,7 +23,6 @@ from kvctl.kv.config import differences
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal, seeds
 from kvctl.topology.apply.fill import Filling
-from kvctl.topology.apply.journal import Journal
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.order import readers_first
 from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
@@ -140,22 +139,17 @@ def remaining(plan: Plan, inventory: Inventory) -> Plan:
 async def apply(
     apis: Apis,
     plan: Plan,
-    journal: Journal,
     filling: Filling,
     advance: Callable[[int], None] = lambda _: None,
     *,
     entries: Entries | None = None,
 ) -> Report:
     """Apply the changes in order, up to the first that fails. `entries` are those of the file, by bucket and key."""
-    report, todo = Report(), writes(plan.changes)
-    if todo:
-        journal.begin(len(todo), list(filling.goals))
-    for number, write in enumerate(todo):
+    report = Report()
+    for write in writes(plan.changes):
         try:
-            journal.note(number, "begun", str(write), write.change.where)
             if await _make(apis[write.change.place], plan, write, filling, entries or {}):
                 report.written += 1
-            journal.note(number, "done", str(write), write.change.where)
         except KvctlError as error:
             report.outcomes[write.change.where] = Outcome.FAILED
             report.error = _failed(plan, report, write, error)

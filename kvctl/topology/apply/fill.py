@@ -78,10 +78,11 @@ class Filling:
 
 
 def unfilled(topology: Topology, inventory: Inventory) -> list[Where]:
-    """Return the file's replicas that have not reached the last revision of an origin in view.
+    """Return the file's replicas that have not reached the last revision of an origin, as far as that is known.
 
     They were left by an apply that was killed, on any machine, are briefly behind, or replicate only a part. The lag
-    that servers report does not tell: it is 0 until the first entry arrives.
+    that servers report proves nothing if it is 0, as it is until the first entry arrives: it counts only where the
+    origin cannot be read, as does a link that never connected.
     """
     named = Locator(topology, inventory.places)
     wheres = {named.where(name) for name in (*topology.mirrors, *topology.aggregates)}
@@ -90,9 +91,11 @@ def unfilled(topology: Topology, inventory: Inventory) -> list[Where]:
 
 
 def _is_behind(link: Link) -> bool:
-    if link.origin is None or not link.origin["state"]["messages"]:
-        return False
-    return (arrival.reported(link.info, link.source) or 0) < link.origin["state"]["last_seq"]
+    if link.origin is None:
+        upstream = link.upstream
+        return not link.silent and (upstream.last_seen is None or upstream.lag > 0)
+    state = link.origin["state"]
+    return bool(state["messages"]) and (arrival.reported(link.info, link.source) or 0) < state["last_seq"]
 
 
 async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:

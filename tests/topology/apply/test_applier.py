@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Outcome, Report, Verb
 from kvctl.topology.apply.fill import Filling
-from kvctl.topology.apply.journal import Journal
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Plan
@@ -38,8 +36,8 @@ async def apply(
     apis = {"": apis} if isinstance(apis, Api) else apis
     topology = read(text)
     plan = await planner.plan(topology, apis, prune=prune)
-    journal, filling = Journal.of(topology.name, apis), Filling(wait_for)
-    report = await applier.apply(apis, plan, journal, filling)
+    filling = Filling(wait_for)
+    report = await applier.apply(apis, plan, filling)
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
@@ -194,7 +192,7 @@ async def test_plan_is_stale_after_concurrent_changes(client, raw, unique):
         f"`{made}` was created", f"`{origin}` was changed",
     ):  # fmt: skip
         assert f"  {line}" in caught.value.message.splitlines()
-    report = await applier.apply({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    report = await applier.apply({"": client.api}, plan, Filling(None))
     assert isinstance(report.error, ConflictError)
     assert report.written == 0
 
@@ -204,7 +202,7 @@ async def test_completed_changes_are_not_repeated(client, unique):
     plan = await planner.plan(read(f"buckets: {{{first}: {{}}, {second}: {{}}}}"), {"": client.api})
     await client.create_bucket(first)
     assert [change.name for change in applier.remaining(plan, await survey({"": client.api})).changes] == [second]
-    report = await applier.apply({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    report = await applier.apply({"": client.api}, plan, Filling(None))
     assert (report.error, report.written) == (None, 1)
 
 
@@ -240,7 +238,7 @@ async def test_name_taken_concurrently_is_reported(client, raw, unique):
     bucket = unique()
     plan = await planner.plan(read(f"buckets: {{{bucket}: {{}}}}"), {"": client.api})
     raw.create_bucket(bucket, max_msgs_per_subject=9)
-    report = await applier.apply({"": client.api}, plan, Journal(Path("/nowhere/x")), Filling(None))
+    report = await applier.apply({"": client.api}, plan, Filling(None))
     assert isinstance(report.error, ConflictError)
     assert not isinstance(report.error, BucketExists)
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"] == 9

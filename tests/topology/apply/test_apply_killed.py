@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvctl.server import Server
+from tests.cli.conftest import run_process
 from tests.support.raw import RawClient
 from tests.topology import killed
 
@@ -183,8 +184,8 @@ def test_killed_apply_of_saved_plan_is_resumed(scene, wanted, at):
 
 
 @pytest.mark.guarantee("topology-2", by="kill")
-def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(own_server, tmp_path, monkeypatch):
-    """The journal of the killed apply is elsewhere: unfilled replicas are found from the servers."""
+def test_apply_after_a_kill_waits_until_replicas_are_filled(own_server, tmp_path):
+    """Unfilled replicas are found from the servers: nothing is kept on the machine of the killed apply."""
     entries = 100_000
     file = tmp_path / "topology.yaml"
     file.write_text("version: 1\nbuckets: {B: {}}\naggregates: {A: {origins: [{bucket: B, prefix: p}]}}\n")
@@ -198,6 +199,37 @@ def test_apply_after_a_kill_waits_on_any_machine_until_replicas_are_filled(own_s
             pass
         assert killed.run(args, at=0, answered=True)[0] == killed.KILLED
         assert raw.api("STREAM.INFO.KV_A")["state"]["messages"] < entries
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
         assert killed.run(args) == (0, [])
         assert raw.api("STREAM.INFO.KV_A")["state"]["messages"] == entries
+
+
+def test_apply_after_a_kill_reports_replicas_that_do_not_fill(raw, server, unique, tmp_path):
+    bucket, aggregate, file = unique(), unique("A"), tmp_path / "t.yaml"
+    raw.create_bucket(bucket)
+    raw.put(bucket, "k", b"x" * 5000)
+    file.write_text(
+        f"version: 1\nname: {unique('t')}\naggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}\n"
+    )
+    apply = ["topology", "apply", "-f", str(file), "--yes", "--force", "smaller-limits", "-s", server.url]
+    assert killed.run(apply, at=0, answered=True)[0] == killed.KILLED
+    for _ in range(2):  # it does not fill, though its lag is 0, and that is said until it has
+        again = run_process(*apply, "--wait-for", "1s")
+        assert (again.exit_code, f"`{bucket}`: at revision 0 of 1" in again.err) == (9, True)
+    config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
+    raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
+    file.write_text(file.read_text().replace(", max_value_size: 1KiB", ""))
+    assert run_process(*apply).exit_code == 0
+    assert run_process(*apply).err == "Nothing to change\n"
+
+
+def test_apply_after_a_kill_reports_replicas_of_origins_out_of_view(server, unique, tmp_path):
+    """What their origins hold cannot be read: the link that never connected tells."""
+    file, origin = tmp_path / "t.yaml", unique()
+    mirror = f"{unique('M')}: {{origin: {origin}, origin_domain: nowhere}}"
+    file.write_text(f"version: 1\nname: {unique('t')}\nmirrors: {{{mirror}}}\n")
+    apply = ["topology", "apply", "-f", str(file), "--yes", "--force", "unconnected", "-s", server.url]
+    assert killed.run(apply, at=0, answered=True)[0] == killed.KILLED
+    for _ in range(2):
+        again = run_process(*apply, "--wait-for", "1s")
+        assert (again.exit_code, f"`{origin}`: never connected" in again.err) == (9, True)
+    assert run_process(*apply, "--no-wait").err == "Nothing to change\n"

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import kvctl
 from kvctl.contexts import Context, ContextStore
@@ -14,7 +13,6 @@ from kvctl.labs import Lab
 from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Report
 from kvctl.topology.apply.fill import Filling
-from kvctl.topology.apply.journal import Journal
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.plan import Plan
@@ -36,7 +34,7 @@ async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
     topology = read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
     plan = await planner.plan(topology, apis)
     filling = Filling(timedelta(seconds=120))
-    report = await applier.apply(apis, plan, Journal(Path("/nowhere/x")), filling)
+    report = await applier.apply(apis, plan, filling)
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
