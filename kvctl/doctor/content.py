@@ -17,8 +17,7 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.tables import catalog as tables
 from kvctl.tables.config import PARTITION_PREFIX, is_table, stream_name
 from kvctl.versions import catalog, repositories
-from kvctl.versions.branch import branch_state, dropped_epochs
-from kvctl.versions.branch.staging import STAGING
+from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS
@@ -72,20 +71,14 @@ async def _records(api: Api, found: catalog.Found) -> list[Finding]:
 async def inspect(found: catalog.Found, repository: Repository) -> AsyncIterator[Finding]:
     """Yield the problems in a repository's records. Raises what reading raises."""
     store, name = repository.store, found.config.name
-    branches = await repository.branches()
-    leads = {f"Branch `{branch}`": commit for branch, commit in branches.items()}
+    leads = {f"Branch `{branch}`": commit for branch, commit in (await repository.branches()).items()}
     leads |= {f"Tag `{tag}`": commit for tag, commit in (await repository.tags()).items()}
     async for text in _broken_references(store, leads):
         yield Finding(ERROR, "broken-reference", name, text, _LOST)
-    for branch, record in zip(
-        branches, await store.get_many([(STAGING, one.encode()) for one in branches]), strict=True
-    ):
-        if record is None:
-            yield Finding(ERROR, "broken-reference", name, f"Branch `{branch}` has no staging record", _LOST)
     remedy = f"Remove the remains with `kvctl repo gc {name}`"
-    if found.info["state"].get("num_subjects", 0) <= MAX_RECORDS and (epochs := await _orphaned(store)):
-        what = "epoch of staged changes is" if len(epochs) == 1 else "epochs of staged changes are"
-        yield Finding(NOTE, "orphaned-epochs", name, f"{len(epochs)} {what} not used by any branch", remedy)
+    if found.info["state"].get("num_subjects", 0) <= MAX_RECORDS and (left := await epochs.uncollected(store)):
+        what = "epoch of staged changes is" if len(left) == 1 else "epochs of staged changes are"
+        yield Finding(NOTE, "orphaned-epochs", name, f"{len(left)} {what} not used by any branch", remedy)
     if (await branch_state.collections(store)).collection.deleting:
         yield Finding(NOTE, "interrupted-gc", name, "A garbage collection was interrupted or is running", remedy)
 
@@ -105,13 +98,6 @@ async def _broken_references(store: Store, leads: dict[str, str]) -> AsyncIterat
             if root is None:
                 yield f"Commit `{parsed.id}` needs object `{parsed.root}`, which is missing"
         leads = {f"Commit `{one.id}`": parent for one in commits for parent in one.parents if parent not in looked}
-
-
-async def _orphaned(store: Store) -> list[str]:
-    """Return the epochs with changes that garbage collection would clear."""
-    return [
-        epoch for epoch in await dropped_epochs.uncollected(store) if await dropped_epochs.has_changes(store, epoch)
-    ]
 
 
 _OF_REPOSITORIES = {

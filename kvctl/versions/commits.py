@@ -1,4 +1,4 @@
-"""Commit: a branch's epoch is sealed, the staged changes become a tree, and head and staging move in one write.
+"""Commit: a branch's epoch is sealed, the staged changes become a tree, and the branch moves in one write.
 
 Lock-free: writers continue in the epoch that the seal opened. Of several committers at least one makes progress: one
 keeps its tree if the epoch was only sealed, rebuilds it on the new head if another commit came first, or finds that its
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
-from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
+from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import BranchState
-from kvctl.versions.branch.staging import STAGING, StagingRecord
-from kvctl.versions.branch.staging_writer import WrittenEpoch
-from kvctl.versions.model import DROPPED, Commit, Head, check_text, decode_staged, leaf_value, staged_leaf_value
-from kvctl.versions.store.protocol import Change, PredicateFailed, Store
+from kvctl.versions.branch.staging import WrittenEpoch
+from kvctl.versions.model import DROPPED, Branch, Commit, check_text, decode_staged, leaf_value, staged_leaf_value
+from kvctl.versions.refs import BranchRecord
+from kvctl.versions.store.protocol import Change, Store
 from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
 from kvctl.versions.tree.tree import Objects as Made
 from kvctl.versions.tree.tree import Tree, get
@@ -89,58 +89,67 @@ async def commit(
     """
     own, state = await _seal(store, branch, info, written)
     prepared: _Prepared | None = None
-    for attempt in range(staging.MAX_ATTEMPTS):
-        if attempt or sealed_epochs.too_many(state):
-            state = await sealed_epochs.foldable_state(store, branch)
+    for attempt in range(branch_state.MAX_ATTEMPTS):
+        if attempt:
+            state = await branch_state.read(store, branch)
         if not info.allow_empty:
             _check_left(own, state)
         if prepared is None or not _still_good(prepared, state):
             try:
                 prepared = await _prepare(store, objects, state, info, sorted({*written.keys}) if written else [])
             except Broken:
-                if await branch_state.is_unchanged(store, state):
+                if await branch_state.is_unchanged(store, state.record):
                     raise
                 continue  # the branch was deleted or reset, and its old head collected
-        if prepared.commit.root == state.head.root and not info.allow_empty:
-            if await forget(store, state, prepared.epochs):
+        if prepared.commit.root == state.branch.root and not info.allow_empty:
+            if await forget(store, state.record, prepared.epochs):
                 raise NothingToCommit(f"The changes staged on `{branch}` do not change its content")
         elif await _move(store, objects, state, prepared):
-            await dropped_epochs.clear_soon(store, prepared.epochs)
             return prepared.commit
-        await staging.pause()
-    raise staging.busy(branch)
+        await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
 async def move(
-    store: Store, objects: Objects, state: BranchState, info: CommitInfo, edits: Sequence[Edit], *,
-    second_parent: str | None = None, linking: bool = False,
-) -> Commit | None:  # fmt: skip
+    store: Store,
+    objects: Objects,
+    state: BranchState,
+    info: CommitInfo,
+    edits: Sequence[Edit],
+    *,
+    second_parent: str | None = None,
+    linking: bool = False,
+) -> Commit | None:
     """Commit changes onto a branch without staged ones; None if another process moved it. Raises NothingToCommit.
 
     `linking` means that the changes come from commits which the branch does not descend from.
     """
-    tree = await objects.updated(bytes.fromhex(state.head.root), edits)
+    tree = await objects.updated(bytes.fromhex(state.branch.root), edits)
     return await move_to(
         store, objects, state, info, tree.root, tree.objects, second_parent=second_parent, linking=linking
     )
 
 
 async def move_to(
-    store: Store, objects: Objects, state: BranchState, info: CommitInfo, root: bytes, found: Made, *,
-    second_parent: str | None = None, linking: bool = False,
-) -> Commit | None:  # fmt: skip
+    store: Store,
+    objects: Objects,
+    state: BranchState,
+    info: CommitInfo,
+    root: bytes,
+    found: Made,
+    *,
+    second_parent: str | None = None,
+    linking: bool = False,
+) -> Commit | None:
     """Commit an existing tree as `move`; `found` are its objects that the branch does not have yet."""
-    if root.hex() == state.head.root and second_parent is None and not info.allow_empty:
+    if root.hex() == state.branch.root and second_parent is None and not info.allow_empty:
         raise NothingToCommit("Nothing to commit")
-    made = await _commit_of(store, state.head, root, info, second_parent)
+    made = await _commit_of(store, state.branch, root, info, second_parent)
     together = await _go_first(objects, found)
-    name = state.branch.encode()
-    changes = [*_objects(together), *_heading(made, name), Change(STAGING, name, state.held.staging.encode())]
+    changes = [*_objects(together), *_heading(made, state.record, state.branch)]
     if linking:
         changes.append(state.collections.touched)
-    try:
-        await store.write([*state.unmoved, state.guard_unchanged], changes)
-    except PredicateFailed:
+    if not await store.written(state.clean, changes):
         return None
     objects.keep(found)
     return made
@@ -154,52 +163,35 @@ async def read_clean(
     Staged values equal to the branch's content are removed: they would hide later changes. Raises Staged,
     BranchNotFound, ConflictError after too many retries.
     """
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         state = await (branch_state.read_for_linking if linking and not dry_run else branch_state.read)(store, branch)
-        held = state.held.staging
-        if await nothing(store, held.epochs):
+        held = state.branch
+        if await epochs.are_empty(store, held.epochs):
             return state
-        if await differing(objects, state.head, await staging.listed(store, held.epochs[::-1], staged_leaf_value)):
-            if await branch_state.is_unchanged(store, state):
+        staged = await epochs.listed(store, held.epochs[::-1], staged_leaf_value)
+        if await differing(objects, bytes.fromhex(held.root), staged):
+            if await branch_state.is_unchanged(store, state.record):
                 raise Staged(branch)
             continue
         if dry_run:
             return state
-        if not await nothing(store, [held.epoch]):
-            await staging.seal(store, branch)
+        if not await epochs.are_empty(store, [held.epoch]):
+            await epochs.sealed(store, state.record)
         else:
-            await forget(store, state, held.sealed)
-    raise staging.busy(branch)
+            await forget(store, state.record, held.sealed)
+    raise branch_state.busy(branch)
 
 
-async def nothing(store: Store, epochs: Sequence[str]) -> bool:
-    """Return whether nothing is staged in any of these epochs."""
-    for epoch in epochs:
-        if not await store.is_empty(staging.partition_of(epoch)):
-            return False
-    return True
-
-
-async def differing(objects: Objects, head: Head, changes: Mapping[bytes, bytes | None]) -> set[bytes]:
-    """Return the keys whose staged value, as a leaf stores it, differs from the committed one."""
-    found = await objects.run(get(bytes.fromhex(head.root), list(changes)))
+async def differing(objects: Objects, root: bytes, changes: Mapping[bytes, bytes | None]) -> set[bytes]:
+    """Return the keys whose staged value, as a leaf stores it, differs from the one in a tree."""
+    found = await objects.run(get(root, list(changes)))
     return {key for key, value in changes.items() if value != found.get(key)}
 
 
-async def forget(store: Store, state: BranchState, epochs: Sequence[str]) -> bool:
-    """Remove sealed epochs whose changes equal the committed content; return False if the branch moved.
-
-    If there are very many, only the oldest: the changes of the others equal the committed content, too.
-    """
-    epochs = epochs[: sealed_epochs.EPOCHS_PER_WRITE]
-    after = state.held.staging.without(epochs, state.head.commit, time.time())
-    change = Change(STAGING, state.branch.encode(), after.encode())
-    try:
-        await store.write(state.as_read, [change, *dropped_epochs.noted(epochs)])
-    except PredicateFailed:
-        return False
-    await dropped_epochs.clear_soon(store, epochs)
-    return True
+async def forget(store: Store, record: BranchRecord, sealed: Sequence[str]) -> bool:
+    """Remove sealed epochs whose changes equal the committed content; return False if the branch moved."""
+    change = record.replaced(record.branch.without(sealed, record.branch.commit))
+    return await epochs.dropped(store, [record.unchanged], [change], sealed)
 
 
 async def _seal(
@@ -211,47 +203,38 @@ async def _seal(
     effect, and sealed while the state is read. Returns the last one sealed, and the branch's state after that. Raises
     NothingToCommit.
     """
-    early = None if written is None or sealed_epochs.due(written.record.staging) else written.record
+    early = None if written is None or len(written.record.branch.sealed) >= epochs.MAX_SEALED else written.record
     first: str | None = None
-    for _ in range(staging.MAX_ATTEMPTS):
-        state, record = await asyncio.gather(branch_state.read(store, branch), _sealed_early(store, branch, early))
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        state, record = await asyncio.gather(branch_state.read(store, branch), _sealed_early(store, early))
         if early is not None and record is not None:
-            return early.staging.epoch, replace(state, held=record)
+            return early.branch.epoch, replace(state, record=record)
         early = None
-        held = state.held.staging
+        held = state.branch
         first = first or held.epoch
         if held.epoch != first:
             return first, state
-        known = written is not None and held.epoch == written.record.staging.epoch
-        if not known and await nothing(store, [held.epoch]):
-            if info.allow_empty or not await nothing(store, held.sealed):
+        known = written is not None and held.epoch == written.record.branch.epoch
+        if not known and await epochs.are_empty(store, [held.epoch]):
+            if info.allow_empty or not await epochs.are_empty(store, held.sealed):
                 return held.sealed[-1] if held.sealed else None, state
-            if not await branch_state.is_unchanged(store, state):
+            if not await branch_state.is_unchanged(store, state.record):
                 continue  # a reset or fold has moved the changes into another epoch
             raise NothingToCommit(f"Nothing is staged on `{branch}`", hint="Pass `--allow-empty` to commit anyway")
-        if sealed_epochs.due(held):
-            await sealed_epochs.fold(store, state)
-            continue
-        if (record := await _sealed(store, branch, state.held)) is not None:
-            return held.epoch, replace(state, held=record)
-        await staging.pause()
-    raise staging.busy(branch)
+        if len(held.sealed) >= epochs.MAX_SEALED:
+            await epochs.fold(store, state.record)
+        elif (record := await epochs.sealed(store, state.record)) is not None:
+            return held.epoch, replace(state, record=record)
+        else:
+            await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
-async def _sealed_early(store: Store, branch: str, held: StagingRecord | None) -> StagingRecord | None:
-    """Close an epoch as `_sealed`; None also if the outcome is unknown, which the next look at the branch shows."""
+async def _sealed_early(store: Store, record: BranchRecord | None) -> BranchRecord | None:
+    """Close an epoch, if any; None also if the outcome is unknown, which the next look at the branch shows."""
     try:
-        return None if held is None else await _sealed(store, branch, held)
+        return None if record is None else await epochs.sealed(store, record)
     except OutcomeUnknown:
-        return None
-
-
-async def _sealed(store: Store, branch: str, held: StagingRecord) -> StagingRecord | None:
-    """Close the current epoch of a staging record, and return the new record; None if it was replaced."""
-    after = held.staging.sealing(staging.new_epoch(), time.time())
-    try:
-        return StagingRecord(after, await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate))
-    except PredicateFailed:
         return None
 
 
@@ -260,28 +243,25 @@ def _check_left(own: str | None, state: BranchState) -> None:
 
     If that is no longer known, they may be in any of the sealed epochs: all of them are committed.
     """
-    sealed = state.held.staging.sealed
-    where = None if own is None else state.held.staging.whereabouts(own)
+    sealed, branch = state.branch.sealed, state.record.name
+    where = None if own is None else state.branch.whereabouts(own)
     if own is None or where in sealed or (where is None and sealed):
         return
     if where == DROPPED:
-        raise NothingToCommit(f"The staged changes of `{state.branch}` were dropped by a concurrent reset")
+        raise NothingToCommit(f"The staged changes of `{branch}` were dropped by a concurrent reset")
     if where is None:
         raise NothingToCommit(
-            f"The staged changes of `{state.branch}` were committed or reset concurrently",
+            f"The staged changes of `{branch}` were committed or reset concurrently",
             hint="`kvctl repo log` shows the commits",
         )
-    raise NothingToCommit(
-        f"The staged changes of `{state.branch}` are already committed in `{where[:12]}`", taken_by=where
-    )
+    raise NothingToCommit(f"The staged changes of `{branch}` are already committed in `{where[:12]}`", taken_by=where)
 
 
 def _still_good(prepared: _Prepared, state: BranchState) -> bool:
     """Return whether others have only sealed epochs since."""
-    sealed = state.held.staging.sealed
     return (
-        prepared.commit.parents[0] == state.head.commit
-        and prepared.epochs == sealed[: len(prepared.epochs)]
+        prepared.commit.parents[0] == state.branch.commit
+        and prepared.epochs == state.branch.sealed[: len(prepared.epochs)]
         and prepared.begun == state.collections.collection.begun
     )
 
@@ -289,15 +269,15 @@ def _still_good(prepared: _Prepared, state: BranchState) -> bool:
 async def _prepare(
     store: Store, objects: Objects, state: BranchState, info: CommitInfo, likely: Sequence[bytes]
 ) -> _Prepared:
-    epochs = state.held.staging.sealed
-    tree = await _with_changes(store, objects, bytes.fromhex(state.head.root), epochs, likely)
-    made = await _commit_of(store, state.head, tree.root, info, None)
-    together = {} if tree.root.hex() == state.head.root else await _go_first(objects, tree.objects)
-    return _Prepared(made, epochs, together, state.collections.collection.begun)
+    held = state.branch
+    tree = await _with_changes(store, objects, bytes.fromhex(held.root), held.sealed, likely)
+    made = await _commit_of(store, held, tree.root, info, None)
+    together = {} if tree.root.hex() == held.root else await _go_first(objects, tree.objects)
+    return _Prepared(made, held.sealed, together, state.collections.collection.begun)
 
 
 async def _with_changes(
-    store: Store, objects: Objects, root: bytes, epochs: Sequence[str], likely: Sequence[bytes]
+    store: Store, objects: Objects, root: bytes, sealed: Sequence[str], likely: Sequence[bytes]
 ) -> Tree:
     """Return the tree with the changes of epochs, and its objects that are not stored yet.
 
@@ -307,10 +287,10 @@ async def _with_changes(
     edits: list[Edit] = []
     large: Made = {}
     size = 0
-    async with objects.ahead(root, likely) as prepared, aclosing(staging.batches(store, epochs)) as changes:
+    async with objects.ahead(root, likely) as prepared, aclosing(epochs.batches(store, sealed)) as changes:
         async for some in changes:
             await prepared
-            more, apart = edits_of((key, decode_staged(value)) for key, value in some)
+            more, apart = edits_of((entry.key, decode_staged(entry.value)) for entry in some)
             edits += more
             large |= apart
             size += sum(len(key) + len(value or b"") for key, value in more)
@@ -327,31 +307,29 @@ async def _with_changes(
 
 async def _move(store: Store, objects: Objects, state: BranchState, prepared: _Prepared) -> bool:
     """Write the remaining objects, the commit and the branch's move in one atomic write."""
-    made, name = prepared.commit, state.branch.encode()
-    after = state.held.staging.without(prepared.epochs, made.id, time.time())
-    changes = [
-        *_objects(prepared.objects),
-        *_heading(made, name),
-        *dropped_epochs.noted(prepared.epochs),
-        Change(STAGING, name, after.encode()),
-    ]
-    try:
-        await store.write(state.unmoved, changes)
-    except PredicateFailed:
+    made = prepared.commit
+    left = state.branch.without(prepared.epochs, made.id)
+    changes = [*_objects(prepared.objects), *_heading(made, state.record, left)]
+    if not await epochs.dropped(store, state.unmoved, changes, prepared.epochs):
         return False
     objects.keep(prepared.objects)
     return True
 
 
-async def _commit_of(store: Store, head: Head, root: bytes, info: CommitInfo, second_parent: str | None) -> Commit:
+async def _commit_of(store: Store, head: Branch, root: bytes, info: CommitInfo, second_parent: str | None) -> Commit:
     generation = 1 + head.generation
     if second_parent:
         generation = max(generation, 1 + (await refs.commit(store, second_parent)).generation)
     parents = (head.commit, second_parent) if second_parent else (head.commit,)
     made = Commit(
-        root=root.hex(), parents=parents, message=info.message, author=info.author, created_ns=time.time_ns(),
-        meta=dict(info.meta), generation=generation,
-    )  # fmt: skip
+        root=root.hex(),
+        parents=parents,
+        message=info.message,
+        author=info.author,
+        created_ns=time.time_ns(),
+        meta=dict(info.meta),
+        generation=generation,
+    )
     if (size := len(made.encode())) > store.largest:
         what = f"The commit with its message, author and metadata has {size:,} bytes; the maximum is {store.largest:,}"
         raise UsageError(what, hint="Shorten the message or the metadata")
@@ -372,9 +350,9 @@ def _objects(found: Made) -> list[Change]:
     return [Change(OBJECTS, identity, data) for identity, data in found.items()]
 
 
-def _heading(made: Commit, branch: bytes) -> list[Change]:
-    head = Head(made.id, made.root, made.generation)
-    return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), Change(refs.HEADS, branch, head.encode())]
+def _heading(made: Commit, record: BranchRecord, branch: Branch) -> list[Change]:
+    """Return the commit, and the branch moved to it."""
+    return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), record.replaced(branch.at(made.id, made))]
 
 
 def edits_of(changes: Iterable[tuple[bytes, bytes | None]]) -> tuple[list[Edit], Made]:

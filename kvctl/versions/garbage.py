@@ -1,8 +1,8 @@
 """Garbage collection: objects and commits that no branch or tag reaches, and epochs that commits have consumed.
 
-Candidates are listed first, with predicates; then the collection record is advanced, so that others write objects that
+Candidates are listed first, with revisions; then the collection record is advanced, so that others write objects that
 they saw before once more; only then reachable objects are searched. Objects written since the listing survive by their
-predicate. A concurrent link to a commit that may be unreachable changes the record, and the search is repeated.
+revision. A concurrent link to a commit that may be unreachable changes the record, and the search is repeated.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvctl.errors import ConflictError
-from kvctl.versions.branch import branch_state, dropped_epochs, staging
-from kvctl.versions.branch.branch_state import COLLECTION, Collection, CollectionRecord
-from kvctl.versions.model import Commit, Head, apart_id, inline_value
-from kvctl.versions.refs import COMMITS, HEADS, TAGS
-from kvctl.versions.store.protocol import Change, Condition, Predicate, PredicateFailed, Store
+from kvctl.versions.branch import branch_state, epochs
+from kvctl.versions.branch.branch_state import Collection, CollectionRecord
+from kvctl.versions.model import Branch, Commit, apart_id, inline_value
+from kvctl.versions.refs import BRANCHES, COMMITS, TAGS
+from kvctl.versions.store.protocol import Change, Condition, Store
 from kvctl.versions.tree.chunks import Chunk
 from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
 from kvctl.versions.tree.tree import Reading
@@ -26,8 +26,8 @@ DELETIONS_PER_WRITE = 400
 READ = 500
 """Number of objects or commits read together."""
 
-Candidates = dict[bytes, Predicate]
-"""Keys of one partition, each with its predicate when listed."""
+Candidates = dict[bytes, int]
+"""Keys of one partition, each with its revision when listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> C
     """Remove unreachable objects and commits. Raises Broken if a reachable one is missing; ConflictError."""
     if dry_run:
         return await _look(store, objects)
-    epochs = await dropped_epochs.clear_all(store)
+    cleared = await epochs.collect(store)
     gone = [0, 0]
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         listed = await _listing(store)
         begun = await _advance(store)
         held, reached = await _begin(store, objects, begun)
@@ -78,8 +78,9 @@ async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> C
                     gone[at] += await _delete(store, held, partition, some)
         except _Ended:
             continue
-        await _end(store, held)
-        return Collected(objects=gone[1], commits=gone[0], epochs=epochs)
+        # If a linking operation comes first, that ends it.
+        await store.written([held.unchanged], [held.replaced(Collection(held.collection.begun))])
+        return Collected(objects=gone[1], commits=gone[0], epochs=cleared)
     raise branch_state.crowded()
 
 
@@ -89,41 +90,36 @@ async def _look(store: Store, objects: Objects) -> Collected:
     return Collected(
         objects=len(listed.objects.keys() - reached.objects),
         commits=len(listed.commits.keys() - reached.commits),
-        epochs=len(await dropped_epochs.uncollected(store)),
+        epochs=len(await epochs.uncollected(store)),
     )
 
 
 async def _listing(store: Store) -> _Listed:
-    found: list[Candidates] = []
-    for partition in (OBJECTS, COMMITS):
-        async with store.scan(partition, values=False) as entries:
-            found.append({entry.key: entry.predicate async for entry in entries})
+    found = [
+        {entry.key: entry.revision async for entry in store.scan(partition, values=False)}
+        for partition in (OBJECTS, COMMITS)
+    ]
     return _Listed(*found)
 
 
 async def _advance(store: Store) -> int:
     """Record that a collection now searches reachable objects; return its number."""
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         held = await branch_state.collections(store)
         number = held.collection.begun + 1
-        try:
-            await store.set_if(COLLECTION, COLLECTION, Collection(number).encode(), held.predicate)
-        except PredicateFailed:
-            await staging.pause()
-        else:
+        if await store.written([held.unchanged], [held.replaced(Collection(number))]):
             return number
+        await branch_state.pause()
     raise branch_state.crowded()
 
 
 async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionRecord, _Reached]:
     """Return the reachable objects, and the record that this collection deletes; no link was added in between."""
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         held = await _own(store, begun)
         reached = await _reach(store, objects)
-        try:
-            await store.set_if(COLLECTION, COLLECTION, Collection(begun, deleting=True).encode(), held.predicate)
-        except PredicateFailed:
-            await staging.pause()
+        if not await store.written([held.unchanged], [held.replaced(Collection(begun, deleting=True))]):
+            await branch_state.pause()
             continue
         held = await _own(store, begun)
         if held.collection.deleting:  # no link was added since
@@ -138,9 +134,7 @@ async def _own(store: Store, begun: int) -> CollectionRecord:
     return held
 
 
-async def _doomed(
-    store: Store, listed: _Listed, reached: _Reached
-) -> list[tuple[bytes, list[tuple[bytes, Predicate]]]]:
+async def _doomed(store: Store, listed: _Listed, reached: _Reached) -> list[tuple[bytes, list[tuple[bytes, int]]]]:
     """Return the commits to delete, youngest first so that remaining ones are complete; then objects."""
     commits = [(key, at) for key, at in listed.commits.items() if key not in reached.commits]
     ages: dict[bytes, int] = {}
@@ -153,43 +147,28 @@ async def _doomed(
     return [(COMMITS, commits), (OBJECTS, [one for one in listed.objects.items() if one[0] not in reached.objects])]
 
 
-async def _delete(
-    store: Store, held: CollectionRecord, partition: bytes, some: Sequence[tuple[bytes, Predicate]]
-) -> int:
+async def _delete(store: Store, held: CollectionRecord, partition: bytes, some: Sequence[tuple[bytes, int]]) -> int:
     """Delete entries that are as listed, and return their number. Raises _Ended."""
     left = list(some)
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         if not left:
             return 0
         conditions = [Condition(partition, key, at) for key, at in left]
         # An object that a crash restores is collected again; a restored commit could be linked to and lack its objects.
         gone = [Change(partition, key, None, traceless=partition == OBJECTS) for key, _ in left]
-        try:
-            await store.write([*conditions, held.unchanged], gone)
-        except PredicateFailed:
-            if (await branch_state.collections(store)).predicate != held.predicate:
-                raise _Ended from None
-            found = await store.get_many([(partition, key) for key, _ in left])
-            left = [one for one, now in zip(left, found, strict=True) if now is not None and now.predicate == one[1]]
-        else:
+        if await store.written([*conditions, held.unchanged], gone):
             return len(left)
+        if (await branch_state.collections(store)).revision != held.revision:
+            raise _Ended
+        found = await store.get_many([(partition, key) for key, _ in left])
+        left = [one for one, now in zip(left, found, strict=True) if now is not None and now.revision == one[1]]
     raise _Ended
-
-
-async def _end(store: Store, held: CollectionRecord) -> None:
-    try:
-        await store.set_if(COLLECTION, COLLECTION, Collection(held.collection.begun).encode(), held.predicate)
-    except PredicateFailed:
-        return  # a linking operation ended it
 
 
 async def _reach(store: Store, objects: Objects) -> _Reached:
     """Return what branches and tags reach. Raises Broken."""
-    starts: set[bytes] = set()
-    async with store.scan(HEADS) as entries:
-        starts |= {bytes.fromhex(Head.decode(entry.value).commit) async for entry in entries}
-    async with store.scan(TAGS) as entries:
-        starts |= {bytes.fromhex(entry.value.decode()) async for entry in entries}
+    starts = {bytes.fromhex(Branch.decode(entry.value).commit) async for entry in store.scan(BRANCHES)}
+    starts |= {bytes.fromhex(entry.value.decode()) async for entry in store.scan(TAGS)}
     commits: set[bytes] = set()
     trees: set[bytes] = set()
     async for identity, commit in _ancestors(store, starts):

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from kvctl.errors import ConflictError, UsageError
 from kvctl.phrases import quoted
 from kvctl.versions import commits, refs
-from kvctl.versions.branch import branch_state, staging
-from kvctl.versions.branch.branch_state import BranchState
-from kvctl.versions.branch.staging import STAGING
+from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
 from kvctl.versions.key_change import KeyChange, KeyConflict
-from kvctl.versions.model import Commit, Head
+from kvctl.versions.model import Branch, Commit
 from kvctl.versions.ref_diff import Unrelated, between, shown
-from kvctl.versions.store.protocol import Change, PredicateFailed, Store
+from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.objects import Broken, Objects
 from kvctl.versions.tree.three_way import Conflict, Strategy, merge
 from kvctl.versions.tree.tree import Difference
@@ -61,14 +59,14 @@ class AlreadyMerged(Exception):
     """The changes are already on the branch."""
 
 
-Plan = Callable[[Head], Awaitable[MergeInput]]
-"""Return the changes to apply to a head, which may differ at the next try. Raises AlreadyMerged."""
+Plan = Callable[[Branch], Awaitable[MergeInput]]
+"""Return the changes to apply to a branch, which may differ at the next try. Raises AlreadyMerged."""
 
 
 def merging(store: Store, dest: str, source: str, info: CommitInfo, *, squash: bool) -> Plan:
     """Plan the source's changes since the merge base. Raises AlreadyMerged, Unrelated, RefNotFound."""
 
-    async def plan(head: Head) -> MergeInput:
+    async def plan(head: Branch) -> MergeInput:
         theirs = await refs.committed(store, source)
         base = await refs.merge_base(store, theirs, head.commit)
         if base is None:
@@ -83,7 +81,7 @@ def merging(store: Store, dest: str, source: str, info: CommitInfo, *, squash: b
 def reverting(store: Store, ref: str, parent: int | None, author: str) -> Plan:
     """Plan the reverse of a commit's changes. Raises RefNotFound, UsageError."""
 
-    async def plan(_: Head) -> MergeInput:
+    async def plan(_: Branch) -> MergeInput:
         identity, before = await _commit_and_parent(store, ref, parent)
         title = (await refs.commit(store, identity)).message.partition("\n")[0]
         return MergeInput(identity, before, CommitInfo(_reverse(title, identity), author, {"reverts": identity}))
@@ -105,7 +103,7 @@ _REVERSED = re.compile(r"(Revert|Reapply) `(.+)`")
 def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:
     """Plan a commit's changes once more. Raises RefNotFound, UsageError."""
 
-    async def plan(_: Head) -> MergeInput:
+    async def plan(_: Branch) -> MergeInput:
         identity, before = await _commit_and_parent(store, ref, parent)
         message = (await refs.commit(store, identity)).message
         return MergeInput(before, identity, CommitInfo(message, author, {"cherry-picked-from": identity}))
@@ -114,23 +112,29 @@ def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:
 
 
 async def combine(
-    store: Store, objects: Objects, branch: str, plan: Plan, *, strategy: Strategy | None = None,
-    is_merge: bool = False, dry_run: bool = False,
-) -> MergeResult:  # fmt: skip
+    store: Store,
+    objects: Objects,
+    branch: str,
+    plan: Plan,
+    *,
+    strategy: Strategy | None = None,
+    is_merge: bool = False,
+    dry_run: bool = False,
+) -> MergeResult:
     """Apply a plan's changes to a branch; a merge without changes and with one parent creates no commit.
 
     Raises Conflicting, Staged, NothingToCommit, ConflictError after too many retries, and what the plan raises.
     """
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
         try:
-            sides = await plan(state.head)
+            sides = await plan(state.branch)
         except AlreadyMerged:
             return MergeResult(None, ())
         try:
-            edits, changes = await _edits(store, objects, sides, state.head, strategy, is_merge)
+            edits, changes = await _edits(store, objects, sides, state.branch, strategy, is_merge)
         except Broken:
-            if (await branch_state.collections(store)).predicate == state.collections.predicate:
+            if (await branch_state.collections(store)).revision == state.collections.revision:
                 raise
             continue  # unreachable commits were collected concurrently
         if dry_run or (is_merge and not edits and sides.second_parent is None):
@@ -140,40 +144,27 @@ async def combine(
         )
         if made is not None:
             return MergeResult(made, changes)
-        await staging.pause()
-    raise staging.busy(branch)
+        await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
 async def reset_hard(store: Store, objects: Objects, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
     """Move a branch to a commit. Raises Staged, RefNotFound, UsageError, ConflictError after too many retries."""
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
         identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)
-        if dry_run or identity == state.head.commit:
+        if dry_run or identity == state.branch.commit:
             return found
-        if await _moved(store, state, Head(identity, found.root, found.generation)):
+        changes = [state.record.replaced(state.branch.at(identity, found)), state.collections.touched]
+        if await store.written(state.clean, changes):
             return found
-        await staging.pause()
-    raise staging.busy(branch)
-
-
-async def _moved(store: Store, state: BranchState, to: Head) -> bool:
-    name = state.branch.encode()
-    changes = [
-        Change(refs.HEADS, name, to.encode()),
-        Change(STAGING, name, state.held.staging.encode()),
-        state.collections.touched,
-    ]
-    try:
-        await store.write([*state.unmoved, state.guard_unchanged], changes)
-    except PredicateFailed:
-        return False
-    return True
+        await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
 async def _edits(
-    store: Store, objects: Objects, sides: MergeInput, head: Head, strategy: Strategy | None, is_merge: bool
+    store: Store, objects: Objects, sides: MergeInput, head: Branch, strategy: Strategy | None, is_merge: bool
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
     """Return the changes to the head. Raises Conflicting."""
     ours = await between(store, objects, sides.base, sides.source)

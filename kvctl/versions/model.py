@@ -18,7 +18,7 @@ LONGEST_KEY = 2048
 """Maximum bytes of a key, such that every branch and every live bucket has room for it on the wire."""
 
 REMEMBERED = 16
-"""Number of removed epochs that a staging record remembers."""
+"""Number of removed epochs that a branch remembers."""
 DROPPED = ""
 """Successor of an epoch whose changes a reset dropped."""
 
@@ -27,7 +27,7 @@ _TOMBSTONE, _VALUE = b"\0", b"\1"
 
 
 def record_key(name: str) -> bytes:
-    """Return the key of a branch's or tag's records; for text that is not UTF-8, a key that no record has."""
+    """Return the key of a branch's or tag's record; for text that is not UTF-8, a key that no record has."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -73,63 +73,45 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """Commit that a branch points to."""
+class Branch:
+    """Commit that a branch points to, the epoch that its writes go to, and sealed ones not yet committed."""
 
     commit: str
     root: str
-    generation: int = 0
-
-    def encode(self) -> bytes:
-        """Return the record's bytes."""
-        return _encode(_fields(self))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Head:
-        """Read the head of a record."""
-        with understood():
-            return cls(**json.loads(data))
-
-
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """Epoch that a branch's writes go to, and the sealed epochs not yet committed, oldest first."""
-
+    """Hex id of the commit's tree."""
+    generation: int
     epoch: str
     sealed: tuple[str, ...] = ()
+    """Oldest first."""
     gone: tuple[tuple[str, str], ...] = ()
     """Last epochs that were removed, each with the commit or epoch that has its changes now, or DROPPED."""
-    since: float = 0
-    """Time, in seconds of the Unix epoch, at which the oldest sealed epoch was sealed or folded."""
-    folds: int = 0
-    """Number of folds of sealed epochs since a commit took some."""
 
     @property
     def epochs(self) -> list[str]:
         """Return all epochs that may hold staged changes, newest first."""
         return [self.epoch, *reversed(self.sealed)]
 
-    def sealing(self, epoch: str, now: float) -> Staging:
-        """Return the staging after a seal; writes go to this epoch."""
-        since = self.since if self.sealed else now
-        return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch), since=since)
+    def at(self, identity: str, commit: Commit) -> Branch:
+        """Return the branch with another commit."""
+        return replace(self, commit=identity, root=commit.root, generation=commit.generation)
 
-    def with_private(self, private: str, epoch: str, now: float) -> Staging:
-        """Return the staging with a private epoch as the newest sealed one; writes go to `epoch`, which may be new."""
-        since = self.since if self.sealed else now
+    def sealing(self, epoch: str) -> Branch:
+        """Return the branch after a seal; writes go to this epoch."""
+        return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch))
+
+    def on_top(self, private: str, epoch: str) -> Branch:
+        """Return the branch with a private epoch as the newest sealed one; writes go to `epoch`, which may be new."""
         own = () if epoch == self.epoch else (self.epoch,)
-        return replace(self, epoch=epoch, sealed=(*self.sealed, *own, private), since=since)
+        return replace(self, epoch=epoch, sealed=(*self.sealed, *own, private))
 
-    def without(self, epochs: Sequence[str], successor: str, now: float) -> Staging:
-        """Return the staging after these sealed epochs are removed; the successor has their changes."""
+    def without(self, epochs: Sequence[str], successor: str) -> Branch:
+        """Return the branch after these sealed epochs are removed; the successor has their changes."""
         gone = (*self.gone, *((epoch, successor) for epoch in epochs))[-REMEMBERED:]
-        sealed = tuple(one for one in self.sealed if one not in epochs)
-        return replace(self, sealed=sealed, gone=gone, since=now, folds=0)
+        return replace(self, sealed=tuple(one for one in self.sealed if one not in epochs), gone=gone)
 
-    def folded(self, epochs: Sequence[str], epoch: str, now: float) -> Staging:
-        """Return the staging after the oldest sealed epochs are folded into one."""
-        after = self.without(epochs, epoch, now)
-        return replace(after, sealed=(epoch, *after.sealed), folds=self.folds + 1)
+    def folded(self, epoch: str) -> Branch:
+        """Return the branch after all sealed epochs are folded into one."""
+        return replace(self.without(self.sealed, epoch), sealed=(epoch,))
 
     def whereabouts(self, epoch: str) -> str | None:
         """Return the commit or sealed epoch that has an epoch's changes now, or DROPPED; None if no longer known."""
@@ -143,8 +125,8 @@ class Staging:
         return _encode(_fields(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> Staging:
-        """Read the staging of a record."""
+    def decode(cls, data: bytes) -> Branch:
+        """Read the branch of a record."""
         with understood():
             found = json.loads(data)
             gone = tuple((one, other) for one, other in found["gone"])
@@ -208,7 +190,7 @@ def apart_id(stored: bytes) -> bytes:
     return stored[1:]
 
 
-def _fields(record: Commit | Head | Staging) -> dict[str, Any]:
+def _fields(record: Commit | Branch) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 

@@ -10,7 +10,7 @@ from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import ref_reader, refs
 from kvctl.versions.commits import edits_of
 from kvctl.versions.key_change import Apart, KeyChange, Status, Value
-from kvctl.versions.model import Head, apart_id, decode_staged, inline_value, staged_leaf_value
+from kvctl.versions.model import apart_id, decode_staged, inline_value, staged_leaf_value
 from kvctl.versions.ref_reader import VALUES_IN_FLIGHT
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree import tree
@@ -44,11 +44,12 @@ class _State:
     """Branch with the staged changes."""
 
     @classmethod
-    async def of(cls, store: Store, branch: str, *, values: bool) -> tuple[Head, _State]:
-        """Read a branch with its staged changes."""
-        head, changes = await ref_reader.staged(store, branch, decode_staged if values else staged_leaf_value)
-        edits, large = edits_of(changes.items()) if values else (list(changes.items()), {})
-        return head, cls(bytes.fromhex(head.root), dict(edits), large, branch)
+    async def of(cls, store: Store, branch: str, *, values: bool) -> tuple[str, _State]:
+        """Read a branch with its staged changes; return its commit, too."""
+        state = await ref_reader.staged(store, branch, decode_staged if values else staged_leaf_value)
+        changes = state.staged.items()
+        edits, large = edits_of(changes) if values else (list(changes), {})
+        return state.commit, cls(state.root, dict(edits), large, branch)
 
     def shown(self, key: bytes, stored: Stored) -> Value:
         """Return a key's value as stored in a leaf; Apart for a large one."""
@@ -61,9 +62,9 @@ async def status(store: Store, objects: Objects, branch: str, *, values: bool = 
 
     Without `values` large ones are not held.
     """
-    head, there = await _State.of(store, branch, values=values)
+    commit, there = await _State.of(store, branch, values=values)
     found = await _differing(objects, _State(there.root), there, values=values)
-    return Status(branch, head.commit, tuple(found))
+    return Status(branch, commit, tuple(found))
 
 
 async def diff(

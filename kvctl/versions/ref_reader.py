@@ -10,11 +10,10 @@ from itertools import takewhile
 
 from kvctl.kv.names import matches
 from kvctl.versions import refs
-from kvctl.versions.branch import staging
-from kvctl.versions.branch.staging import StagingRecord
-from kvctl.versions.model import Head, VersionedEntry, apart_id, decode_staged, inline_value, record_key
-from kvctl.versions.refs import HEADS, BranchNotFound, Ref
-from kvctl.versions.store.protocol import Found, Place, Store
+from kvctl.versions.branch import branch_state, epochs
+from kvctl.versions.model import VersionedEntry, apart_id, decode_staged, inline_value
+from kvctl.versions.refs import BranchRecord, Ref
+from kvctl.versions.store.protocol import Place, Store, StoredValue
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import Chunk, Pair
 from kvctl.versions.tree.objects import Objects
@@ -48,34 +47,35 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """State of a ref at one time: a committed state, and the changes staged on top of it."""
+    """State of a ref at one time: a commit, its tree, and the changes staged on top of it."""
 
-    head: Head
+    commit: str
+    root: bytes
     staged: Changes
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """Key at a branch, with value None if absent; valid while the staging record stays as read."""
+    """Key at a branch, with value None if absent; valid while the branch's record stays as read."""
 
-    held: StagingRecord
-    own: Found | None
+    record: BranchRecord
+    own: StoredValue | None
     """Its change in the epoch that writes go to."""
-    newest: Found | None
+    newest: StoredValue | None
     """Its newest change in any epoch."""
     value: bytes | None
 
 
 async def read_key_state(store: Store, objects: Objects, branch: str, key: str) -> KeyState:
     """Read the state of a key that a conditional write needs. Raises BranchNotFound, Broken."""
-    held = await staging.read(store, branch)
+    record = await refs.branch(store, branch)
     name = key.encode()
-    head, found = await _staged_of(store, branch, held, [name])
+    found = await _staged_of(store, record, [name])
     own, newest = found[0][1], next((one for _, one in found if one is not None), None)
     if newest is not None:
-        return KeyState(held, own, newest, decode_staged(newest.value))
-    committed = await _committed(objects, bytes.fromhex(head.root), [name])
-    return KeyState(held, own, None, committed.get(name))
+        return KeyState(record, own, newest, decode_staged(newest.value))
+    committed = await _committed(objects, bytes.fromhex(record.branch.root), [name])
+    return KeyState(record, own, None, committed.get(name))
 
 
 async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
@@ -83,14 +83,14 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
     wanted = [key.encode() for key in keys]
     if ref.branch is None:
         return _entries(keys, await _committed(objects, await refs.root(store, ref), wanted), {})
-    for _ in range(staging.MAX_ATTEMPTS):
-        held = await staging.read(store, ref.branch)
-        head, found = await _staged_of(store, ref.branch, held, wanted)
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        record = await refs.branch(store, ref.branch)
+        found = await _staged_of(store, record, wanted)
         changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
         left = [key for key in wanted if key not in changes]
         committed, same = await asyncio.gather(
-            _committed(objects, bytes.fromhex(head.root), left),
-            unmoved(store, ref.branch, held),
+            _committed(objects, bytes.fromhex(record.branch.root), left),
+            branch_state.is_unchanged(store, record),
             return_exceptions=True,
         )
         if isinstance(same, BaseException):
@@ -99,14 +99,12 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
             raise committed
         if same and not isinstance(committed, BaseException):
             return _entries(keys, committed, changes)
-    raise staging.busy(ref.branch)
+    raise branch_state.busy(ref.branch)
 
 
 async def state(store: Store, ref: Ref) -> State:
     """Return the current state of a ref. Raises as `get`."""
-    if ref.branch is None:
-        return State(Head(ref.commit, (await refs.root(store, ref)).hex()), {})
-    return State(*await staged(store, ref.branch))
+    return State(ref.commit, await refs.root(store, ref), {}) if ref.branch is None else await staged(store, ref.branch)
 
 
 async def batches(objects: Objects, state: State, selection: Selection) -> AsyncGenerator[list[VersionedEntry], None]:
@@ -114,7 +112,7 @@ async def batches(objects: Objects, state: State, selection: Selection) -> Async
     changes = state.staged
     left = sorted((key for key in changes if selection.takes(key)), reverse=True)
     found: list[VersionedEntry] = []
-    async with aclosing(objects.leaves(bytes.fromhex(state.head.root), selection.first)) as leaves:
+    async with aclosing(objects.leaves(state.root, selection.first)) as leaves:
         async for leaf in leaves:
             for part in _parts(leaf):
                 pairs = [(key, stored) for key, stored in part if selection.takes(key)]
@@ -129,36 +127,26 @@ async def batches(objects: Objects, state: State, selection: Selection) -> Async
         yield found
 
 
-async def staged(
-    store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged
-) -> tuple[Head, Changes]:
-    """Return the head and all staged changes of a branch, consistently, each change as `take` returns it.
+async def staged(store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged) -> State:
+    """Return the state of a branch, each staged change as `take` returns it.
 
     Raises BranchNotFound, ConflictError after too many retries.
     """
-    for _ in range(staging.MAX_ATTEMPTS):
-        held = await staging.read(store, branch)
-        head, _ = await refs.head(store, branch)  # read after the record: the branch may have moved in between
-        changes = await staging.listed(store, held.staging.epochs[::-1], take)
-        if await unmoved(store, branch, held):
-            return head, changes
-    raise staging.busy(branch)
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        record = await refs.branch(store, branch)
+        changes = await epochs.listed(store, record.branch.epochs[::-1], take)
+        if await branch_state.is_unchanged(store, record):
+            return State(record.branch.commit, bytes.fromhex(record.branch.root), changes)
+    raise branch_state.busy(branch)
 
 
 async def _staged_of(
-    store: Store, branch: str, held: StagingRecord, keys: Sequence[bytes]
-) -> tuple[Head, list[tuple[bytes, Found | None]]]:
-    """Return the head, and each epoch's changes of some keys, newest first. Raises BranchNotFound."""
-    places: list[Place] = [(staging.partition_of(epoch), key) for epoch in held.staging.epochs for key in keys]
-    head, *found = await store.get_many([(HEADS, record_key(branch)), *places])
-    if head is None:
-        raise BranchNotFound(branch)
-    return Head.decode(head.value), [(key, one) for (_, key), one in zip(places, found, strict=True)]
-
-
-async def unmoved(store: Store, branch: str, held: StagingRecord) -> bool:
-    """Return whether no commit has taken epochs since: a commit moves head and staging together."""
-    return (await staging.read(store, branch)).predicate == held.predicate
+    store: Store, record: BranchRecord, keys: Sequence[bytes]
+) -> list[tuple[bytes, StoredValue | None]]:
+    """Return each epoch's changes of some keys, newest first."""
+    places: list[Place] = [(epochs.partition_of(epoch), key) for epoch in record.branch.epochs for key in keys]
+    found = await store.get_many(places)
+    return [(key, one) for (_, key), one in zip(places, found, strict=True)]
 
 
 async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -167,9 +155,13 @@ async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> di
 
 
 async def _merged(
-    objects: Objects, pairs: Sequence[Pair], waiting: list[bytes], changes: Changes, end: bytes | None,
+    objects: Objects,
+    pairs: Sequence[Pair],
+    waiting: list[bytes],
+    changes: Changes,
+    end: bytes | None,
     selection: Selection,
-) -> list[VersionedEntry]:  # fmt: skip
+) -> list[VersionedEntry]:
     """Merge committed pairs with the staged keys up to the end, if any, which are removed from those left."""
     own: list[bytes] = []
     while waiting and (end is None or waiting[-1] <= end):

@@ -7,14 +7,14 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from kvctl.errors import NotFoundError, UsageError
-from kvctl.versions.model import Commit, Head, record_key
-from kvctl.versions.store.protocol import Entries, EntryNotFound, Predicate, Store
+from kvctl.versions.model import Branch, Commit, record_key
+from kvctl.versions.store.protocol import Change, Condition, Store, StoredValue
 
-HEADS, TAGS, COMMITS = b"heads", b"tags", b"commits"
+BRANCHES, TAGS, COMMITS = b"branches", b"tags", b"commits"
 MAIN = "main"
 """Name of the first branch."""
 SHORTEST = 4
@@ -51,6 +51,31 @@ class Ref:
     """Hex id of its tree, if known."""
 
 
+@dataclass(frozen=True, slots=True)
+class BranchRecord:
+    """Branch as it was read."""
+
+    name: str
+    branch: Branch
+    revision: int
+
+    @property
+    def unchanged(self) -> Condition:
+        """Return the condition that it is as read: nothing was sealed, folded, dropped or committed since."""
+        return Condition(BRANCHES, self.name.encode(), self.revision)
+
+    def replaced(self, branch: Branch) -> Change:
+        """Return the change that replaces it."""
+        return Change(BRANCHES, self.name.encode(), branch.encode())
+
+    @classmethod
+    def of(cls, name: str, found: StoredValue | None) -> BranchRecord:
+        """Return the record of a stored value. Raises BranchNotFound for none."""
+        if found is None:
+            raise BranchNotFound(name)
+        return cls(name, Branch.decode(found.value), found.revision)
+
+
 def check_name(name: str, what: str = "branch") -> str:
     """Return the name of a branch or tag. Raises UsageError."""
     if not _NAME.match(name) or len(name) > 128:
@@ -71,21 +96,16 @@ def check_new_name(name: str, what: str = "branch") -> str:
     return check_name(name, what)
 
 
-async def head(store: Store, branch: str) -> tuple[Head, Predicate]:
-    """Return the head of a branch. Raises BranchNotFound."""
-    try:
-        found = await store.get(HEADS, record_key(branch))
-    except EntryNotFound:
-        raise BranchNotFound(branch) from None
-    return Head.decode(found.value), found.predicate
+async def branch(store: Store, name: str) -> BranchRecord:
+    """Read the record of a branch. Raises BranchNotFound."""
+    return BranchRecord.of(name, await store.get(BRANCHES, record_key(name)))
 
 
 async def commit(store: Store, identity: str) -> Commit:
     """Return a commit by its complete id. Raises RefNotFound."""
-    try:
-        return Commit.decode((await store.get(COMMITS, bytes.fromhex(identity))).value)
-    except EntryNotFound:
-        raise RefNotFound(f"Commit `{identity}` does not exist") from None
+    if (found := await store.get(COMMITS, bytes.fromhex(identity))) is None:
+        raise RefNotFound(f"Commit `{identity}` does not exist")
+    return Commit.decode(found.value)
 
 
 async def root(store: Store, ref: Ref) -> bytes:
@@ -95,9 +115,8 @@ async def root(store: Store, ref: Ref) -> bytes:
 
 async def newest(store: Store) -> str | None:
     """Return the id of the newest commit, reachable or not."""
-    async with store.scan(COMMITS) as entries:
-        found = [(commit.generation, commit.created_ns, commit.id) async for commit in _commits_of(entries)]
-    return max(found)[2] if found else None
+    commits = [Commit.decode(entry.value) async for entry in store.scan(COMMITS)]
+    return max(((one.generation, one.created_ns, one.id) for one in commits), default=(0, 0, None))[2]
 
 
 async def resolve(store: Store, expression: str) -> Ref:
@@ -188,11 +207,6 @@ async def merge_base(store: Store, one: str, other: str) -> str | None:
     return None
 
 
-async def _commits_of(entries: Entries) -> AsyncIterator[Commit]:
-    async for entry in entries:
-        yield Commit.decode(entry.value)
-
-
 class _Walk:
     """Walk through commits. One is ready when all its children were left; those have higher generations."""
 
@@ -246,22 +260,19 @@ async def _named(store: Store, name: str) -> Ref:
     if _ID.fullmatch(name):
         with suppress(RefNotFound):
             return Ref(name, root=(await commit(store, name)).root)
-    try:
-        found, _ = await head(store, name)
-        return Ref(found.commit, name, found.root)
-    except BranchNotFound:
-        pass
-    try:
-        return Ref((await store.get(TAGS, record_key(name))).value.decode())
-    except EntryNotFound:
-        return Ref(await _by_prefix(store, name))
+    if found := await store.get(BRANCHES, record_key(name)):
+        there = Branch.decode(found.value)
+        return Ref(there.commit, name, there.root)
+    tag = await store.get(TAGS, record_key(name))
+    return Ref(tag.value.decode() if tag else await _by_prefix(store, name))
 
 
 async def _by_prefix(store: Store, text: str) -> str:
     """Return the complete id of a prefix. Raises RefNotFound, UsageError for an ambiguous one."""
     found: list[str] = []
     if re.fullmatch(rf"[0-9a-f]{{{SHORTEST},40}}", text):
-        async with store.scan(COMMITS, bytes.fromhex(text[: len(text) // 2 * 2]), values=False) as entries:
+        start = bytes.fromhex(text[: len(text) // 2 * 2])
+        async with aclosing(store.scan(COMMITS, start, values=False)) as entries:
             async for entry in entries:
                 identity = entry.key.hex()
                 if identity.startswith(text):

@@ -114,5 +114,4 @@ def default_author() -> str:
 
 
 async def _has_commits(repository: Repository) -> bool:
-    async with repository.store.scan(COMMITS, batch=1) as entries:
-        return await anext(entries, None) is not None
+    return not await repository.store.is_empty(COMMITS)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_filter
 from kvctl.versions import commits, garbage, history, merges, ref_diff, ref_reader, refs
-from kvctl.versions.branch import branch_names, compare_and_set, private_epoch, reset_staged
+from kvctl.versions.branch import branch_names, epochs, private_epoch, staging
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
-from kvctl.versions.branch.staging_writer import Writer
+from kvctl.versions.branch.staging import Writer
 from kvctl.versions.commits import CommitInfo
 from kvctl.versions.garbage import Collected
 from kvctl.versions.history import Annotation
 from kvctl.versions.key_change import KeyChange, Status
 from kvctl.versions.merges import MergeResult
-from kvctl.versions.model import Commit, Head, VersionedEntry, check_versioned_key
+from kvctl.versions.model import Branch, Commit, VersionedEntry, check_versioned_key
 from kvctl.versions.ref_reader import Selection
-from kvctl.versions.refs import COMMITS, HEADS, MAIN, TAGS
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, Predicate, PredicateFailed, Store
+from kvctl.versions.refs import BRANCHES, COMMITS, MAIN, TAGS
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, Store
 from kvctl.versions.transfer import record_bucket
 from kvctl.versions.transfer.record_bucket import Content
 from kvctl.versions.tree.chunks import EMPTY
@@ -49,20 +49,21 @@ class Repository:
     async def init(self) -> Commit:
         """Create the first, empty commit and the branch `main`. Raises ConflictError if one exists."""
         first = Commit(
-            root=EMPTY_ROOT.hex(), parents=(), message="Repository created", author=self.author,
+            root=EMPTY_ROOT.hex(),
+            parents=(),
+            message="Repository created",
+            author=self.author,
             created_ns=time.time_ns(),
-        )  # fmt: skip
-        conditions = [Condition(HEADS, MAIN.encode(), ABSENT)]
+        )
+        conditions = [Condition(BRANCHES, MAIN.encode(), ABSENT)]
         changes = [
             Change(COLLECTION, COLLECTION, Collection().encode()),
             Change(OBJECTS, EMPTY_ROOT, EMPTY.encode()),
             Change(COMMITS, bytes.fromhex(first.id), first.encode()),
-            *branch_names.branch_records(MAIN, Head(first.id, first.root)),
+            *branch_names.branch_records(MAIN, first.id, first.root, 0),
         ]
-        try:
-            await self.store.write(conditions, changes)
-        except PredicateFailed:
-            raise ConflictError("The repository already has its first branch") from None
+        if not await self.store.written(conditions, changes):
+            raise ConflictError("The repository already has its first branch")
         return first
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -147,14 +148,14 @@ class Repository:
         check_versioned_key(key)
         self.writer.check(value)
 
-    async def put(self, branch: str, key: str, value: bytes) -> Predicate:
-        """Stage a value; return the predicate that holds until the key is staged again.
+    async def put(self, branch: str, key: str, value: bytes) -> int:
+        """Stage a value; return the revision of the change, which it has until the key is staged again.
 
         Raises BranchNotFound, UsageError, ConflictError after too many retries.
         """
         return await self.writer.put(branch, check_versioned_key(key).encode(), value)
 
-    async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> dict[str, Predicate]:
+    async def put_many(self, branch: str, changes: Mapping[str, bytes | None]) -> dict[str, int]:
         """Stage many changes atomically, None deletes. Returns and raises as `put`."""
         staged = [(check_versioned_key(key).encode(), value) for key, value in changes.items()]
         return dict(zip(changes, await self.writer.put_many(branch, staged), strict=True))
@@ -170,41 +171,39 @@ class Repository:
             while some := dict(itertools.islice(left, CHANGES_TOGETHER)):
                 await loading.add({check_versioned_key(key).encode(): value for key, value in some.items()})
 
-    async def delete(self, branch: str, key: str) -> Predicate:
+    async def delete(self, branch: str, key: str) -> int:
         """Stage a deletion. Returns and raises as `put`."""
         return await self.writer.put(branch, check_versioned_key(key).encode(), None)
 
-    async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> Predicate:
+    async def write_if(self, branch: str, key: str, value: bytes | None, identity: str | None) -> int:
         """Stage a value, None for a deletion, if the key has this identity now, None for an absent key.
 
         Conditional on epoch, key and committed state together. Returns as `put`. Raises IdentityMismatch, and as `put`.
         """
         self.check(key, value)
-        return await compare_and_set.write_if(self.store, self.objects, branch, key, value, identity)
+        return await staging.write_if(self.store, self.objects, branch, key, value, identity)
 
-    async def write_if_staged(
-        self, branch: str, key: str, value: bytes | None, wanted: Callable[[Predicate], bool]
-    ) -> Predicate:
-        """Stage a value, None for a deletion, if the key's staged value has this predicate.
+    async def write_if_staged(self, branch: str, key: str, value: bytes | None, revision: int) -> int:
+        """Stage a value, None for a deletion, if the key's staged value has this revision.
 
         Unlike an identity, it no longer holds once the same value is staged again. Raises StagedMismatch, and as `put`.
         """
         self.check(key, value)
-        return await compare_and_set.write_if_staged(self.store, self.objects, branch, key, value, wanted)
+        return await staging.write_if_staged(self.store, self.objects, branch, key, value, revision)
 
     async def reset(self, branch: str) -> None:
         """Drop all staged changes. Raises BranchNotFound, ConflictError after too many retries."""
-        await reset_staged.reset(self.store, branch)
+        await epochs.reset(self.store, branch)
 
     async def reset_key(self, branch: str, key: str) -> bool:
         """Drop the staged change of a key; return whether there was one. Raises as `reset`, and UsageError."""
         name = check_versioned_key(key).encode()
-        return await reset_staged.reset_keys(self.store, branch, name, name.__eq__) > 0
+        return await epochs.reset_keys(self.store, branch, name, name.__eq__) > 0
 
     async def reset_prefix(self, branch: str, prefix: str) -> int:
         """Drop the staged changes of all keys with a prefix, atomically; return their number. Raises as `reset`."""
         start = prefix.encode()
-        return await reset_staged.reset_keys(self.store, branch, start, lambda key: key.startswith(start))
+        return await epochs.reset_keys(self.store, branch, start, lambda key: key.startswith(start))
 
     # -- committing ----------------------------------------------------------------------------------------
 
@@ -277,15 +276,14 @@ class Repository:
 
     async def branches(self) -> dict[str, str]:
         """Return the branches, each with its commit."""
-        async with self.store.scan(HEADS) as entries:
-            return {entry.key.decode(): Head.decode(entry.value).commit async for entry in entries}
+        entries = self.store.scan(BRANCHES)
+        return {entry.key.decode(): Branch.decode(entry.value).commit async for entry in entries}
 
     async def tags(self) -> dict[str, str]:
         """Return the tags, each with its commit."""
-        async with self.store.scan(TAGS) as entries:
-            return {entry.key.decode(): entry.value.decode() async for entry in entries}
+        return {entry.key.decode(): entry.value.decode() async for entry in self.store.scan(TAGS)}
 
-    # -- maintenance - ------------------------------------------------------------------------------------
+    # -- maintenance ---------------------------------------------------------------------------------------
 
     async def gc(self, *, dry_run: bool = False) -> Collected:
         """Remove objects and commits that no branch or tag reaches, and consumed epochs. Raises Broken."""

@@ -11,12 +11,11 @@ from kvctl.tables import catalog as tables
 from kvctl.tables import config as table_config
 from kvctl.tables.config import TableConfig, partition_stream
 from kvctl.versions import catalog
-from kvctl.versions.branch import branch_state, staging
+from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
-from kvctl.versions.branch.staging import STAGING
 from kvctl.versions.config import LAYOUT, RepositoryConfig, stream_name
 from kvctl.versions.model import encode_staged
-from kvctl.versions.refs import COMMITS
+from kvctl.versions.refs import BRANCHES, COMMITS
 from kvctl.versions.tree.objects import OBJECTS
 from tests.tables.test_catalog import Killed, killed_after
 
@@ -63,22 +62,15 @@ async def test_dangling_references_are_findings(client, repo_name):
 
 async def test_undecodable_record_is_a_finding(client, repo_name):
     repository = await kvctl.Repositories(client).open(repo_name)
-    await repository.store.set(STAGING, b"main", b"{}")
+    await repository.store.set(BRANCHES, b"main", b"{}")
     assert [(item.severity, item.check) for item in await of_repository(client, repo_name)] == [
         (ERROR, "broken-record")
     ]
 
 
-async def test_branch_without_staging_record_is_a_finding(client, repo_name):
-    repository = await kvctl.Repositories(client).open(repo_name)
-    await repository.store.delete(STAGING, b"main")
-    found = await of_repository(client, repo_name)
-    assert [item.evidence for item in found if item.severity is ERROR] == ["Branch `main` has no staging record"]
-
-
 async def test_orphaned_epochs_are_named_and_collected(client, repo_name):
     repository = await kvctl.Repositories(client).open(repo_name)
-    await repository.store.set(staging.partition_of(staging.new_epoch()), b"key", encode_staged(b"left"))
+    await repository.store.set(epochs.partition_of(epochs.new_epoch()), b"key", encode_staged(b"left"))
     (left,) = await of_repository(client, repo_name)
     assert (left.severity, left.check, left.remedy) == (
         NOTE,

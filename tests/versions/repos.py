@@ -1,8 +1,11 @@
 """Contents of a repository, in the short forms that tests compare."""
 
+from kvctl.versions import refs
+from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.protocol import Store
 
 
 async def held(repo: Repository, ref: str = "main") -> dict[str, bytes]:
@@ -45,3 +48,14 @@ async def whole(repo: Repository) -> None:
             if identity not in seen:
                 seen.add(identity)
                 await fresh.entries(identity)
+
+
+async def seal(store: Store, branch: str) -> None:
+    """Close the epoch of a branch, as a commit does."""
+    while await epochs.sealed(store, await refs.branch(store, branch)) is None:
+        await branch_state.pause()
+
+
+async def reservations(store: Store) -> list[str]:
+    """Return the epochs that are reserved."""
+    return [entry.key.decode() async for entry in store.scan(epochs.RESERVED)]

@@ -14,13 +14,13 @@ from kvctl.kv.load import input_file
 from kvctl.kv.load.bulk_load import LoadOptions
 from kvctl.kv.load.bulk_writer import RowCounts
 from kvctl.kv.load.rows import Mode
-from kvctl.versions.branch import staged_revisions, staging
+from kvctl.versions.branch import staged_revisions
 from kvctl.versions.key_history import key_history
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.transfer import branch_load, ref_dump
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
-from tests.versions.repos import committed, held
+from tests.versions.repos import committed, held, seal
 
 
 async def begun() -> Repository:
@@ -104,7 +104,7 @@ class TestRevisions:
     async def test_newest_of_several_epochs_determines_the_revision(self, stored):
         await stored.put("main", "a", b"1")
         await stored.put("main", "b", b"1")
-        await staging.seal(stored.store, "main")
+        await seal(stored.store, "main")
         await stored.put("main", "a", b"2")
         assert set(await staged_revisions.of_values(stored, "main", {"a": b"1", "b": b"1"})) == {"b"}
 

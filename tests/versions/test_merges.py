@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kvctl.errors import KvctlError
-from kvctl.versions.branch import staging
+from kvctl.versions import refs
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.key_change import Apart, Kind, Value
 from kvctl.versions.merges import Conflicting
@@ -174,8 +174,8 @@ async def test_staged_value_equal_to_the_committed_one_hides_nothing():
     repo = await branched({"a": b"1"}, {"a": b"2"}, {"a": b"1", "b": b"1"})
     await repo.put("main", "a", b"1")
     assert (await repo.status("main")).changes == ()
-    before = await staging.read(repo.store, "main")
+    before = await refs.branch(repo.store, "main")
     assert [one.key for one in (await repo.merge("side", "main", dry_run=True)).changes] == ["a"]
-    assert await staging.read(repo.store, "main") == before
+    assert await refs.branch(repo.store, "main") == before
     await repo.merge("side", "main")
     assert await held(repo) == {"a": b"2", "b": b"1"}

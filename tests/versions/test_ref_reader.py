@@ -1,6 +1,7 @@
 """Reads at a ref, and the number of objects they read."""
 
 import random
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import pytest
@@ -9,7 +10,7 @@ from kvctl.errors import UsageError
 from kvctl.versions.model import INLINE
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Found, Place
+from kvctl.versions.store.protocol import Place, StoredValue
 from kvctl.versions.tree.objects import OBJECTS, Broken
 
 MANY = 5000
@@ -22,9 +23,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.reads: list[Place] = []
 
-    async def get(self, partition: bytes, key: bytes) -> Found:
-        self.reads.append((partition, key))
-        return await super().get(partition, key)
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[StoredValue | None]:
+        self.reads += places
+        return await super().get_many(places, lasting=lasting)
 
 
 @pytest.fixture
@@ -94,10 +95,10 @@ async def test_large_values_are_left_out_where_only_keys_are_wanted(repo):
 async def test_get_reads_the_branch_and_one_object_per_level_then_only_the_branch(large):
     repo, store = large
     assert await repo.get("main@", "key.02500")
-    assert [partition for partition, _ in store.reads] == [b"heads", *[OBJECTS] * 2]
+    assert [partition for partition, _ in store.reads] == [b"branches", *[OBJECTS] * 2]
     store.reads.clear()
     assert await repo.get("main@", "key.02501")
-    assert [partition for partition, _ in store.reads if partition != OBJECTS] == [b"heads"]
+    assert [partition for partition, _ in store.reads if partition != OBJECTS] == [b"branches"]
     store.reads.clear()
     assert await repo.get("main@", "key.02500")
     assert len(store.reads) == 1
@@ -119,12 +120,12 @@ async def test_a_listing_comes_in_batches(large):
 
 @pytest.mark.guarantee("versions-10")
 async def test_listing_during_a_commit_and_a_collection_is_complete():
-    """The commit comes right after the staged changes were listed: they are removed, and the head is outdated."""
+    """The commit comes right after the branch was read: its epochs are removed, and its commit is outdated."""
 
     class Interrupted(MemoryStore):
-        async def get(self, partition: bytes, key: bytes) -> Found:
-            found = await super().get(partition, key)
-            if partition == b"heads" and self.armed:
+        async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[StoredValue | None]:
+            found = await super().get_many(places, lasting=lasting)
+            if (b"branches", b"main") in places and self.armed:
                 self.armed = False
                 await Repository(self).commit("main", "meanwhile")
                 await Repository(self).gc()

@@ -1,25 +1,25 @@
 """A repository on both stores: staging, commits, refs, diff, merge; and many at once, counted."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
-from kvctl.versions.branch import staging
 from kvctl.versions.commits import NothingToCommit, Staged
 from kvctl.versions.key_change import Kind
 from kvctl.versions.merges import Conflicting
 from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
 from kvctl.versions.ref_diff import Unrelated
-from kvctl.versions.refs import BranchNotFound, RefNotFound
+from kvctl.versions.refs import COMMITS, BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Predicate
+from kvctl.versions.store.protocol import Change, Condition
 from kvctl.versions.tree.chunks import BadRecord
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
-from tests.versions.repos import committed, held, history, history_ids, staged
+from tests.versions.repos import committed, held, history, history_ids, seal, staged
 
 
 class TestStaging:
@@ -103,18 +103,18 @@ class TestCommit:
 
     async def test_commit_without_staged_changes_writes_nothing(self, repo):
         await committed(repo, "main", "one", a=b"1")
-        before = await staging.read(repo.store, "main")
+        before = await refs.branch(repo.store, "main")
         for _ in range(3):
             with pytest.raises(NothingToCommit):
                 await repo.commit("main", "again")
-        assert await staging.read(repo.store, "main") == before
+        assert await refs.branch(repo.store, "main") == before
 
     async def test_commit_of_a_change_that_was_dropped_leaves_nothing(self, repo):
         await repo.put("main", "a", b"1")
         await repo.reset_key("main", "a")
         with pytest.raises(NothingToCommit):
             await repo.commit("main", "nothing")
-        assert (await staging.read(repo.store, "main")).staging.sealed == ()
+        assert (await refs.branch(repo.store, "main")).branch.sealed == ()
         assert await history(repo) == ["Repository created"]
 
     async def test_late_committer_learns_which_commit_has_its_changes(self, repo, store):
@@ -148,7 +148,7 @@ class TestCommit:
 
             async def other() -> None:
                 await Repository(store).put("main", key, b"1")
-                await staging.seal(store, "main")
+                await seal(store, "main")
                 await Repository(store).put("main", f"{key}.more", b"1")
 
             fuse.then = other
@@ -167,7 +167,7 @@ class TestCommit:
             for at in range(0, 300, 100):
                 await repo.put_many(branch, {key: key.encode() for key in order[at : at + 100]})
                 await repo.commit(branch, str(at))
-        roots = [(await refs.head(repo.store, branch))[0].root for branch in ("main", "other")]
+        roots = [(await refs.branch(repo.store, branch)).branch.root for branch in ("main", "other")]
         assert roots[0] == roots[1]
         assert await repo.diff("main", "other") == []
 
@@ -175,27 +175,23 @@ class TestCommit:
         class Fails(Exception):
             pass
 
-        async def fail(*_: object) -> None:
-            raise Fails
+        write = repo.store.write
+
+        async def fail(conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+            if any(change.partition == COMMITS for change in changes):
+                raise Fails
+            return await write(conditions, changes)
 
         for number in range(12):
             await repo.put("main", f"k{number}", b"v")
-            write, repo.store.write = repo.store.write, fail  # type: ignore[method-assign]
+            repo.store.write = fail
             with pytest.raises(Fails):
                 await repo.commit("main", "fails")
-            repo.store.write = write  # type: ignore[method-assign]
+            repo.store.write = write
         assert len(await held(repo)) == 12
         await repo.commit("main", "at last")
         assert len(await held(repo, "main@")) == 12
-        staging, _ = await _staging(repo)
-        assert staging == ()
-
-
-async def _staging(repo: Repository) -> tuple[tuple[str, ...], str]:
-    from kvctl.versions.branch import staging
-
-    found = (await staging.read(repo.store, "main")).staging
-    return found.sealed, found.epoch
+        assert (await refs.branch(repo.store, "main")).branch.sealed == ()
 
 
 class Unanswered(MemoryStore):
@@ -203,12 +199,12 @@ class Unanswered(MemoryStore):
 
     stored: bool | None = None
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
         stored, self.stored = self.stored, None
         if stored is None:
-            return await super().set_if(partition, key, value, predicate)
+            return await super().write(conditions, changes)
         if stored:
-            await super().set_if(partition, key, value, predicate)
+            await super().write(conditions, changes)
         raise OutcomeUnknown("No answer")
 
 
@@ -284,10 +280,9 @@ class TestRefs:
                 await fresh.show(ref)
 
         await committed(repo, "main", "one", a=b"1")
-        async with repo.store.scan(b"objects") as entries:
-            objects = [("objects", entry.key) async for entry in entries]
+        objects = [("objects", entry.key) async for entry in repo.store.scan(b"objects")]
         head = bytes.fromhex((await repo.branches())["main"])
-        for partition, key in [("staging", b"main"), ("commits", head), ("heads", b"main"), *objects]:
+        for partition, key in [("branches", b"main"), ("commits", head), *objects]:
             before = await repo.store.get(partition.encode(), key)
             await repo.store.set(partition.encode(), key, b"junk")
             with pytest.raises(BadRecord, match="Could not decode"):
@@ -367,7 +362,7 @@ class TestMerge:
             with pytest.raises(ConflictError, match="staged changes"):
                 await attempt
         stranger = Commit(
-            root=(await refs.head(store, "main"))[0].root, parents=(), message="", author="", created_ns=1
+            root=(await refs.branch(store, "main")).branch.root, parents=(), message="", author="", created_ns=1
         )
         await store.set(refs.COMMITS, bytes.fromhex(stranger.id), stranger.encode())
         with pytest.raises(Unrelated):

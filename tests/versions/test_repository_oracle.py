@@ -14,7 +14,7 @@ import pytest
 import kvctl
 from kvctl.errors import KvctlError, NotFoundError
 from kvctl.kv.bucket import Bucket
-from kvctl.versions.branch import private_epoch, sealed_epochs, staging
+from kvctl.versions.branch import epochs, private_epoch
 from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
@@ -26,7 +26,7 @@ from tests.versions.concurrency.steps import Fuse, SteppedStore
 from tests.versions.concurrency.test_races import lines
 from tests.versions.conftest import stored
 from tests.versions.plain_model import Made, Model, Refused
-from tests.versions.repos import held, staged
+from tests.versions.repos import held, seal, staged
 
 pytestmark = pytest.mark.oracle
 
@@ -323,7 +323,7 @@ class Run:
     async def _seal(self) -> Step:
         """Leave the state of a commit killed after its first write."""
         branch = self._branch()
-        return Step(f"seal {branch}", lambda repo: staging.seal(repo.store, branch), lambda _: None)
+        return Step(f"seal {branch}", lambda repo: seal(repo.store, branch), lambda _: None)
 
     async def _reset(self) -> Step:
         branch = self._branch()
@@ -526,7 +526,7 @@ def _short(changes: dict[str, Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def quick_folds(monkeypatch):
-    monkeypatch.setattr(sealed_epochs, "GRACE", 0)
+    monkeypatch.setattr(epochs, "MAX_SEALED", 3)
     monkeypatch.setattr(private_epoch, "FEW", FEW)
 
 

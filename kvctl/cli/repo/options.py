@@ -106,7 +106,7 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
 
     repository = await open_repository(session, at.repository, write=write, author=author)
     try:
-        await refs.head(repository.store, at.ref)
+        await refs.branch(repository.store, at.ref)
     except refs.BranchNotFound as error:
         try:
             await refs.resolve(repository.store, at.ref)

@@ -13,7 +13,7 @@ from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read import worker_connection
 from kvctl.versions import commits
-from kvctl.versions.branch import staging
+from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo, NothingToCommit
 from kvctl.versions.model import Commit
 from kvctl.versions.repositories import open_repository
@@ -106,7 +106,7 @@ async def _move(
         objects = repository.objects
         whole = await objects.run(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
         commit_info = CommitInfo(info.message, repository.author, info.meta)
-        for _ in range(staging.MAX_ATTEMPTS):
+        for _ in range(branch_state.MAX_ATTEMPTS):
             state = await commits.read_clean(repository.store, objects, branch)
             if state.collections.collection.begun != collections:
                 return None
@@ -119,5 +119,5 @@ async def _move(
                 raise
             if made is not None:
                 return made, True
-            await staging.pause()
-        raise staging.busy(branch)
+            await branch_state.pause()
+        raise branch_state.busy(branch)

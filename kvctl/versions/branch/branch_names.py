@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvctl.errors import ConflictError
 from kvctl.versions import refs
-from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
+from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import GUARDS
-from kvctl.versions.branch.staging import STAGING
-from kvctl.versions.model import Head, Staging, record_key
-from kvctl.versions.refs import HEADS, TAGS, RefNotFound
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, EntryNotFound, PredicateFailed, Store
+from kvctl.versions.model import Branch, record_key
+from kvctl.versions.refs import BRANCHES, TAGS, RefNotFound
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, Store
 
 
 class RefExists(ConflictError, kind="ref-exists"):
@@ -26,7 +23,7 @@ class RefExists(ConflictError, kind="ref-exists"):
 async def create_branch(store: Store, name: str, ref: str) -> str:
     """Create a branch at a committed state; return its commit. Raises RefExists, RefNotFound, UsageError."""
     refs.check_new_name(name)
-    return await _create(store, HEADS, name, ref)
+    return await _create(store, BRANCHES, name, ref)
 
 
 async def create_tag(store: Store, name: str, ref: str) -> str:
@@ -37,64 +34,49 @@ async def create_tag(store: Store, name: str, ref: str) -> str:
 
 async def delete_branch(store: Store, name: str) -> None:
     """Delete a branch with its staged changes. Raises BranchNotFound, ConflictError after too many retries."""
-    for _ in range(staging.MAX_ATTEMPTS):
-        state = await sealed_epochs.foldable_state(store, name)
-        epochs = state.held.staging.epochs
-        gone = [Change(partition, name.encode(), None) for partition in (HEADS, STAGING, GUARDS)]
-        try:
-            await store.write([state.staging_unchanged], [*gone, *dropped_epochs.noted(epochs)])
-        except PredicateFailed:
-            await staging.pause()
-        else:
-            return await dropped_epochs.clear_soon(store, epochs)
-    raise staging.busy(name)
+    gone = [Change(partition, record_key(name), None) for partition in (BRANCHES, GUARDS)]
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        record = await refs.branch(store, name)
+        if await epochs.dropped(store, [record.unchanged], gone, record.branch.epochs):
+            return
+        await branch_state.pause()
+    raise branch_state.busy(name)
 
 
 async def delete_tag(store: Store, name: str) -> None:
     """Delete a tag; its commit stays. Raises RefNotFound."""
-    try:
-        found = await store.get(TAGS, record_key(name))
-        await store.write([Condition(TAGS, name.encode(), found.predicate)], [Change(TAGS, name.encode(), None)])
-    except (EntryNotFound, PredicateFailed):
-        raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists tags") from None
+    key = record_key(name)
+    found = await store.get(TAGS, key)
+    if found is None or not await store.written([Condition(TAGS, key, found.revision)], [Change(TAGS, key, None)]):
+        raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists tags")
 
 
-def branch_records(name: str, head: Head) -> list[Change]:
+def branch_records(name: str, commit: str, root: str, generation: int) -> list[Change]:
     """Return the records of a new branch."""
-    return [
-        Change(HEADS, name.encode(), head.encode()),
-        Change(STAGING, name.encode(), Staging(staging.new_epoch()).encode()),
-        branch_state.touch(name),
-    ]
+    branch = Branch(commit, root, generation, epochs.new_epoch())
+    return [Change(BRANCHES, name.encode(), branch.encode()), branch_state.touch(name)]
 
 
 async def _create(store: Store, partition: bytes, name: str, ref: str) -> str:
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         held = await branch_state.ready_to_link(store)
         identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)
-        head = Head(identity, found.root, found.generation)
-        own = branch_records(name, head) if partition == HEADS else [Change(TAGS, name.encode(), identity.encode())]
-        conditions = [Condition(where, name.encode(), ABSENT) for where in (HEADS, TAGS)]
-        if await _written(store, [*conditions, held.unchanged], [*own, held.touched]):
+        own = [Change(TAGS, name.encode(), identity.encode())]
+        if partition == BRANCHES:
+            own = branch_records(name, identity, found.root, found.generation)
+        conditions = [Condition(where, name.encode(), ABSENT) for where in (BRANCHES, TAGS)]
+        if await store.written([*conditions, held.unchanged], [*own, held.touched]):
             return identity
         await _check_free(store, name)
-        await staging.pause()
-    raise staging.busy(name)
-
-
-async def _written(store: Store, conditions: Sequence[Condition], changes: Sequence[Change]) -> bool:
-    try:
-        await store.write(conditions, changes)
-    except PredicateFailed:
-        return False
-    return True
+        await branch_state.pause()
+    raise branch_state.busy(name)
 
 
 async def _check_free(store: Store, name: str) -> None:
     """Check that no branch or tag has the name. Raises RefExists."""
-    head, tag = await store.get_many([(HEADS, name.encode()), (TAGS, name.encode())])
-    if head is not None:
-        raise RefExists(name, "branch", Head.decode(head.value).commit)
+    branch, tag = await store.get_many([(BRANCHES, name.encode()), (TAGS, name.encode())])
+    if branch is not None:
+        raise RefExists(name, "branch", Branch.decode(branch.value).commit)
     if tag is not None:
         raise RefExists(name, "tag", tag.value.decode())

@@ -1,6 +1,6 @@
 """Preconditions for moving a branch: all that was read of it, and that no garbage collection began.
 
-- Any change to a branch's content rewrites its staging record in the same write: staged writes are fenced on it.
+- Any change to a branch's content rewrites its record in the same write: staged writes are fenced on it.
 - Conditional writes touch the branch's guard. A move that requires a branch without staged changes is conditional on
   the guard: a key that was created concurrently is not replaced by a merge.
 - The collection record counts the collections that began, and says whether one deletes. A move that relies on existing
@@ -11,21 +11,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from dataclasses import dataclass, replace
 
 from kvctl.errors import ConflictError
-from kvctl.versions import refs
-from kvctl.versions.branch import staging
-from kvctl.versions.branch.staging import STAGING, StagingRecord
-from kvctl.versions.model import Head, Staging, record_key
-from kvctl.versions.store.protocol import Change, Condition, Found, Predicate, PredicateFailed, Store
-from kvctl.versions.tree.chunks import understood
+from kvctl.versions.model import Branch, record_key
+from kvctl.versions.refs import BRANCHES, BranchNotFound, BranchRecord
+from kvctl.versions.store.protocol import Change, Condition, Store, StoredValue
+from kvctl.versions.tree.chunks import BadRecord, understood
 
 GUARDS = b"guards"
 """Partition of the guards that conditional writes touch, one record per branch."""
 COLLECTION = b"collection"
 """Partition of the collection record, and its key in it."""
+MAX_ATTEMPTS = 50
+"""Number of times that an operation is tried, if others come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,92 +53,83 @@ class CollectionRecord:
     """Collection record as it was read."""
 
     collection: Collection
-    predicate: Predicate
+    revision: int
 
     @property
     def unchanged(self) -> Condition:
         """Return the condition that it is as read."""
-        return Condition(COLLECTION, COLLECTION, self.predicate)
+        return Condition(COLLECTION, COLLECTION, self.revision)
 
     @property
     def touched(self) -> Change:
         """Return a change that rewrites it unchanged, so that earlier reads of it are outdated."""
-        return Change(COLLECTION, COLLECTION, self.collection.encode())
+        return self.replaced(self.collection)
+
+    def replaced(self, collection: Collection) -> Change:
+        """Return the change that replaces it."""
+        return Change(COLLECTION, COLLECTION, collection.encode())
+
+    @classmethod
+    def of(cls, found: StoredValue | None) -> CollectionRecord:
+        """Return the record of a stored value. Raises BadRecord for none."""
+        if found is None:
+            raise BadRecord("the record of garbage collections is missing")
+        return cls(Collection.decode(found.value), found.revision)
 
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
     """Branch as it was read, and the collection record as it was before any object was looked at.
 
-    Its records are read together but not consistently: a decision based on several of them is conditional on all of
-    these, or checked again.
+    Its records are read together but not consistently: a decision is conditional on all that it is based on.
     """
 
-    branch: str
-    head: Head
-    head_at: Predicate
-    held: StagingRecord
-    guard: Predicate
+    record: BranchRecord
+    guard: int
+    """Revision of the branch's guard."""
     collections: CollectionRecord
 
     @property
-    def staging_unchanged(self) -> Condition:
-        """Return the condition that the staging record is as read: nothing was sealed, folded or dropped since.
-
-        It does not cover the head, which may have been read before another commit, and the staging record after it.
-        """
-        return Condition(STAGING, self.branch.encode(), self.held.predicate)
-
-    @property
-    def as_read(self) -> list[Condition]:
-        """Return the conditions that head and staging record are as read, and so consistent."""
-        return [Condition(refs.HEADS, self.branch.encode(), self.head_at), self.staging_unchanged]
+    def branch(self) -> Branch:
+        """Return the branch's content."""
+        return self.record.branch
 
     @property
     def unmoved(self) -> list[Condition]:
-        """Return the conditions for a commit: head and staging record are as read, and no collection began."""
-        return [*self.as_read, self.collections.unchanged]
+        """Return the conditions for a commit: the branch is as read, and no collection began."""
+        return [self.record.unchanged, self.collections.unchanged]
 
     @property
-    def guard_unchanged(self) -> Condition:
-        """Return the condition that no conditional write came in between."""
-        return Condition(GUARDS, self.branch.encode(), self.guard)
+    def clean(self) -> list[Condition]:
+        """Return the conditions for moving a branch without staged changes: no conditional write came in between."""
+        return [*self.unmoved, Condition(GUARDS, self.record.name.encode(), self.guard)]
 
 
-async def read(store: Store, branch: str) -> BranchState:
+async def read(store: Store, name: str) -> BranchState:
     """Read the state of a branch. Raises BranchNotFound."""
-    name = record_key(branch)
+    key = record_key(name)
     # The record that changes most often is read last, so that it is most likely still current.
-    places = [(COLLECTION, COLLECTION), (GUARDS, name), (refs.HEADS, name), (STAGING, name)]
-    collection, guard, head, held = await store.get_many(places)
-    if collection is None or guard is None or held is None or head is None:
-        raise refs.BranchNotFound(branch)
-    return BranchState(
-        branch,
-        Head.decode(head.value),
-        head.predicate,
-        StagingRecord(Staging.decode(held.value), held.predicate),
-        guard.predicate,
-        _decoded(collection),
-    )
+    collection, guard, branch = await store.get_many([(COLLECTION, COLLECTION), (GUARDS, key), (BRANCHES, key)])
+    if guard is None:
+        raise BranchNotFound(name)
+    return BranchState(BranchRecord.of(name, branch), guard.revision, CollectionRecord.of(collection))
 
 
-async def is_unchanged(store: Store, state: BranchState) -> bool:
-    """Return whether head and staging record are as read, and so were consistent."""
-    places = [(condition.partition, condition.key) for condition in state.as_read]
-    found = await store.get_many(places)
-    return [one and one.predicate for one in found] == [condition.predicate for condition in state.as_read]
+async def is_unchanged(store: Store, record: BranchRecord) -> bool:
+    """Return whether a branch is still as read."""
+    found = await store.get(BRANCHES, record.name.encode())
+    return found is not None and found.revision == record.revision
 
 
-async def read_for_linking(store: Store, branch: str) -> BranchState:
+async def read_for_linking(store: Store, name: str) -> BranchState:
     """Read the state before linking to commits outside the branch's history: ends a collection that deletes."""
     collections_held = await ready_to_link(store)
-    return replace(await read(store, branch), collections=collections_held)
+    return replace(await read(store, name), collections=collections_held)
 
 
 async def collections(store: Store) -> CollectionRecord:
     """Read the collection record."""
-    return _decoded(await store.get(COLLECTION, COLLECTION))
+    return CollectionRecord.of(await store.get(COLLECTION, COLLECTION))
 
 
 async def ready_to_link(store: Store) -> CollectionRecord:
@@ -145,15 +138,23 @@ async def ready_to_link(store: Store) -> CollectionRecord:
     A commit that can be read afterwards is complete: collections delete the youngest commits first, then the rest.
     Raises ConflictError.
     """
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         held = await collections(store)
         if not held.collection.deleting:
             return held
-        try:
-            await store.set_if(COLLECTION, COLLECTION, Collection(held.collection.begun).encode(), held.predicate)
-        except PredicateFailed:
-            await staging.pause()
+        if not await store.written([held.unchanged], [held.replaced(Collection(held.collection.begun))]):
+            await pause()
     raise crowded()
+
+
+async def pause() -> None:
+    """Wait a random time before the next try."""
+    await asyncio.sleep(random.uniform(0, 0.01))
+
+
+def busy(branch: str) -> ConflictError:
+    """Return the error for too many retries on a branch."""
+    return ConflictError(f"Branch `{branch}` has too many concurrent changes", hint="Try again")
 
 
 def crowded() -> ConflictError:
@@ -164,7 +165,3 @@ def crowded() -> ConflictError:
 def touch(branch: str) -> Change:
     """Return a conditional write's change to the branch's guard."""
     return Change(GUARDS, branch.encode(), b"")
-
-
-def _decoded(found: Found) -> CollectionRecord:
-    return CollectionRecord(Collection.decode(found.value), found.predicate)

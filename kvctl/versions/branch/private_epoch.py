@@ -2,28 +2,26 @@
 
 They are written into an epoch of their own, which no branch has: without fences, at the speed of a plain bucket. At the
 end one write puts that epoch on top of those that are sealed. Writers, commits, merges and resets that come before it
-are complete then, and those that come later see all of it: each of them rewrites or checks the staging record, on which
-the write is conditional.
+are complete then, and those that come later see all of it: each of them rewrites or checks the branch's record, and the
+write is conditional on that.
 
-Until then the epoch is leased on the list of dropped epochs. What a killed process leaves there is invisible, and
-garbage collection clears it when the lease has expired. If a collection takes the epoch of a process that stood still
-for so long, the last write fails, and nothing was staged.
+Until then the epoch is reserved. What a killed process leaves there is invisible, and garbage collection clears it when
+the reservation has expired. If a collection takes the epoch of a process that stood still for so long, the last write
+fails, and nothing was staged.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from kvctl.errors import ConflictError, KvctlError, NotFoundError
-from kvctl.versions.branch import dropped_epochs, staging
-from kvctl.versions.branch.dropped_epochs import DROPPED
-from kvctl.versions.branch.staging import STAGING
-from kvctl.versions.branch.staging_writer import Writer
+from kvctl.versions import refs
+from kvctl.versions.branch import branch_state, epochs
+from kvctl.versions.branch.staging import Writer
 from kvctl.versions.model import decode_staged, encode_staged
-from kvctl.versions.store.protocol import Change, Condition, Filling, PredicateFailed, Store
+from kvctl.versions.store.protocol import Filling, Store
 
 FEW = 1000
 """Maximum number of changes that are staged in one batch, without an epoch of their own."""
@@ -64,7 +62,7 @@ class Load:
             return {key: self.few[key] for key in keys if key in self.few}
         await self._filling.flush()
         found: dict[bytes, bytes | None] = {}
-        partition, left = staging.partition_of(self.epoch), list(keys)
+        partition, left = epochs.partition_of(self.epoch), list(keys)
         for start in range(0, len(left), KEYS_PER_REQUEST):
             some = left[start : start + KEYS_PER_REQUEST]
             held = await self._store.get_many([(partition, key) for key in some])
@@ -80,16 +78,16 @@ class Load:
         with suppress(KvctlError):
             await self._stack.__aexit__(type(error), error, None)
         if self.epoch is not None:
-            await _clear(self._store, self.epoch)
+            await _release(self._store, self.epoch)
 
     async def _open(self) -> None:
-        await staging.read(self._store, self._branch)  # fails early if there is no such branch
-        epoch = staging.new_private_epoch()
-        await dropped_epochs.lease(self._store, epoch)
+        await refs.branch(self._store, self._branch)  # fails early if there is no such branch
+        epoch = epochs.new_epoch()
+        await epochs.reserve(self._store, epoch)
         self.epoch = epoch
         renewing = asyncio.create_task(_renew(self._store, epoch))
         self._stack.callback(renewing.cancel)
-        self._filling = await self._stack.enter_async_context(self._store.fill(staging.partition_of(epoch)))
+        self._filling = await self._stack.enter_async_context(self._store.fill(epochs.partition_of(epoch)))
 
 
 @asynccontextmanager
@@ -113,36 +111,31 @@ async def load(store: Store, writer: Writer, branch: str) -> AsyncIterator[Load]
 
 async def _show(store: Store, branch: str, epoch: str) -> None:
     """Put a private epoch on top of the sealed ones, and of the current one unless that is empty."""
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         try:
-            own, record = await dropped_epochs.leased(store, epoch), await staging.read(store, branch)
+            own, record = await epochs.reserved(store, epoch), await refs.branch(store, branch)
         except (NotFoundError, ConflictError):
-            await _clear(store, epoch)
+            await _release(store, epoch)
             raise
-        held = record.staging
-        current = staging.new_epoch() if await dropped_epochs.has_changes(store, held.epoch) else held.epoch
-        after = held.with_private(epoch, current, time.time()).encode()
-        unchanged = Condition(STAGING, branch.encode(), record.predicate)
-        off_list = Change(DROPPED, epoch.encode(), None, traceless=True)
-        try:
-            await store.write([unchanged, own], [Change(STAGING, branch.encode(), after), off_list])
-        except PredicateFailed:
-            await staging.pause()
-        else:
+        held = record.branch.epoch
+        current = held if await epochs.are_empty(store, [held]) else epochs.new_epoch()
+        changes = [record.replaced(record.branch.on_top(epoch, current)), epochs.unreserved(epoch)]
+        if await store.written([record.unchanged, own], changes):
             return
-    await _clear(store, epoch)
-    raise staging.busy(branch)
+        await branch_state.pause()
+    await _release(store, epoch)
+    raise branch_state.busy(branch)
 
 
-async def _clear(store: Store, epoch: str) -> None:
+async def _release(store: Store, epoch: str) -> None:
     """Clear an epoch that no branch gets; a failure leaves it to garbage collection."""
     with suppress(KvctlError):
-        await dropped_epochs.clear(store, [epoch])
+        await epochs.release(store, epoch)
 
 
 async def _renew(store: Store, epoch: str) -> None:
-    """Renew the lease of an epoch for as long as it is used; what fails shows at the end."""
+    """Renew the reservation of an epoch for as long as it is used; what fails shows at the end."""
     while True:
-        await asyncio.sleep(dropped_epochs.RENEWAL_S)
+        await asyncio.sleep(epochs.RENEWAL_S)
         with suppress(KvctlError):
-            await dropped_epochs.renew(store, epoch)
+            await epochs.renew(store, epoch)

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvctl.versions import refs
-from kvctl.versions.branch import staging
+from kvctl.versions.branch import epochs
 from kvctl.versions.model import VersionedEntry, decode_staged
 from kvctl.versions.repository import Repository
-from kvctl.versions.store.protocol import Predicate
-from kvctl.versions.store.store_subjects import revision_of
 
 KEYS_PER_REQUEST = 1000
 """Number of keys looked up in one request."""
-
-
-def of_writes(made: Mapping[str, Predicate]) -> dict[str, int]:
-    """Return the revisions that writes were acknowledged with, whatever others have staged or committed since."""
-    return {key: revision for key, predicate in made.items() if (revision := revision_of(predicate)) is not None}
 
 
 async def of_entries(repository: Repository, ref: str, entries: Iterable[VersionedEntry | None]) -> dict[str, int]:
@@ -38,15 +31,15 @@ async def of_values(repository: Repository, branch: str, values: Mapping[str, by
     """
     found: dict[str, int] = {}
     left = list(values)
-    for epoch in (await staging.read(repository.store, branch)).staging.epochs:
+    for epoch in (await refs.branch(repository.store, branch)).branch.epochs:
         below: list[str] = []
         for start in range(0, len(left), KEYS_PER_REQUEST):
             some = left[start : start + KEYS_PER_REQUEST]
-            places = [(staging.partition_of(epoch), key.encode()) for key in some]
+            places = [(epochs.partition_of(epoch), key.encode()) for key in some]
             for key, item in zip(some, await repository.store.get_many(places), strict=True):
                 if item is None:
                     below.append(key)
-                elif decode_staged(item.value) == values[key] and (revision := revision_of(item.predicate)):
-                    found[key] = revision
+                elif decode_staged(item.value) == values[key]:
+                    found[key] = item.revision
         left = below
     return found

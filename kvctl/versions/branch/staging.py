@@ -1,121 +1,196 @@
-"""Staged changes of a branch: written into its epoch, which a commit seals so that no later write enters it."""
+"""Write staged changes into a branch's epoch, which is cached until the store refuses a write with it.
+
+Conditional writes depend on epoch, staged key and committed state together.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import secrets
-import time
-from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
-from operator import itemgetter
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from kvctl.errors import ConflictError
-from kvctl.versions.model import Staging, decode_staged, record_key
-from kvctl.versions.refs import BranchNotFound
-from kvctl.versions.store.protocol import ABSENT, Condition, EntryNotFound, Found, Predicate, PredicateFailed, Store
+from kvctl.errors import ConflictError, UsageError
+from kvctl.versions import ref_reader, refs
+from kvctl.versions.branch import branch_state, epochs
+from kvctl.versions.model import encode_staged
+from kvctl.versions.ref_reader import KeyState
+from kvctl.versions.refs import BranchRecord
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, PredicateFailed, Store
+from kvctl.versions.tree.chunks import object_id
+from kvctl.versions.tree.objects import Objects
 
-STAGING = b"staging"
-"""Partition of the staging records, one per branch."""
-MAX_ATTEMPTS = 50
+RECENT_KEYS = 16
+"""Number of keys that a session remembers of what it staged."""
 
-_PRIVATE = "p"
-"""First letter of private epochs; those of other epochs are hex digits."""
+T = TypeVar("T")
+
+
+class IdentityMismatch(ConflictError):
+    """Key that is not in the expected state; `found` is its identity, None if absent."""
+
+    def __init__(self, branch: str, key: str, found: str | None) -> None:
+        state = "does not exist" if found is None else f"has identity {found}"
+        super().__init__(f"`{key}` on `{branch}` {state}; nothing was written")
+        self.found = found
+
+
+class StagedMismatch(ConflictError):
+    """Key whose staged value is not the expected one.
+
+    `staged` is the revision of its staged value, None if it has none; `identity` that of its value, None if absent.
+    """
+
+    def __init__(self, branch: str, key: str, staged: int | None, identity: str | None) -> None:
+        super().__init__(f"`{key}` on `{branch}` was staged again or is not staged; nothing was written")
+        self.staged = staged
+        self.identity = identity
 
 
 @dataclass(frozen=True, slots=True)
-class StagingRecord:
-    """Staging record as it was read."""
+class WrittenEpoch:
+    """Epoch that this session staged changes into last, and the condition that a branch's writes still go there."""
 
-    staging: Staging
-    predicate: Predicate
-
-
-def new_epoch() -> str:
-    """Return a new unique epoch name."""
-    return secrets.token_hex(8)
+    record: BranchRecord
+    partition: bytes
+    fence: Condition
+    keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_KEYS))
+    """Keys that were staged last."""
 
 
-def new_private_epoch() -> str:
-    """Return a new unique name for an epoch that is filled before a branch gets it."""
-    return _PRIVATE + new_epoch()[1:]
+class Writer:
+    """One session's writes to the branches of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._epochs: dict[str, WrittenEpoch] = {}
+        self._reading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @property
+    def largest(self) -> int:
+        """Maximum bytes of a value."""
+        return self._store.largest - len(encode_staged(b""))
+
+    def check(self, value: bytes | None) -> None:
+        """Check a value. Raises UsageError if it is too large."""
+        if value is not None and len(value) >= self._store.largest:
+            raise UsageError(f"The value has {len(value):,} bytes; the maximum is {self.largest:,}")
+
+    def check_all(self, values: Iterable[bytes | None]) -> None:
+        """Check values as `check`."""
+        self.check(max((value for value in values if value is not None), key=len, default=None))
+
+    async def put(self, branch: str, key: bytes, value: bytes | None) -> int:
+        """Stage a change unconditionally; None deletes. Returns and raises as `put_many`."""
+        self.check(value)
+        staged = encode_staged(value)
+        return await self._staged(
+            branch, (key,), lambda epoch: self._store.put_while(epoch.fence, epoch.partition, key, staged)
+        )
+
+    async def put_many(self, branch: str, changes: Sequence[tuple[bytes, bytes | None]]) -> list[int]:
+        """Stage changes of distinct keys atomically and unconditionally; None deletes.
+
+        Returns the revision of each change. Raises BranchNotFound, UsageError, ConflictError after too many retries.
+        """
+        self.check_all(value for _, value in changes)
+
+        async def write(epoch: WrittenEpoch) -> list[int]:
+            written = [Change(epoch.partition, key, encode_staged(value)) for key, value in changes]
+            return await self._store.write([epoch.fence], written)
+
+        return await self._staged(branch, [key for key, _ in changes[-RECENT_KEYS:]], write)
+
+    def epoch(self, branch: str) -> WrittenEpoch | None:
+        """Return the epoch that this session staged changes into last; None if unknown."""
+        return self._epochs.get(branch)
+
+    async def _staged(self, branch: str, keys: Iterable[bytes], write: Callable[[WrittenEpoch], Awaitable[T]]) -> T:
+        epoch = self._epochs.get(branch)
+        for attempt in range(branch_state.MAX_ATTEMPTS):
+            if epoch is None:
+                epoch = await self._epoch_after(branch, None)
+            epoch.keys.extend(keys)
+            try:
+                return await write(epoch)
+            except PredicateFailed:
+                if attempt:
+                    await branch_state.pause()
+                epoch = await self._epoch_after(branch, epoch)
+        raise branch_state.busy(branch)
+
+    async def _epoch_after(self, branch: str, refused: WrittenEpoch | None) -> WrittenEpoch:
+        """Return an epoch other than the one refused; of many refused tasks, one asks. Raises BranchNotFound."""
+        async with self._reading[branch]:
+            known = self._epochs.get(branch)
+            if known is None or known is refused:
+                self._epochs.pop(branch, None)
+                record = await refs.branch(self._store, branch)
+                known = WrittenEpoch(record, epochs.partition_of(record.branch.epoch), record.unchanged)
+                self._epochs[branch] = known
+            return known
 
 
-def is_private(epoch: str) -> bool:
-    """Return whether an epoch was filled before a branch got it."""
-    return epoch.startswith(_PRIVATE)
+async def write_if(
+    store: Store, objects: Objects, branch: str, key: str, value: bytes | None, identity: str | None
+) -> int:
+    """Stage a value, None for a deletion, if the key has this identity, None for an absent key.
 
-
-def partition_of(epoch: str) -> bytes:
-    """Return the partition of an epoch's changes."""
-    return b"epoch/" + epoch.encode()
-
-
-async def read(store: Store, branch: str) -> StagingRecord:
-    """Read the staging record of a branch. Raises BranchNotFound."""
-    try:
-        found = await store.get(STAGING, record_key(branch))
-    except EntryNotFound:
-        raise BranchNotFound(branch) from None
-    return StagingRecord(Staging.decode(found.value), found.predicate)
-
-
-async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-    """Yield the newest change of each key in some epochs (oldest first), as stored, sorted by key.
-
-    Holds some changes of each epoch, however large all of them are.
+    Returns its revision. Raises IdentityMismatch, BranchNotFound, ConflictError after too many retries.
     """
-    async with AsyncExitStack() as stack:
-        opened = [store.scan(partition_of(epoch), beside=len(epochs) - 1) for epoch in epochs]
-        scans = [await stack.enter_async_context(scan) for scan in opened]
-        pages = [await scan.page() for scan in scans]
-        while ends := [page[-1][0] for page in pages if page]:
-            end, found = min(ends), dict[bytes, bytes]()
-            for number, page in enumerate(pages):
-                if page and page[0][0] <= end:
-                    cut = bisect_right(page, end, key=itemgetter(0))
-                    found.update(page[:cut])
-                    pages[number] = page[cut:] or await scans[number].page()
-            yield sorted(found.items())
+
+    def check(state: KeyState) -> ConflictError | None:
+        found = _identity(state)
+        return None if found == identity else IdentityMismatch(branch, key, found)
+
+    return await _write(store, objects, branch, key, value, check)
 
 
-async def listed(
-    store: Store, epochs: Sequence[str], take: Callable[[bytes], bytes | None] = decode_staged
-) -> dict[bytes, bytes | None]:
-    """Return the newest change of each key in some epochs (oldest first), as `take` returns it."""
-    found: dict[bytes, bytes | None] = {}
-    async with aclosing(batches(store, epochs)) as changes:
-        async for some in changes:
-            found.update((key, take(value)) for key, value in some)
-    return found
+async def write_if_staged(
+    store: Store, objects: Objects, branch: str, key: str, value: bytes | None, revision: int
+) -> int:
+    """Stage a value, None for a deletion, if the key's staged value has this revision, not merely an equal value.
+
+    Raises StagedMismatch, and as `write_if`.
+    """
+
+    def check(state: KeyState) -> ConflictError | None:
+        staged = state.newest.revision if state.newest and state.value is not None else None
+        return None if staged == revision else StagedMismatch(branch, key, staged, _identity(state))
+
+    return await _write(store, objects, branch, key, value, check)
 
 
-async def seal(store: Store, branch: str) -> StagingRecord:
-    """Close the current epoch, and open another. Raises BranchNotFound, ConflictError after too many retries."""
-    for _ in range(MAX_ATTEMPTS):
-        held = await read(store, branch)
-        after = held.staging.sealing(new_epoch(), time.time())
+async def _write(
+    store: Store,
+    objects: Objects,
+    branch: str,
+    key: str,
+    value: bytes | None,
+    check: Callable[[KeyState], ConflictError | None],
+) -> int:
+    """Stage a value if `check` does not object to the key's state, else raise its error.
+
+    Any change to the committed content rewrites the branch's record, so that this write is refused; and this write
+    touches the branch's guard, so that operations that require no staged changes are refused.
+    """
+    name = key.encode()
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        state = await ref_reader.read_key_state(store, objects, branch, key)
+        if (objection := check(state)) is not None:
+            if await branch_state.is_unchanged(store, state.record):
+                raise objection
+            continue  # the reads are not consistent
+        partition = epochs.partition_of(state.record.branch.epoch)
+        own = Condition(partition, name, state.own.revision if state.own else ABSENT)
+        changes = [Change(partition, name, encode_staged(value)), branch_state.touch(branch)]
         try:
-            await store.set_if(STAGING, branch.encode(), after.encode(), held.predicate)
+            return (await store.write([state.record.unchanged, own], changes))[0]
         except PredicateFailed:
-            await pause()
-        else:
-            return await read(store, branch)
-    raise busy(branch)
+            await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
-def own_condition(epoch: str, key: bytes, found: Found | None) -> Condition:
-    """Return the condition that the key is not staged in between."""
-    return Condition(partition_of(epoch), key, ABSENT if found is None else found.predicate)
-
-
-async def pause() -> None:
-    """Wait a random time before the next try."""
-    await asyncio.sleep(random.uniform(0, 0.01))
-
-
-def busy(branch: str) -> ConflictError:
-    """Return the error for too many retries."""
-    return ConflictError(f"Branch `{branch}` has too many concurrent changes", hint="Try again")
+def _identity(state: KeyState) -> str | None:
+    return None if state.value is None else object_id(state.value).hex()

@@ -14,13 +14,12 @@ from typing import Any, Self
 from kvctl.errors import Away, ConnectionLost, KvctlError, ServerError, UnreachableError
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.request_window import WINDOW
-from kvctl.kv.bucket import Bucket
 from kvctl.kv.load.leader_state import LEADER_DEADLINE_S, all_arrived
 from kvctl.kv.ordered_token import token
+from kvctl.kv.resolve import Binding
 from kvctl.kv.write import conditional_write
-from kvctl.versions.store.protocol import check_place, check_value
-from kvctl.versions.store.store_errors import map_store_errors
-from kvctl.versions.store.store_subjects import partition_prefix
+from kvctl.versions.store.protocol import MissingArgument, check_size
+from kvctl.versions.store.writes import map_store_errors
 
 PAUSE_S = 0.1
 
@@ -30,10 +29,9 @@ _Item = tuple[bytes, bytes]
 class BulkWrites:
     """See `Filling`."""
 
-    def __init__(self, bucket: Bucket, partition: bytes, largest: int) -> None:
-        self._binding = bucket.binding
-        self._partition = partition
-        self._head = (self._binding.write_prefix + partition_prefix(partition)).encode()
+    def __init__(self, binding: Binding, head: str, largest: int) -> None:
+        self._binding = binding
+        self._head = (binding.write_prefix + head).encode()
         self._largest = largest
         self._window = PublishWindow(self._binding.api.connection, lambda *_: None, self._failed)
         self._recent: set[bytes] = set()
@@ -62,10 +60,9 @@ class BulkWrites:
         """See `Filling.add`."""
         if not values:
             return
-        if b"" in values or max(map(len, values.values())) > self._largest:
-            for key, value in values.items():
-                check_place(self._partition, key)
-                check_value(value, self._largest)
+        if b"" in values:
+            raise MissingArgument("The key is missing")
+        check_size(max(values.values(), key=len), self._largest)
         if not (self._recent.isdisjoint(values) and self._earlier.isdisjoint(values)):
             await self.flush()
         self._recent.update(values)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kvctl.errors import KvctlError
-from kvctl.versions.store.protocol import Predicate, PredicateFailed
+from kvctl.versions.store.protocol import PredicateFailed
 
 MOST_MESSAGES = 1000
 MOST_BYTES = 8 << 20
@@ -27,7 +27,7 @@ Revisions = Mapping[str, int]
 class PendingWrite:
     """One task's atomic write. Keys are partition and key as subject tokens."""
 
-    conditions: Sequence[tuple[str, Predicate]]
+    conditions: Sequence[tuple[str, int]]
     changes: Mapping[str, bytes | None]
     """A value, or None to delete the key."""
     traceless: Set[str] = frozenset()
@@ -87,7 +87,7 @@ class GroupCommit:
     def _next_batch(self) -> list[PendingWrite]:
         """Return the writes that have waited longest, as far as they fit into one batch and are independent."""
         group: list[PendingWrite] = []
-        checked: dict[str, Predicate] = {}
+        checked: dict[str, int] = {}
         changed: dict[str, bytes | None] = {}
         messages = size = 0
         while self._waiting:
@@ -108,18 +108,18 @@ class GroupCommit:
         lost = [
             pending for pending in group if not failing or any(key in failing for key, _ in pending.conditions)
         ] or group
-        _fail(lost, PredicateFailed("A condition does not hold"))
+        _fail(lost, PredicateFailed())
         self._waiting.extendleft(pending for pending in reversed(group) if not pending.done.done())
 
 
-def _conflicts(pending: PendingWrite, checked: Mapping[str, Predicate], changed: Mapping[str, bytes | None]) -> bool:
+def _conflicts(pending: PendingWrite, checked: Mapping[str, int], changed: Mapping[str, bytes | None]) -> bool:
     """Return whether a write depends on others: it changes or checks their keys, or checks the same keys differently.
 
     Equal changes of a key that nobody checks are made once for all of them.
     """
     if any(key in checked or changed.get(key, value) != value for key, value in pending.changes.items()):
         return True
-    return any(key in changed or checked.get(key, predicate) != predicate for key, predicate in pending.conditions)
+    return any(key in changed or checked.get(key, revision) != revision for key, revision in pending.conditions)
 
 
 def _complete(writes: Sequence[PendingWrite], revisions: Revisions) -> None:

@@ -14,8 +14,8 @@ from kvctl.kv.load.input_file import LoadInput
 from kvctl.kv.load.row_reader import Batch
 from kvctl.kv.load.rows import BadRow, Mode, Row
 from kvctl.versions.branch import private_epoch
-from kvctl.versions.branch.compare_and_set import IdentityMismatch
 from kvctl.versions.branch.private_epoch import Load
+from kvctl.versions.branch.staging import IdentityMismatch
 from kvctl.versions.repository import Repository
 
 ROWS_PER_BATCH = 10_000

@@ -14,9 +14,9 @@ from contextlib import aclosing
 
 from kvctl.errors import ConflictError, UsageError
 from kvctl.versions import commits, refs
-from kvctl.versions.branch import branch_state, staging
+from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
-from kvctl.versions.model import Commit, Head, apart_id, leaf_value
+from kvctl.versions.model import Branch, Commit, apart_id, leaf_value
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import Chunk, Chunker, Pair
 from kvctl.versions.tree.objects import Broken, Objects
@@ -75,20 +75,20 @@ async def record_stored(
     Raises as `record`.
     """
     tree, begun, based = None, -1, None
-    for _ in range(staging.MAX_ATTEMPTS):
+    for _ in range(branch_state.MAX_ATTEMPTS):
         state = await commits.read_clean(store, objects, branch)
         collected = state.collections.collection.begun != begun
-        if based is None or collected or not await _has_grown(store, based, state.head):
+        if based is None or collected or not await _has_grown(store, based, state.branch):
             if not times:
                 what = "garbage collection" if collected else f"reset of branch `{branch}`"
                 raise ConflictError(f"A {what} interfered", hint="Try again")
-            times, begun, based = times - 1, state.collections.collection.begun, state.head
-            root = bytes.fromhex(state.head.root)
+            times, begun, based = times - 1, state.collections.collection.begun, state.branch
+            root = bytes.fromhex(state.branch.root)
             try:
                 async with aclosing(stored(root)) as parts:
                     tree = await _built(objects, parts, await objects.run(_above_leaves(root)))
             except Broken:
-                if await branch_state.is_unchanged(store, state):
+                if await branch_state.is_unchanged(store, state.record):
                     raise
                 based = None  # the branch was reset, and its old head collected
                 continue
@@ -96,11 +96,11 @@ async def record_stored(
         made = await commits.move_to(store, objects, state, info(), tree.root, tree.objects)
         if made is not None:
             return made
-        await staging.pause()
-    raise staging.busy(branch)
+        await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
-async def _has_grown(store: Store, before: Head, head: Head) -> bool:
+async def _has_grown(store: Store, before: Branch, head: Branch) -> bool:
     """Return whether a head is an earlier one of its branch, or came from it by commits and merges."""
     async for identity, found in refs.ancestors(store, head.commit, first_parent=True):
         if found.generation <= before.generation:

@@ -18,21 +18,26 @@ from kvctl.versions.repository import Repository
 
 
 async def dump(
-    repository: Repository, name: str, config: dict[str, Any], ref: str, file: BinaryIO, filters: Sequence[str] = (), *,
+    repository: Repository,
+    name: str,
+    config: dict[str, Any],
+    ref: str,
+    file: BinaryIO,
+    filters: Sequence[str] = (),
+    *,
     advance: Callable[[int], None] = lambda _: None,
-) -> Dumped:  # fmt: skip
+) -> Dumped:
     """Write the keys at a ref, for a branch with its staged changes, into an empty file; the cut is a commit's id.
 
     `staged` in the header is the number of keys staged on top of that commit. Raises RefNotFound, UsageError, OSError.
     """
     state = await ref_reader.state(repository.store, await refs.resolve(repository.store, ref))
-    commit = state.head.commit
     stored = {key: None if value is None else leaf_value(value)[0] for key, value in state.staged.items()}
-    staged = len(await commits.differing(repository.objects, state.head, stored))
+    staged = len(await commits.differing(repository.objects, state.root, stored))
     header = {
         "bucket": name,
         "config": config,
-        "cut": commit,
+        "cut": state.commit,
         "ref": ref,
         **({"staged": staged} if staged else {}),
         "created": format_time(time.time_ns()),
@@ -44,4 +49,4 @@ async def dump(
         async for batch in batches:
             writer.add(b"".join([entry_line(name, entry.key, entry.value) for entry in batch]), len(batch))
             advance(len(batch))
-    return Dumped(writer.entries, commit, writer.finish(exact=True))
+    return Dumped(writer.entries, state.commit, writer.finish(exact=True))

@@ -6,13 +6,14 @@ from contextlib import suppress
 import pytest
 
 from kvctl.errors import ConflictError, UsageError
-from kvctl.versions.branch import dropped_epochs, private_epoch, staging
+from kvctl.versions import refs
+from kvctl.versions.branch import epochs, private_epoch
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.refs import BranchNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
-from tests.versions.repos import committed, held, staged
+from tests.versions.repos import committed, held, reservations, seal, staged
 
 CHANGES: dict[str, bytes | None] = {"a": b"load", "b": None, "c": b"load", "d": b"load"}
 LOADED = {"a": b"load", "c": b"load", "d": b"load"}
@@ -28,7 +29,7 @@ async def based(repo: Repository) -> Repository:
     """One key is committed, one sealed, one staged."""
     await committed(repo, "main", "base", a=b"1", b=b"1")
     await repo.put("main", "b", b"2")
-    await staging.seal(repo.store, "main")
+    await seal(repo.store, "main")
     await repo.put("main", "c", b"2")
     return repo
 
@@ -42,12 +43,12 @@ async def fresh() -> Repository:
 async def left_over(repo: Repository) -> set[str]:
     """Return the epochs that have changes and no branch."""
     with_changes = {name.decode()[6:] for name in await repo.store.partitions() if name.startswith(b"epoch/")}
-    known = {one for branch in await repo.branches() for one in (await epochs(repo, branch))}
+    known = {one for branch in await repo.branches() for one in (await epochs_of(repo, branch))}
     return with_changes - known
 
 
-async def epochs(repo: Repository, branch: str = "main") -> list[str]:
-    return (await staging.read(repo.store, branch)).staging.epochs
+async def epochs_of(repo: Repository, branch: str = "main") -> list[str]:
+    return (await refs.branch(repo.store, branch)).branch.epochs
 
 
 async def test_changes_replace_what_was_staged_and_are_replaced_by_later_ones(repo):
@@ -60,25 +61,25 @@ async def test_changes_replace_what_was_staged_and_are_replaced_by_later_ones(re
     made = await repo.commit("main", "all")
     assert await held(repo, made.id) == await held(repo)
     assert await left_over(repo) == set()
-    assert await dropped_epochs.listed(repo.store) == []
+    assert await reservations(repo.store) == []
 
 
 async def test_empty_current_epoch_is_kept(repo):
-    before = await epochs(repo)
+    before = await epochs_of(repo)
     for _ in range(6):
         await repo.put_each("main", CHANGES)
-    assert (await epochs(repo))[0] == before[0]
-    assert len(await epochs(repo)) == 7
+    assert (await epochs_of(repo))[0] == before[0]
+    assert len(await epochs_of(repo)) == 7
     made = await repo.commit("main", "all")
-    assert len(await epochs(repo)) == 1
+    assert len(await epochs_of(repo)) == 1
     assert await held(repo, made.id) == LOADED
 
 
 async def test_few_changes_need_no_epoch(repo):
-    before = await epochs(repo)
+    before = await epochs_of(repo)
     await repo.put_each("main", {"a": b"1", "b": None})
     await repo.put_each("main", {})
-    assert await epochs(repo) == before
+    assert await epochs_of(repo) == before
     assert await held(repo) == {"a": b"1"}
 
 
@@ -97,7 +98,7 @@ async def test_error_in_the_block_stages_nothing(repo):
         await repo.put_each("none", CHANGES)
     assert await held(repo) == before
     assert await left_over(repo) == set()
-    assert await dropped_epochs.listed(repo.store) == []
+    assert await reservations(repo.store) == []
 
 
 async def test_added_changes_are_known_before_they_appear(repo):
@@ -237,11 +238,11 @@ async def test_killed_at_any_write_all_or_nothing_is_staged_and_the_rest_is_coll
         assert (await repo.gc()).epochs == 0
         assert await left_over(repo) == garbage
         with monkeypatch.context() as later:
-            later.setattr(dropped_epochs, "LEASE_S", 0)
-            assert {*await dropped_epochs.uncollected(repo.store)} >= garbage
+            later.setattr(epochs, "RESERVATION_S", 0)
+            assert {*await epochs.uncollected(repo.store)} >= garbage
             await repo.gc()
         assert await left_over(repo) == set()
-        assert await dropped_epochs.listed(repo.store) == []
+        assert await reservations(repo.store) == []
         assert await held(repo) == found
         await repo.put_each("main", CHANGES)
         assert await held(repo) == LOADED
@@ -250,8 +251,8 @@ async def test_killed_at_any_write_all_or_nothing_is_staged_and_the_rest_is_coll
 
 
 @pytest.mark.guarantee("versions-23", by="race")
-async def test_collection_after_the_lease_at_any_step_leaves_all_or_nothing(monkeypatch):
-    monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
+async def test_collection_after_the_reservation_at_any_step_leaves_all_or_nothing(monkeypatch):
+    monkeypatch.setattr(epochs, "RESERVATION_S", 0)
     refused = list[bool]()
 
     async def scenario(fuse: Fuse) -> None:
@@ -275,13 +276,13 @@ async def test_collection_after_the_lease_at_any_step_leaves_all_or_nothing(monk
     assert {*refused} == {True, False}
 
 
-async def test_lease_is_renewed_for_as_long_as_changes_come(repo, monkeypatch):
-    monkeypatch.setattr(dropped_epochs, "RENEWAL_S", 0.01)
+async def test_reservation_is_renewed_for_as_long_as_changes_come(repo, monkeypatch):
+    monkeypatch.setattr(epochs, "RENEWAL_S", 0.01)
     async with private_epoch.load(repo.store, repo.writer, "main") as loading:
         await loading.add({b"a": b"1", b"b": b"1", b"c": b"1"})
         assert loading.epoch is not None
-        first = await dropped_epochs.leased(repo.store, loading.epoch)
-        while await dropped_epochs.leased(repo.store, loading.epoch) == first:
+        first = await epochs.reserved(repo.store, loading.epoch)
+        while await epochs.reserved(repo.store, loading.epoch) == first:
             await asyncio.sleep(0.01)
         assert (await repo.gc()).epochs == 0
     assert len(await held(repo)) == 3

@@ -17,8 +17,8 @@ from itertools import pairwise
 import pytest
 
 from kvctl.errors import ConflictError
-from kvctl.versions.branch import dropped_epochs
-from kvctl.versions.branch.compare_and_set import IdentityMismatch
+from kvctl.versions.branch import epochs
+from kvctl.versions.branch.staging import IdentityMismatch
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.protocol import Store
@@ -208,7 +208,7 @@ async def _left_nothing(repo: Repository) -> None:
         await repo.commit("main", MESSAGE)
     before = await held(repo)
     with pytest.MonkeyPatch.context() as later:
-        later.setattr(dropped_epochs, "LEASE_S", 0)  # killed loads leave their epochs
+        later.setattr(epochs, "RESERVATION_S", 0)  # killed loads leave their epochs
         await repo.gc()
     found = await repo.gc()
     assert (found.objects, found.commits, found.epochs) == (0, 0, 0)

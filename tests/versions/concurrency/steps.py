@@ -12,23 +12,13 @@ A step is what is announced to the fuse: each operation of a SteppedStore is, an
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from itertools import count
 from typing import Any
 
 from kvctl.errors import KvctlError
-from kvctl.versions.store.protocol import (
-    Change,
-    Condition,
-    Entries,
-    Filling,
-    Found,
-    Place,
-    Predicate,
-    Store,
-    StoreEntry,
-)
+from kvctl.versions.store.protocol import Change, Condition, Filling, Place, Store, StoredValue, StoreEntry
 
 
 class Killed(BaseException):
@@ -100,7 +90,7 @@ async def at_every_step(scenario: Callable[[Fuse], Awaitable[None]], *, kill: bo
     raise AssertionError
 
 
-class SteppedStore:
+class SteppedStore(Store):
     """Another store, of which each operation is announced; where many keys are read or written, each is one.
 
     With `backwards` the keys of one read are read in the opposite order: a server reads them in any.
@@ -115,47 +105,28 @@ class SteppedStore:
     def largest(self) -> int:
         return self._store.largest
 
-    async def get(self, partition: bytes, key: bytes) -> Found:
-        await self._fuse.step(writes=False)
-        return await self._store.get(partition, key)
-
-    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[StoredValue | None]:
         if lasting:
             await self._fuse.step(writes=False)
             return await self._store.get_many(places, lasting=True)
-        found = dict[Place, Found | None]()
+        found = dict[Place, StoredValue | None]()
         for place in reversed(places) if self._backwards else places:
             await self._fuse.step(writes=False)
             found |= zip([place], await self._store.get_many([place]), strict=True)
         return [found[place] for place in places]
 
-    def scan(
-        self, partition: bytes, start: bytes = b"", *, batch: int = 0, values: bool = True, beside: int = 0
-    ) -> Entries:
-        return _SteppedEntries(
-            self._store.scan(partition, start, batch=batch, values=values, beside=beside), self._fuse
-        )
-
-    async def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        await self._fuse.step(writes=True)
-        await self._store.set(partition, key, value)
-
-    async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
-        async with self.fill(partition) as filling:
-            await filling.add(values)
+    async def pages(
+        self, partition: bytes, start: bytes = b"", *, values: bool = True, beside: int = 0
+    ) -> AsyncGenerator[list[StoreEntry], None]:
+        await self._fuse.step(writes=False)
+        async with aclosing(self._store.pages(partition, start, values=values, beside=beside)) as pages:
+            async for page in pages:
+                yield page
 
     @asynccontextmanager
     async def fill(self, partition: bytes) -> AsyncIterator["_SteppedFilling"]:
         async with self._store.fill(partition) as filling:
             yield _SteppedFilling(filling, self._fuse)
-
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
-        await self._fuse.step(writes=True)
-        return await self._store.set_if(partition, key, value, predicate)
-
-    async def delete(self, partition: bytes, key: bytes, *, traceless: bool = False) -> None:
-        await self._fuse.step(writes=True)
-        await self._store.delete(partition, key, traceless=traceless)
 
     async def partitions(self) -> list[bytes]:
         await self._fuse.step(writes=False)
@@ -165,25 +136,17 @@ class SteppedStore:
         await self._fuse.step(writes=True)
         await self._store.clear(partition)
 
-    async def clear_soon(self, partition: bytes, place: Place) -> None:
+    async def clear_soon(self, partition: bytes) -> None:
         with suppress(KvctlError):
             await self.clear(partition)
-            await self.delete(*place, traceless=True)
 
     async def is_empty(self, partition: bytes) -> bool:
         await self._fuse.step(writes=False)
         return await self._store.is_empty(partition)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
         await self._fuse.step(writes=True)
         return await self._store.write(conditions, changes)
-
-    async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> Predicate:
-        await self._fuse.step(writes=True)
-        return await self._store.put_while(fence, partition, key, value)
-
-    async def close(self) -> None:
-        await self._store.close()
 
 
 class _SteppedFilling:
@@ -201,39 +164,3 @@ class _SteppedFilling:
 
     async def flush(self) -> None:
         await self._filling.flush()
-
-
-class _SteppedEntries:
-    """Entries that are listed at the first step, which is announced."""
-
-    def __init__(self, entries: Entries, fuse: Fuse) -> None:
-        self._entries = entries
-        self._fuse: Fuse | None = fuse
-
-    def __aiter__(self) -> "_SteppedEntries":
-        return self
-
-    async def __anext__(self) -> StoreEntry:
-        await self._list()
-        return await anext(self._entries)
-
-    async def page(self) -> list[tuple[bytes, bytes]]:
-        await self._list()
-        return await self._entries.page()
-
-    async def _list(self) -> None:
-        if self._fuse:
-            fuse, self._fuse = self._fuse, None
-            await fuse.step(writes=False)
-
-    async def __aenter__(self) -> "_SteppedEntries":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._entries.close()
-
-    async def seek(self, key: bytes) -> None:
-        await self._entries.seek(key)
-
-    async def close(self) -> None:
-        await self._entries.close()

@@ -15,7 +15,7 @@ from kvctl.versions.garbage import Collected
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Change, Condition, Found, Place, Predicate
+from kvctl.versions.store.protocol import Change, Condition, Place, StoredValue
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.races import Race, Record, roles
 from tests.versions.conftest import Open
@@ -29,30 +29,22 @@ class Slow(MemoryStore):
         super().__init__()
         self._dice = dice
 
-    async def get(self, partition: bytes, key: bytes) -> Found:
-        await self._wait()
-        return await super().get(partition, key)
-
-    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[StoredValue | None]:
         if lasting:
             await self._wait()
             return await super().get_many(places, lasting=True)
         order = self._dice.sample(range(len(places)), len(places))
-        found: dict[int, Found | None] = {}
+        found: dict[int, StoredValue | None] = {}
         for number in order:
             await self._wait()
             (found[number],) = await super().get_many([places[number]])
         return [found[number] for number in range(len(places))]
 
-    async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> Predicate:
-        await self._wait()
-        return await super().set_if(partition, key, value, predicate)
-
     async def clear(self, partition: bytes) -> None:
         await self._wait()
         await super().clear(partition)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[Predicate]:
+    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
         await self._wait()
         made = await super().write(conditions, changes)
         await self._wait()

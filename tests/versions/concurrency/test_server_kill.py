@@ -13,19 +13,19 @@ import kvctl
 from kvctl.doctor.content import inspect
 from kvctl.jetstream.api import Api
 from kvctl.server import Server
-from kvctl.versions.branch import dropped_epochs, staging
+from kvctl.versions import refs
+from kvctl.versions.branch import epochs
 from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import jetstream_store, store_writes
+from kvctl.versions.store import writes
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.protocol import Change
-from tests.versions.repos import committed, held, staged, whole
+from tests.versions.repos import committed, held, reservations, seal, staged, whole
 
 
 @pytest.fixture
 def short_markers(monkeypatch):
-    for module in (jetstream_store, store_writes):
-        monkeypatch.setattr(module, "MARKER_TTL", timedelta(seconds=1))
+    monkeypatch.setattr(writes, "MARKER_TTL", timedelta(seconds=1))
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ async def test_changes_that_were_reset_stay_reset(own_server, repo):
 
 
 async def test_folded_epoch_survives_the_collection_after_a_kill(own_server, repo):
-    """The epoch was on the dropped list before the branch used it; that entry is restored, and must be ignored."""
+    """The epoch was reserved before the branch used it; the reservation is restored, and must be ignored."""
     await repo.put_many("main", {"app.a": b"1", "app.b": b"1", "kept": b"1"})
-    await staging.seal(repo.store, "main")
+    await seal(repo.store, "main")
     await repo.reset_prefix("main", "app.")
     await kill(own_server, repo)
     await repo.gc()
@@ -104,7 +104,7 @@ async def test_doctor_finds_nothing_after_a_kill_and_a_collection(own_server, re
 
 
 @pytest.mark.parametrize("reopen", ["memory", "bucket"], indirect=True)
-class TestList:
+class TestReservations:
     """Restored entries are written by the test: no kill is needed."""
 
     @pytest.fixture
@@ -113,22 +113,22 @@ class TestList:
         await made.init()
         return made
 
-    async def test_listed_epoch_that_a_branch_uses_is_not_cleared(self, repo):
+    async def test_epoch_of_a_branch_is_not_cleared_whatever_reservation_is_restored(self, repo):
         await repo.put("main", "k", b"1")
-        await staging.seal(repo.store, "main")
+        await seal(repo.store, "main")
         await repo.put("main", "l", b"1")
-        for epoch in (await staging.read(repo.store, "main")).staging.epochs:
-            await repo.store.set(dropped_epochs.DROPPED, epoch.encode(), b"")
+        for epoch in (await refs.branch(repo.store, "main")).branch.epochs:
+            await repo.store.set(epochs.RESERVED, epoch.encode(), b"0")
         assert (await repo.gc(dry_run=True)).epochs == 0
         assert (await repo.gc()).epochs == 0
         assert await staged(repo) == {"k": b"1", "l": b"1"}
-        assert await dropped_epochs.listed(repo.store) == []
+        assert await reservations(repo.store) == []
 
     async def test_restored_cleared_epoch_is_collected(self, repo):
         await repo.put("main", "k", b"1")
-        (epoch,) = (await staging.read(repo.store, "main")).staging.epochs
+        (epoch,) = (await refs.branch(repo.store, "main")).branch.epochs
         await repo.commit("main", "one")
-        await repo.store.write([], [Change(staging.partition_of(epoch), b"k", b"\x01back")])
+        await repo.store.write([], [Change(epochs.partition_of(epoch), b"k", b"\x01back")])
         assert (await repo.gc(dry_run=True)).epochs == 1
         assert (await repo.gc()).epochs == 1
         assert (await repo.gc(dry_run=True)).epochs == (await repo.gc()).epochs == 0
@@ -137,7 +137,7 @@ class TestList:
 
 async def test_doctor_and_collection_agree_on_restored_epochs(own_server, repo):
     for name in ("old", "older"):
-        await repo.store.set(staging.partition_of(name), b"k", b"\x01v")
+        await repo.store.set(epochs.partition_of(name), b"k", b"\x01v")
     found = [one async for one in inspect(*await opened(api_of(repo), "c"))]
     assert [(one.check, one.evidence[:1]) for one in found] == [("orphaned-epochs", "2")]
     assert (await repo.gc()).epochs == 2

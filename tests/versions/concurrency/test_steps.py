@@ -11,9 +11,9 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.ordered_token import untoken
-from kvctl.versions import garbage
-from kvctl.versions.branch import branch_state, dropped_epochs, private_epoch, sealed_epochs, staging
-from kvctl.versions.branch.compare_and_set import IdentityMismatch
+from kvctl.versions import garbage, refs
+from kvctl.versions.branch import epochs, private_epoch
+from kvctl.versions.branch.staging import IdentityMismatch
 from kvctl.versions.commits import NothingToCommit, Staged
 from kvctl.versions.garbage import Collected
 from kvctl.versions.model import Commit
@@ -25,7 +25,7 @@ from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.steps import Fuse, StagingRecord, SteppedStore, at_every_step
 from tests.versions.conftest import stored
-from tests.versions.repos import committed, held, history, staged, whole
+from tests.versions.repos import committed, held, history, reservations, seal, staged, whole
 
 LARGE = b"x" * 70_000
 """Apart, and written before the commit."""
@@ -58,7 +58,7 @@ async def fork(store: Store) -> Repository:
     await committed(repo, "side", "side", b=b"2", d=LARGE + b"side")
     await committed(repo, "main", "main", a=b"2", e=LARGE + b"main")
     await repo.put_many("third", {"t": LARGE + b"third", "u": b"1"})
-    await staging.seal(store, "third")
+    await seal(store, "third")
     await repo.put("third", "v", b"1")
     await repo.create_branch("lost", "side")
     await committed(repo, "lost", "before", w=b"1")
@@ -76,8 +76,7 @@ async def state(repo: Repository) -> dict[str, object]:
 
 async def lost_commit(repo: Repository) -> str:
     """Return the id of the unreachable commit."""
-    async with repo.store.scan(b"commits") as entries:
-        found = [Commit.decode(entry.value) async for entry in entries]
+    found = [Commit.decode(entry.value) async for entry in repo.store.scan(b"commits")]
     (identity,) = [commit.id for commit in found if commit.message == "lost"]
     return identity
 
@@ -92,8 +91,8 @@ async def epochs_with_changes(store: Store) -> set[bytes]:
 
 
 async def known_epochs(repo: Repository) -> set[bytes]:
-    held = [(await staging.read(repo.store, branch)).staging for branch in await repo.branches()]
-    return {staging.partition_of(epoch) for one in held for epoch in one.epochs}
+    held = [(await refs.branch(repo.store, branch)).branch for branch in await repo.branches()]
+    return {epochs.partition_of(epoch) for one in held for epoch in one.epochs}
 
 
 async def commit(repo: Repository) -> object:
@@ -168,7 +167,7 @@ async def fresh(request, client, unique):
     ids=lambda one: getattr(one, "__name__", one),
 )
 async def test_operation_killed_at_any_write_is_done_or_not_and_the_next_completes_it(fresh, operation, monkeypatch):
-    monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
+    monkeypatch.setattr(epochs, "RESERVATION_S", 0)
     done = await forked(MemoryStore())
     await operation(done)
     expected = [(await state(await forked(MemoryStore())))["contents"], (await state(done))["contents"]]
@@ -215,7 +214,7 @@ async def test_collection_killed_at_any_write_leaves_all_reachable_data(fresh, t
             await repo.delete_branch("found")
         await repo.gc()
         assert await repo.gc(dry_run=True) == Collected()
-        assert await dropped_epochs.listed(store) == []
+        assert await reservations(store) == []
         await merge(repo)
         await commit(repo)
         await whole(repo)
@@ -375,7 +374,7 @@ async def test_concurrent_reset_and_commit_are_serialized(prefix, first):
 
 
 async def fold(repo: Repository) -> object:
-    return await sealed_epochs.fold(repo.store, await branch_state.read(repo.store, "main"))
+    return await epochs.fold(repo.store, await refs.branch(repo.store, "main"))
 
 
 async def reset_t(repo: Repository) -> object:
@@ -392,7 +391,7 @@ async def test_commit_beside_what_moves_staged_changes_takes_those_that_stay(bes
         repo = Repository(store)
         await repo.init()
         await repo.put_many("main", {"t": b"1", "u": b"1"})
-        await staging.seal(store, "main")
+        await seal(store, "main")
         fuse.then = lambda: beside(Repository(store))
         made = await Repository(SteppedStore(store, fuse)).commit("main", "mine")
         assert (await held(repo, made.id))["u"] == b"1"
@@ -549,7 +548,7 @@ async def test_commit_succeeds_despite_many_concurrent_commits():
             if not writes:  # somebody stages, seals, and is killed
                 begun += 1
                 await Repository(store).put("third", f"more.{begun}", b"1")
-                await staging.seal(store, "third")
+                await seal(store, "third")
 
     made = await Repository(SteppedStore(store, Crowd(0, kill=False))).commit("third", "mine")
     assert begun > 5

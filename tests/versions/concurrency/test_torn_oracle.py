@@ -8,31 +8,31 @@ from contextlib import suppress
 import pytest
 
 from kvctl.errors import ConflictError
-from kvctl.versions.branch import private_epoch, sealed_epochs, staging
+from kvctl.versions.branch import branch_state, epochs, private_epoch
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Found, Place, Store
+from kvctl.versions.store.protocol import Place, Store, StoredValue
 from kvctl.versions.tree.three_way import Strategy
 from tests.versions.concurrency.steps import Fuse, Killed, SteppedStore
 from tests.versions.concurrency.test_races import Slow
+from tests.versions.repos import seal
 
 pytestmark = pytest.mark.oracle
 
 
 @pytest.fixture(autouse=True)
-def quick_folds(monkeypatch):
-    monkeypatch.setattr(sealed_epochs, "GRACE", 0)
+def small_loads(monkeypatch):
     monkeypatch.setattr(private_epoch, "FEW", 1)
 
 
 class Torn(Slow):
     """Between two keys of one read there may be time for several operations of others."""
 
-    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[Found | None]:
+    async def get_many(self, places: Sequence[Place], *, lasting: bool = False) -> list[StoredValue | None]:
         if lasting:
             return await super().get_many(places, lasting=True)
-        found: dict[int, Found | None] = {}
+        found: dict[int, StoredValue | None] = {}
         for number in self._dice.sample(range(len(places)), len(places)):
             (found[number],) = await super().get_many([places[number]])
             for _ in range(self._dice.choice([0, 0, 20, 60])):
@@ -80,16 +80,14 @@ class Counter:
 @pytest.mark.parametrize(("keys", "all_sorts"), [(1, False), (2, False), (4, True)])
 async def test_torn_reads_lose_no_acknowledged_write(seed, steps, keys, all_sorts, monkeypatch):
     """Each record is read at another time; commits, merges, resets, folds and collections come in between."""
-    monkeypatch.setattr(sealed_epochs, "MAX_SEALED_EPOCHS", 3)
-    monkeypatch.setattr(sealed_epochs, "CROWD", 6)
-    monkeypatch.setattr(sealed_epochs, "EPOCHS_PER_WRITE", 8)
+    monkeypatch.setattr(epochs, "MAX_SEALED", 4)
     dice = random.Random(seed * 31 + keys)
 
     async def pause() -> None:
         for _ in range(dice.randrange(30)):
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(staging, "pause", pause)  # by no clock: the same seed is the same run
+    monkeypatch.setattr(branch_state, "pause", pause)  # by no clock: the same seed is the same run
     store = Torn(dice)
     repo = Repository(store)
     await repo.init()
@@ -100,7 +98,7 @@ async def test_torn_reads_lose_no_acknowledged_write(seed, steps, keys, all_sort
     def others(own: Repository, number: int) -> list[Callable[[], Awaitable[object]]]:
         return [
             lambda: own.commit("main", "m"), lambda: own.commit("main", "m"), lambda: staged_commit(own),
-            lambda: staging.seal(store, "main"),
+            lambda: seal(store, "main"),
             lambda: own.merge("side", "main", strategy=Strategy.DEST_WINS, squash=dice.random() < 0.5),
             lambda: own.reset_prefix("main", "scratch"), lambda: own.put("main", "scratch.x", b"x"),
             lambda: own.put("side", f"side.{dice.randrange(5)}", b"%d" % number),
@@ -153,7 +151,7 @@ async def test_value_changed_back_survives_torn_reads_of_committers(seed, steps,
             for _ in range(dice.randrange(30)):
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(staging, "pause", pause)
+        monkeypatch.setattr(branch_state, "pause", pause)
         store = MemoryStore()
         repo = Repository(store)
         await repo.init()
@@ -170,7 +168,7 @@ async def there_and_back(store: Store, dice: random.Random) -> None:
     for value in (b"2", b"1"):
         await own.put("main", "k", value)
         if dice.random() < 0.8:
-            await staging.seal(store, "main")
+            await seal(store, "main")
         for _ in range(dice.choice([0, 5, 20, 60])):
             await asyncio.sleep(0)
 

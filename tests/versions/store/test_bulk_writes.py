@@ -10,7 +10,6 @@ from kvctl.errors import ServerError, UnreachableError
 from kvctl.kv.bucket import Bucket
 from kvctl.versions.store import bulk_writes
 from kvctl.versions.store.jetstream_store import BucketStore
-from kvctl.versions.store.store_subjects import subject_token
 from tests.support.proxy import DOWN, Cut, Late, Proxy, Swallow
 from tests.versions.conftest import stored
 
@@ -41,12 +40,11 @@ async def theirs(client, ours):
 
 
 async def contents(store: BucketStore) -> dict[bytes, bytes]:
-    async with store.scan(P) as entries:
-        return {entry.key: entry.value async for entry in entries}
+    return {entry.key: entry.value async for entry in store.scan(P)}
 
 
 def subject(store: BucketStore, key: bytes) -> bytes:
-    return store.bucket.binding.subject(subject_token(P, key)).encode() + b" "
+    return store.bucket.binding.subject(store._place(P, key)).encode() + b" "
 
 
 @pytest.mark.guarantee("versions-23", by="fault")

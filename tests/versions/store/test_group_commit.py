@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from kvctl.errors import ServerError
 from kvctl.versions.store import group_commit
 from kvctl.versions.store.group_commit import GroupCommit, PendingWrite, UnmetConditions
-from kvctl.versions.store.protocol import ABSENT, Predicate, PredicateFailed
+from kvctl.versions.store.protocol import ABSENT, PredicateFailed
 
-FENCE = ("fence", Predicate(("s", "fence", 7)))
+FENCE = ("fence", 7)
 
 
 class Carrier:
@@ -73,7 +73,7 @@ async def test_unknown_failing_condition_fails_the_batch():
 
 
 async def test_writes_of_the_same_key_are_not_in_one_batch():
-    other_fence = PendingWrite([("fence", Predicate(("s", "fence", 8)))], {"x": b"v"})
+    other_fence = PendingWrite([("fence", 8)], {"x": b"v"})
     moves_fence = PendingWrite([], {"fence": b"v"})
     for one, two in (
         (put("k", b"1"), put("k", b"2")), (put("k"), create("k")), (create("k"), put("k")), (put("a"), other_fence),

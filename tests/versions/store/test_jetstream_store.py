@@ -1,6 +1,7 @@
 """The store on JetStream: lagging replicas, listings of any size, lost answers, batches."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +12,9 @@ from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout, UsageError
 from kvctl.jetstream.publish import publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import ordered_scan, store_writes
+from kvctl.versions.store import reads, writes
 from kvctl.versions.store.jetstream_store import BucketStore
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, Found, PredicateFailed
-from kvctl.versions.store.store_subjects import subject_token
+from kvctl.versions.store.protocol import ABSENT, Change, Condition
 from tests.support.raw import RawClient
 from tests.support.socket_writes import recorded_writes
 from tests.versions.conftest import stored
@@ -29,13 +29,16 @@ async def store(client, bucket_name):
 
 
 async def values_of(store: BucketStore, *, values: bool = True) -> dict[bytes, bytes]:
-    async with store.scan(P, values=values) as entries:
-        return {entry.key: entry.value async for entry in entries}
+    return {entry.key: entry.value async for entry in store.scan(P, values=values)}
 
 
 async def fence_of(store: BucketStore) -> Condition:
-    await store.set(P, b"fence", b"")
-    return Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+    return Condition(P, b"fence", await store.set(P, b"fence", b""))
+
+
+async def value_of(store: BucketStore, key: bytes) -> bytes | None:
+    found = await store.get(P, key)
+    return found and found.value
 
 
 class TestLaggingReplica:
@@ -51,7 +54,7 @@ class TestLaggingReplica:
             "max_msgs": 4, "discard": "new", "max_msgs_per_subject": 1,
         }  # fmt: skip
         assert "error" not in raw.api(f"STREAM.CREATE.M{name}", mirror)
-        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(subject_token(P, b'k1'))}"
+        asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(store._place(P, b'k1'))}"
         async with asyncio.timeout(60):
             while raw.api(f"STREAM.INFO.M{name}")["state"]["messages"] < 4 or all(
                 raw.request(asked).headers["Nats-Stream"] == f"KV_{name}" for _ in range(20)
@@ -84,7 +87,7 @@ class TestListings:
     @pytest.mark.parametrize("held", [1 << 20, 2000], ids=["values held", "values fetched"])
     @pytest.mark.parametrize("values", [True, False], ids=["entries", "keys"])
     async def test_listing_of_more_keys_than_one_answer(self, store, monkeypatch, held, values):
-        monkeypatch.setattr(ordered_scan, "HELD", held)
+        monkeypatch.setattr(reads, "HELD_BYTES", held)
         content = {b"%05d" % number: b"v%d" % number for number in range(1500)}
         await store.set_many(P, content)
         await store.set_many(Q, content)
@@ -94,25 +97,25 @@ class TestListings:
         assert await values_of(store, values=values) == {
             key: value if values else b"" for key, value in content.items()
         }
-        async with store.scan(P, b"01200", values=values) as entries:
-            entry = await anext(entries)
-            assert entry.key == b"01201"
-            await store.set_if(P, b"01201", b"w", entry.predicate)
-            await entries.seek(b"00900")
-            assert (await anext(entries)).key == b"00901"
+        entry = await anext(store.scan(P, b"01200", values=values))
+        assert entry.key == b"01201"
+        await store.set_if(P, b"01201", b"w", entry.revision)
 
-    @pytest.mark.parametrize(("beside", "most"), [(0, 1500), (99, 0)], ids=["alone", "beside others"])
-    async def test_listings_beside_others_hold_fewer_values(self, store, monkeypatch, beside, most):
-        monkeypatch.setattr(ordered_scan, "HELD", 100_000)
+    @pytest.mark.parametrize(("beside", "fetched"), [(0, 0), (99, 1500)], ids=["alone", "beside others"])
+    async def test_listings_beside_others_hold_fewer_values(self, store, monkeypatch, beside, fetched):
+        latest, asked = reads.latest, list[str]()
+
+        async def counted(bucket: Bucket, keys: Sequence[str]) -> Any:
+            asked.extend(keys)
+            return await latest(bucket, keys)
+
+        monkeypatch.setattr(reads, "HELD_BYTES", 100_000)
+        monkeypatch.setattr(reads, "latest", counted)
         content = {b"%05d" % number: b"v" * 20 for number in range(1500)}
         await store.set_many(P, content)
-        async with store.scan(P, beside=beside) as entries:
-            found = dict(await entries.page())
-            assert entries._listed is not None
-            assert sum(value != b"" for _, value in entries._listed.values()) == most
-            while page := await entries.page():
-                found.update(page)
-        assert found == content
+        pages = [page async for page in store.pages(P, beside=beside)]
+        assert {entry.key: entry.value for page in pages for entry in page} == content
+        assert len(asked) == fetched
 
     async def test_listing_of_large_values_comes_in_parts(self, store):
         content = {b"%d" % number: bytes([number]) * 900_000 for number in range(20)}
@@ -173,7 +176,7 @@ class TestLostAnswers:
         fence = await fence_of(impatient)
         lose(True)
         await impatient.put_while(fence, P, b"k", b"v")
-        assert (await impatient.get(P, b"k")).value == b"v"
+        assert await value_of(impatient, b"k") == b"v"
 
     async def test_fenced_write_that_is_not_found_has_an_unknown_outcome(self, impatient, lose):
         fence = await fence_of(impatient)
@@ -190,12 +193,12 @@ class TestLostAnswers:
 
         def install(stored: bool) -> None:
             async def lossy(*arguments: Any) -> int:
-                monkeypatch.setattr(store_writes, "publish_soon", publish)
+                monkeypatch.setattr(writes, "publish_soon", publish)
                 if stored:
                     await publish(*arguments)
                 raise RequestTimeout("No answer")
 
-            monkeypatch.setattr(store_writes, "publish_soon", lossy)
+            monkeypatch.setattr(writes, "publish_soon", lossy)
 
         return install
 
@@ -215,8 +218,9 @@ async def test_read_only_store_refuses_writes(server, client, store):
     fence = await fence_of(store)
     async with kvctl.connect(Context(url=server.url, read_only=True)) as other:
         reading = BucketStore(Bucket(other.api, store.bucket.name))
-        found: Found = await reading.get(P, b"fence")
-        assert found.predicate == fence.predicate
+        found = await reading.get(P, b"fence")
+        assert found is not None
+        assert found.revision == fence.revision
         for attempt in (
             reading.set(P, b"k", b"v"), reading.set_many(P, {b"k": b"v"}), reading.delete(P, b"fence"),
             reading.write([fence], [Change(P, b"k", b"v")]), reading.clear(P), reading.set_if(P, b"k", b"v", ABSENT),
@@ -225,15 +229,6 @@ async def test_read_only_store_refuses_writes(server, client, store):
             with pytest.raises(ReadOnly):
                 await attempt
     assert await values_of(store) == {b"fence": b""}
-
-
-async def test_predicates_belong_to_one_stream(client, store, unique):
-    other = BucketStore(Bucket(client.api, await stored(client, unique(), 1)))
-    for one in (store, other):
-        await one.set(P, b"k", b"v")
-    foreign = (await other.get(P, b"k")).predicate
-    with pytest.raises(PredicateFailed):
-        await store.set_if(P, b"k", b"w", foreign)
 
 
 async def test_commit_and_diff_are_few_writes_to_the_socket(client, store, monkeypatch):

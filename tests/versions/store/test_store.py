@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions.store.memory import MemoryStore
+from kvctl.versions.store import memory, reads
 from kvctl.versions.store.protocol import (
     ABSENT,
-    EXISTS,
     Change,
     Condition,
-    EntryNotFound,
-    Found,
     MissingArgument,
-    Predicate,
     PredicateFailed,
     Store,
     StoreClosed,
+    StoredValue,
 )
 from tests.support.waiting import until_async
 
@@ -32,8 +29,25 @@ EVERY = bytes(range(256))
 
 
 async def keys_of(store: Store, partition: bytes = P, start: bytes = b"", **settings: Any) -> list[bytes]:
-    async with store.scan(partition, start, **settings) as entries:
-        return [entry.key async for entry in entries]
+    return [entry.key async for entry in store.scan(partition, start, **settings)]
+
+
+async def value_of(store: Store, partition: bytes, key: bytes) -> bytes | None:
+    found = await store.get(partition, key)
+    return found and found.value
+
+
+async def as_read(store: Store, partition: bytes, key: bytes) -> Condition:
+    """Return the condition that a key is as it is now."""
+    found = await store.get(partition, key)
+    assert found is not None
+    return Condition(partition, key, found.revision)
+
+
+def set_pages(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """Let pages of scans have so many entries."""
+    for module in (memory, reads):
+        monkeypatch.setattr(module, "PAGE_ENTRIES", entries)
 
 
 async def fill(store: Store, *keys: bytes, partition: bytes = P) -> None:
@@ -55,25 +69,24 @@ class TestArguments:
             with pytest.raises(MissingArgument):
                 await attempt
         with pytest.raises(MissingArgument):
-            store.scan(b"")
+            await anext(store.pages(b""))
         assert await keys_of(store) == []
 
     async def test_an_empty_value_is_a_value(self, store):
         await store.set(P, b"k", b"")
-        assert (await store.get(P, b"k")).value == b""
-        await store.set_if(P, b"k", b"v", EXISTS)
+        assert await value_of(store, P, b"k") == b""
 
     async def test_the_callers_buffers_may_change_afterwards(self, store):
         partition, key, value = bytearray(P), bytearray(b"key"), bytearray(b"value")
         await store.set(bytes(partition), bytes(key), value)  # type: ignore[arg-type]
         await store.write([], [Change(P, b"other", value)])  # type: ignore[arg-type]
         value[:] = b"wrong"
-        assert (await store.get(P, b"key")).value == (await store.get(P, b"other")).value == b"value"
+        assert await value_of(store, P, b"key") == await value_of(store, P, b"other") == b"value"
 
     async def test_partitions_and_keys_are_any_bytes(self, store):
         for name in (EVERY, b"\0", b".", b"*", b">", b" ", b"a/b", b"\xff" * 40):
             await store.set(name, name[::-1], name)
-            assert (await store.get(name, name[::-1])).value == name
+            assert await value_of(store, name, name[::-1]) == name
             assert await keys_of(store, name) == [name[::-1]]
 
 
@@ -82,7 +95,7 @@ class TestPartitions:
         await store.set(P, b"k", b"p")
         await store.set(Q, b"k", b"q")
         await store.delete(P, b"k")
-        assert (await store.get(Q, b"k")).value == b"q"
+        assert await value_of(store, Q, b"k") == b"q"
         assert await keys_of(store) == []
 
     @pytest.mark.parametrize(
@@ -92,17 +105,15 @@ class TestPartitions:
     )  # fmt: skip
     async def test_nested_and_concatenated_names_do_not_meet(self, store, one, other):
         await store.set(*one, b"one")
-        with pytest.raises(EntryNotFound):
-            await store.get(*other)
+        assert await store.get(*other) is None
         await store.set_if(*other, b"other", ABSENT)
-        assert (await store.get(*one)).value == b"one"
+        assert await value_of(store, *one) == b"one"
         assert await keys_of(store, one[0]) == [one[1]]
 
     async def test_partition_that_was_never_written_is_empty(self, store):
         assert await keys_of(store, b"never") == []
         await store.delete(b"never", b"k")
-        with pytest.raises(EntryNotFound):
-            await store.get(b"never", b"k")
+        assert await store.get(b"never", b"k") is None
 
 
 class TestPredicates:
@@ -112,30 +123,21 @@ class TestPredicates:
             await store.set_if(P, b"k", b"2", ABSENT)
         await store.delete(P, b"k")
         await store.set_if(P, b"k", b"3", ABSENT)
-        assert (await store.get(P, b"k")).value == b"3"
-
-    async def test_exists(self, store):
-        with pytest.raises(PredicateFailed):
-            await store.set_if(P, b"k", b"1", EXISTS)
-        await store.set(P, b"k", b"1")
-        await store.set_if(P, b"k", b"2", EXISTS)
-        await store.delete(P, b"k")
-        with pytest.raises(PredicateFailed):
-            await store.set_if(P, b"k", b"3", EXISTS)
+        assert await value_of(store, P, b"k") == b"3"
 
     async def test_as_read(self, store):
         await store.set(P, b"k", b"1")
-        read = (await store.get(P, b"k")).predicate
+        read = (await as_read(store, P, b"k")).revision
         await store.set_if(P, b"k", b"2", read)
         for late in (b"3", b"1"):
             with pytest.raises(PredicateFailed):
                 await store.set_if(P, b"k", late, read)
-        assert (await store.get(P, b"k")).value == b"2"
+        assert await value_of(store, P, b"k") == b"2"
 
     @pytest.mark.guarantee("versions-18")
     async def test_value_changed_back_fails_the_predicate(self, store):
         await store.set(P, b"k", b"a")
-        read = (await store.get(P, b"k")).predicate
+        read = (await as_read(store, P, b"k")).revision
         await store.set(P, b"k", b"b")
         await store.set(P, b"k", b"a")
         with pytest.raises(PredicateFailed):
@@ -143,7 +145,7 @@ class TestPredicates:
 
     async def test_key_deleted_and_written_again_fails_the_predicate(self, store):
         await store.set(P, b"k", b"a")
-        read = (await store.get(P, b"k")).predicate
+        read = (await as_read(store, P, b"k")).revision
         await store.delete(P, b"k")
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"b", read)
@@ -151,28 +153,22 @@ class TestPredicates:
         with pytest.raises(PredicateFailed):
             await store.set_if(P, b"k", b"b", read)
 
-    async def test_predicates_of_another_key_partition_or_store_fail(self, store):
+    async def test_revision_of_another_key_or_partition_fails(self, store):
         for partition, key in ((P, b"k"), (P, b"other"), (Q, b"k")):
             await store.set(partition, key, b"v")
-        raw: Any = b"v"
-        foreign = MemoryStore()
-        await foreign.set(P, b"k", b"v")
-        others = [
-            (await store.get(P, b"other")).predicate, (await store.get(Q, b"k")).predicate,
-            (await foreign.get(P, b"k")).predicate, Predicate("no such thing"), Predicate(None), raw,
-        ]  # fmt: skip
-        for predicate in others:
+        for place in ((P, b"other"), (Q, b"k")):
+            revision = (await as_read(store, *place)).revision
             with pytest.raises(PredicateFailed):
-                await store.set_if(P, b"k", b"w", predicate)
+                await store.set_if(P, b"k", b"w", revision)
             with pytest.raises(PredicateFailed):
-                await store.write([Condition(P, b"k", predicate)], [Change(P, b"new", b"w")])
-        assert (await store.get(P, b"k")).value == b"v"
+                await store.write([Condition(P, b"k", revision)], [Change(P, b"new", b"w")])
+        assert await value_of(store, P, b"k") == b"v"
 
     async def test_one_of_many_concurrent_writes_succeeds(self, store):
         won = await asyncio.gather(
             *(store.set_if(P, b"k", b"%d" % number, ABSENT) for number in range(12)), return_exceptions=True
         )
-        (made,) = [result for result in won if isinstance(result, Predicate)]
+        (made,) = [result for result in won if isinstance(result, int)]
         assert sum(isinstance(result, PredicateFailed) for result in won) == 11
         await store.set_if(P, b"k", b"again", made)
 
@@ -183,13 +179,14 @@ class TestPredicates:
             for _ in range(5):
                 while True:
                     found = await own.get(P, b"n")
+                    assert found is not None
                     with suppress(PredicateFailed):
-                        await own.set_if(P, b"n", b"%d" % (int(found.value) + 1), found.predicate)
+                        await own.set_if(P, b"n", b"%d" % (int(found.value) + 1), found.revision)
                         break
                     await asyncio.sleep(0.001)
 
         await asyncio.gather(*(add(reopen()) for _ in range(4)))
-        assert (await store.get(P, b"n")).value == b"20"
+        assert await value_of(store, P, b"n") == b"20"
 
 
 class TestVisibility:
@@ -198,11 +195,10 @@ class TestVisibility:
         other = reopen()
         for number in range(30):
             await store.set(P, b"k", b"%d" % number)
-            assert (await other.get(P, b"k")).value == b"%d" % number
+            assert await value_of(other, P, b"k") == b"%d" % number
             assert await keys_of(other) == [b"k"]
         await store.delete(P, b"k")
-        with pytest.raises(EntryNotFound):
-            await other.get(P, b"k")
+        assert await other.get(P, b"k") is None
         assert await keys_of(other) == []
 
     async def test_deleting_twice_is_not_an_error(self, store):
@@ -217,30 +213,23 @@ class TestScan:
         keys = {dice.randbytes(dice.randint(1, 4)) for _ in range(60)} | {b"\0", b"\xff", b"a", b"a\0", b"ab"}
         await fill(store, *dice.sample(sorted(keys), len(keys)))
         assert await keys_of(store) == sorted(keys)
-        async with store.scan(P) as entries:
-            assert all([entry.value == b"v" + entry.key and entry.partition == P async for entry in entries])
+        assert all([entry.value == b"v" + entry.key async for entry in store.scan(P)])
 
-    @pytest.mark.parametrize("batch", [0, 1, 3, 1000])
-    async def test_scan_from_a_start_in_batches_of_any_size(self, store, batch):
+    @pytest.mark.parametrize("page", [1, 3, 1000])
+    async def test_scan_from_a_start_in_pages_of_any_size(self, store, page, monkeypatch):
+        set_pages(monkeypatch, page)
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         for start in (b"", b"00", b"035", b"09", b"099", b"z"):
-            assert await keys_of(store, start=start, batch=batch) == [key for key in keys if key >= start]
+            assert await keys_of(store, start=start) == [key for key in keys if key >= start]
 
     async def test_pages_are_the_keys_and_values_in_order(self, store):
         keys = [b"%04d" % number for number in range(2100)]
         await store.set_many(P, {key: b"v" + key for key in keys})
-        async with store.scan(P, b"0003") as entries:
-            assert (await anext(entries)).key == b"0003"
-            found: list[tuple[bytes, bytes]] = []
-            while page := await entries.page():
-                found += page
-            assert found == [(key, b"v" + key) for key in keys[4:]]
-            assert await entries.page() == []
-        async with store.scan(P, values=False) as entries:
-            assert {value for _, value in await entries.page()} == {b""}
-        with pytest.raises(StoreClosed):
-            await entries.page()
+        pages = [page async for page in store.pages(P, b"0003")]
+        assert [entry[:2] for page in pages for entry in page] == [(key, b"v" + key) for key in keys[3:]]
+        assert len(pages) > 1
+        assert {entry.value async for entry in store.scan(P, values=False)} == {b""}
 
     async def test_partition_is_empty_until_a_key_is_set_and_once_all_are_deleted(self, store):
         assert await store.is_empty(P)
@@ -253,83 +242,51 @@ class TestScan:
         await store.clear(P)
         assert await store.is_empty(P)
 
-    async def test_partition_and_a_key_are_cleared_soon(self, store):
+    async def test_partition_is_cleared_soon(self, store):
         await fill(store, b"a", b"b")
-        await store.set(b"other", b"k", b"1")
-        await store.set(b"other", b"stays", b"1")
-        await store.clear_soon(P, (b"other", b"k"))
+        await store.set(Q, b"stays", b"1")
+        await store.clear_soon(P)
 
         async def done() -> bool:
-            return await store.is_empty(P) and await keys_of(store, b"other") == [b"stays"]
+            return await store.is_empty(P)
 
         await until_async(done)
+        assert await keys_of(store, Q) == [b"stays"]
 
-    async def test_an_exact_number_of_batches_ends(self, store):
+    @pytest.mark.parametrize("page", [3, 6])
+    async def test_an_exact_number_of_pages_ends(self, store, page, monkeypatch):
+        set_pages(monkeypatch, page)
         await fill(store, *(b"%d" % number for number in range(6)))
-        assert len(await keys_of(store, batch=3)) == 6
-        assert len(await keys_of(store, batch=6)) == 6
+        assert len(await keys_of(store)) == 6
 
-    @pytest.mark.parametrize("batch", [1, 4])
-    async def test_seeks_back_and_forth(self, store, batch):
-        keys = [b"%02d" % number for number in range(10)]
-        await fill(store, *keys)
-        async with store.scan(P, batch=batch) as entries:
-            assert (await anext(entries)).key == b"00"
-            for target, found in ((b"05", b"05"), (b"02", b"02"), (b"", b"00"), (b"085", b"09"), (b"08", b"08")):
-                await entries.seek(target)
-                assert (await anext(entries)).key == found
-            assert (await anext(entries)).key == b"09"
-            with pytest.raises(StopAsyncIteration):
-                await anext(entries)
-            await entries.seek(b"99")
-            with pytest.raises(StopAsyncIteration):
-                await anext(entries)
-            await entries.seek(b"07")
-            assert [entry.key async for entry in entries] == [b"07", b"08", b"09"]
-
-    async def test_a_seek_before_the_first_step(self, store):
-        await fill(store, b"a", b"b", b"c")
-        async with store.scan(P) as entries:
-            await entries.seek(b"b")
-            assert [entry.key async for entry in entries] == [b"b", b"c"]
-
-    @pytest.mark.parametrize("batch", [1, 2, 100])
-    async def test_deleting_entries_already_read_does_not_disturb_the_scan(self, store, batch):
+    @pytest.mark.parametrize("page", [1, 2, 100])
+    async def test_deleting_entries_already_read_does_not_disturb_the_scan(self, store, page, monkeypatch):
+        set_pages(monkeypatch, page)
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
         seen = []
-        async with store.scan(P, batch=batch) as entries:
-            async for entry in entries:
-                seen.append(entry.key)
-                await store.delete(P, entry.key)
+        async for entry in store.scan(P):
+            seen.append(entry.key)
+            await store.delete(P, entry.key)
         assert seen == keys
         assert await keys_of(store) == []
 
-    async def test_scan_misses_only_entries_deleted_ahead(self, store):
+    async def test_scan_misses_only_entries_deleted_ahead(self, store, monkeypatch):
+        set_pages(monkeypatch, 2)
         keys = [b"%02d" % number for number in range(10)]
         await fill(store, *keys)
-        async with store.scan(P, batch=2) as entries:
-            seen = [(await anext(entries)).key]
-            for key in keys[4:8]:
-                await store.delete(P, key)
-            seen += [entry.key async for entry in entries]
+        entries = store.scan(P)
+        seen = [(await anext(entries)).key]
+        for key in keys[4:8]:
+            await store.delete(P, key)
+        seen += [entry.key async for entry in entries]
         assert [key for key in seen if key not in keys[4:8]] == keys[:4] + keys[8:]
         assert len(seen) == len(set(seen))
 
-    async def test_closed_scan_reads_no_more(self, store):
-        await fill(store, b"a", b"b")
-        entries = store.scan(P)
-        await anext(entries)
-        await entries.close()
-        await entries.close()
-        with pytest.raises(StoreClosed):
-            await anext(entries)
-        with pytest.raises(StoreClosed):
-            await entries.seek(b"a")
-
-    async def test_cancelled_scan_leaves_the_store_usable(self, store):
+    async def test_cancelled_scan_leaves_the_store_usable(self, store, monkeypatch):
+        set_pages(monkeypatch, 1)
         await fill(store, *(b"%d" % number for number in range(50)))
-        reading = asyncio.create_task(keys_of(store, batch=1))
+        reading = asyncio.create_task(keys_of(store))
         await asyncio.sleep(0)
         reading.cancel()
         with suppress(asyncio.CancelledError):
@@ -337,46 +294,46 @@ class TestScan:
         assert len(await keys_of(store)) == 50
 
     @pytest.mark.parametrize("values", [True, False])
-    async def test_entries_bring_predicates_that_hold_until_they_are_written_again(self, store, values):
+    async def test_entries_bring_revisions_that_hold_until_they_are_written_again(self, store, values):
         await fill(store, b"a", b"b", b"c")
-        async with store.scan(P, values=values) as entries:
-            found = {entry.key: entry async for entry in entries}
+        found = {entry.key: entry async for entry in store.scan(P, values=values)}
         assert {key: entry.value for key, entry in found.items()} == {
             key: b"v" + key if values else b"" for key in (b"a", b"b", b"c")
         }
         await store.set(P, b"b", b"vb")
-        await store.set_if(P, b"a", b"new", found[b"a"].predicate)
+        await store.set_if(P, b"a", b"new", found[b"a"].revision)
         for key in (b"a", b"b"):
             with pytest.raises(PredicateFailed):
-                await store.set_if(P, key, b"late", found[key].predicate)
-        await store.write([Condition(P, b"c", found[b"c"].predicate)], [Change(P, b"c", None)])
+                await store.set_if(P, key, b"late", found[key].revision)
+        await store.write([Condition(P, b"c", found[b"c"].revision)], [Change(P, b"c", None)])
         assert await keys_of(store) == [b"a", b"b"]
 
 
 class TestWrite:
     async def test_write_is_atomic(self, store):
         await fill(store, b"a", b"gone")
-        read = (await store.get(P, b"a")).predicate
-        conditions = [Condition(P, b"a", read), Condition(P, b"new", ABSENT), Condition(P, b"gone", EXISTS)]
+        read = (await as_read(store, P, b"a")).revision
+        gone = await as_read(store, P, b"gone")
+        conditions = [Condition(P, b"a", read), Condition(P, b"new", ABSENT), gone]
         changes = [Change(P, b"a", b"1"), Change(Q, b"new", b"2"), Change(P, b"gone", None)]
         await store.write(conditions, changes)
-        assert (await store.get(P, b"a")).value == b"1"
-        assert (await store.get(Q, b"new")).value == b"2"
+        assert await value_of(store, P, b"a") == b"1"
+        assert await value_of(store, Q, b"new") == b"2"
         assert await keys_of(store) == [b"a"]
-        for failing in ([Condition(P, b"a", read)], [Condition(P, b"a", ABSENT)], [Condition(P, b"gone", EXISTS)]):
+        for failing in ([Condition(P, b"a", read)], [Condition(P, b"a", ABSENT)], [gone]):
             with pytest.raises(PredicateFailed):
                 await store.write(failing, [Change(P, b"a", b"lost"), Change(P, b"x", b"lost")])
-        assert (await store.get(P, b"a")).value == b"1"
+        assert await value_of(store, P, b"a") == b"1"
         assert await keys_of(store) == [b"a"]
 
-    async def test_predicates_of_what_was_written_hold_until_it_is_written_again(self, store):
+    async def test_revisions_of_what_was_written_hold_until_it_is_written_again(self, store):
         await fill(store, b"gone", b"fence")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         changes = [Change(P, b"a", b"1"), Change(P, b"gone", None), Change(Q, b"a", b"2")]
         first, gone, second = await store.write([fence], changes)
         (third,) = await store.write([fence], [Change(P, b"b", b"3")])
         assert [first, second, third] == [
-            (await store.get(*place)).predicate for place in ((P, b"a"), (Q, b"a"), (P, b"b"))
+            (await as_read(store, *place)).revision for place in ((P, b"a"), (Q, b"a"), (P, b"b"))
         ]
         assert gone == ABSENT
         await store.write([Condition(P, b"a", first), Condition(P, b"gone", gone)], [Change(P, b"a", b"1")])
@@ -385,15 +342,15 @@ class TestWrite:
 
     async def test_key_deleted_without_a_trace_is_absent(self, store):
         await fill(store, b"a", b"b")
-        await store.delete(P, b"a", traceless=True)
-        await store.write([], [Change(P, b"b", None, traceless=True)])
+        for key in (b"a", b"b"):
+            await store.write([], [Change(P, key, None, traceless=True)])
         assert await keys_of(store) == []
         await store.write([Condition(P, key, ABSENT) for key in (b"a", b"b")], [Change(P, b"a", b"again")])
         assert await keys_of(store) == [b"a"]
 
     async def test_conditions_on_keys_that_are_not_written(self, store):
         await fill(store, *(b"guard%d" % number for number in range(5)))
-        guards = [Condition(P, b"guard%d" % number, EXISTS) for number in range(5)]
+        guards = [await as_read(store, P, b"guard%d" % number) for number in range(5)]
         await store.write(guards, [Change(P, b"one", b"v")])
         await store.delete(P, b"guard3")
         with pytest.raises(PredicateFailed):
@@ -410,7 +367,7 @@ class TestWrite:
             await store.write([Condition(P, b"k", ABSENT), Condition(P, b"x", ABSENT)], [Change(P, b"k", value)])
             with pytest.raises(PredicateFailed):
                 await store.write([Condition(P, b"k", ABSENT)], [Change(P, b"k", b"lost"), Change(P, b"y", b"lost")])
-            assert (await store.get(P, b"k")).value == value
+            assert await value_of(store, P, b"k") == value
             await store.delete(P, b"k")
         assert await keys_of(store) == []
 
@@ -422,7 +379,7 @@ class TestWrite:
     async def test_concurrent_writes_of_many_tasks_are_each_written_or_refused(self, store):
         """Stores may batch them: a failing condition affects only its own writer."""
         await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         await fill(store, *(b"%d" % number for number in range(0, 24, 3)))
 
         async def create(number: int) -> None:
@@ -435,7 +392,7 @@ class TestWrite:
         assert refused == list(range(0, 24, 3))
         for number in range(24):
             expected = b"v%d" % number if number % 3 == 0 else b"new"
-            assert (await store.get(P, b"%d" % number)).value == expected
+            assert await value_of(store, P, b"%d" % number) == expected
 
     async def test_concurrent_writes_of_the_same_key_all_succeed_in_turn(self, store):
         await store.set(P, b"n", b"0")
@@ -443,18 +400,19 @@ class TestWrite:
         async def add(number: int) -> None:
             while True:
                 found = await store.get(P, b"n")
+                assert found is not None
                 changes = [Change(P, b"n", b"%d" % (int(found.value) + 1)), Change(Q, b"%d" % number, found.value)]
                 with suppress(PredicateFailed):
-                    return await store.write([Condition(P, b"n", found.predicate)], changes)
+                    return await store.write([Condition(P, b"n", found.revision)], changes)
 
         await asyncio.gather(*(add(number) for number in range(6)))
-        assert (await store.get(P, b"n")).value == b"6"
-        found = [await store.get(Q, b"%d" % number) for number in range(6)]
-        assert sorted(one.value for one in found) == [b"%d" % number for number in range(6)]
+        assert await value_of(store, P, b"n") == b"6"
+        found = {await value_of(store, Q, b"%d" % number) for number in range(6)}
+        assert found == {b"%d" % number for number in range(6)}
 
     async def test_fenced_writes_stop_when_the_fence_moves(self, store):
         await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         await asyncio.gather(*(store.write([fence], [Change(Q, b"%d" % number, b"v")]) for number in range(20)))
         await store.set(P, b"fence", b"1")
         for keys in ([b"late"], [b"late", b"later"]):
@@ -464,7 +422,7 @@ class TestWrite:
 
     async def test_cancelled_writer_does_not_affect_others(self, store):
         await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         tasks = [
             asyncio.create_task(store.write([fence, Condition(Q, key, ABSENT)], [Change(Q, key, b"v")]))
             for key in (b"%d" % number for number in range(12))
@@ -481,18 +439,18 @@ class TestWrite:
 async def test_a_closed_store_does_nothing(store):
     await store.set(P, b"k", b"v")
     entries = store.scan(P)
+    pages = store.pages(P)
+    assert await anext(pages)
     await store.close()
     attempts: list[Awaitable[Any]] = [
-        store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", EXISTS), store.delete(P, b"k"),
-        store.write([], [Change(P, b"k", b"w")]), anext(entries), store.get_many([(P, b"k")]),
+        store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", ABSENT), store.delete(P, b"k"),
+        store.write([], [Change(P, b"k", b"w")]), anext(entries), anext(pages), store.get_many([(P, b"k")]),
         store.set_many(P, {b"k": b"w"}), store.clear(P), store.partitions(),
         store.put_while(Condition(P, b"k", ABSENT), P, b"l", b"w"),
     ]  # fmt: skip
     for attempt in attempts:
         with pytest.raises(StoreClosed):
             await attempt
-    with pytest.raises(StoreClosed):
-        store.scan(P)
 
 
 class TestMany:
@@ -523,8 +481,7 @@ class TestMany:
         await store.set_many(P, values)
         await store.set_many(P, {})
         other = reopen()
-        async with other.scan(P, batch=400) as entries:
-            assert {entry.key: entry.value async for entry in entries} == values
+        assert {entry.key: entry.value async for entry in other.scan(P)} == values
         assert await keys_of(other, Q) == []
 
     async def test_partition_is_filled_in_several_calls(self, store, reopen):
@@ -542,10 +499,10 @@ class TestMany:
 
     async def test_one_key_is_written_while_another_is_as_read(self, store, reopen):
         await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         for partition, key in ((Q, b"a"), (Q, b"b"), (P, b"a"), (Q, b"a")):
             held = await store.put_while(fence, partition, key, b"v" + key)
-            assert (await reopen().get(partition, key)) == Found(b"v" + key, held)
+            assert (await reopen().get(partition, key)) == StoredValue(b"v" + key, held)
         assert await keys_of(store, Q) == [b"a", b"b"]
         ends = await asyncio.gather(*(store.put_while(fence, Q, b"%d" % number, b"") for number in range(20)))
         assert len(set(ends)) == 20
@@ -554,13 +511,13 @@ class TestMany:
             with pytest.raises(PredicateFailed):
                 await store.put_while(fence, Q, b"late%d" % number, b"v")
         with pytest.raises(PredicateFailed):
-            await store.put_while(Condition(P, b"other", fence.predicate), Q, b"late", b"v")
+            await store.put_while(Condition(P, b"other", fence.revision), Q, b"late", b"v")
         assert len(await keys_of(store, Q)) == 22
 
     async def test_a_partition_is_cleared_and_no_other(self, store, reopen):
         for partition in (P, Q, P + b"x"):
             await store.set_many(partition, {b"%d" % number: b"v" for number in range(20)})
-        read = (await store.get(P, b"7")).predicate
+        read = (await as_read(store, P, b"7")).revision
         await store.clear(P)
         await store.clear(b"never")
         assert await keys_of(reopen()) == []
@@ -582,7 +539,7 @@ class TestMany:
 
     async def test_missing_argument_is_named(self, store):
         await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         attempts: list[Awaitable[Any]] = [
             store.get_many([(P, b"k"), (b"", b"k")]), store.get_many([(P, b"")]), store.set_many(b"", {b"k": b"v"}),
             store.set_many(P, {b"": b"v"}), store.clear(b""), store.put_while(fence, P, b"", b"v"),
@@ -595,7 +552,7 @@ class TestMany:
     async def test_the_largest_value_is_taken_and_none_above(self, store):
         largest, larger = b"v" * store.largest, b"v" * (store.largest + 1)
         await store.set(P, b"fence", b"1")
-        fence = Condition(P, b"fence", (await store.get(P, b"fence")).predicate)
+        fence = await as_read(store, P, b"fence")
         await store.set(P, b"a", largest)
         await store.set_many(P, {b"b": largest})
         await store.write([fence], [Change(P, b"c", largest)])
@@ -619,11 +576,10 @@ class TestUsersAndGroups:
     async def groups_of(self, store: Store, user: bytes) -> list[bytes]:
         prefix = b"user_groups/" + user + b"/"
         found = []
-        async with store.scan(b"auth", prefix) as entries:
-            async for entry in entries:
-                if not entry.key.startswith(prefix):
-                    break
-                found.append(entry.value)
+        async for entry in store.scan(b"auth", prefix):
+            if not entry.key.startswith(prefix):
+                break
+            found.append(entry.value)
         return found
 
     async def test_memberships_come_and_go(self, store):

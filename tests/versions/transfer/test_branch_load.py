@@ -11,11 +11,11 @@ import pytest
 
 from kvctl.doctor.content import inspect
 from kvctl.server import Server
-from kvctl.versions.branch import dropped_epochs
+from kvctl.versions.branch import epochs
 from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
-from tests.versions.repos import committed, held, staged
+from tests.versions.repos import committed, held, reservations, staged
 
 ROWS = 5000
 
@@ -49,13 +49,8 @@ def loading(server: Server, repo: Repository) -> "subprocess.Popen[bytes]":
 
 async def stored_rows(repo: Repository) -> int:
     """Return the number of rows in epochs that no branch has."""
-    left = await dropped_epochs.listed(repo.store)
-    assert isinstance(repo.store, BucketStore)
-    found = 0
-    for epoch in left:
-        async with repo.store.scan(f"epoch/{epoch}".encode(), values=False) as entries:
-            found += len([entry async for entry in entries])
-    return found
+    partitions = [epochs.partition_of(epoch) for epoch in await reservations(repo.store)]
+    return sum([len([entry async for entry in repo.store.scan(one, values=False)]) for one in partitions])
 
 
 async def ended(process: "subprocess.Popen[bytes]", repo: Repository, how: signal.Signals) -> str:
@@ -78,11 +73,11 @@ async def test_killed_load_stages_nothing_and_is_collected(server, client, repo,
     assert (await repo.gc()).epochs == 0  # a load may be running
     found = await opened(client.api, name_of(repo))
     assert [one async for one in inspect(*found)] == []
-    monkeypatch.setattr(dropped_epochs, "LEASE_S", 0)
+    monkeypatch.setattr(epochs, "RESERVATION_S", 0)
     assert [one.check async for one in inspect(*found)] == ["orphaned-epochs"]
     assert (await repo.gc()).epochs == 1
     assert [one async for one in inspect(*found)] == []
-    assert await dropped_epochs.listed(repo.store) == []
+    assert await reservations(repo.store) == []
     assert (await held(repo), await staged(repo)) == before
 
 
@@ -92,5 +87,5 @@ async def test_interrupted_load_stages_nothing_and_leaves_nothing(server, repo):
     text = await ended(loading(server, repo), repo, signal.SIGINT)
     assert "stages all rows or none" in text
     assert await held(repo) == before
-    assert await dropped_epochs.listed(repo.store) == []
-    assert await dropped_epochs.orphaned(repo.store) == []
+    assert await reservations(repo.store) == []
+    assert await epochs.uncollected(repo.store) == []

@@ -23,14 +23,12 @@ IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
 
 async def create(repository: "Repository", at: "At", key: str, value: bytes) -> dict[str, int]:
     """Stage a key that is neither staged nor committed, and return its revision. Raises KeyExists."""
-    from kvctl.versions.branch import staged_revisions
-    from kvctl.versions.branch.compare_and_set import IdentityMismatch
+    from kvctl.versions.branch.staging import IdentityMismatch
 
     try:
-        made = await repository.write_if(at.ref, key, value, None)
+        return {key: await repository.write_if(at.ref, key, value, None)}
     except IdentityMismatch as error:
         raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
-    return staged_revisions.of_writes({key: made})
 
 
 async def delete(session: Session, at: "At", choice: Choice, expected: str | None) -> None:
@@ -75,15 +73,12 @@ def parse_expected(text: str) -> str | int | None:
 async def _delete(
     session: Session, repository: "Repository", at: "At", keys: Sequence[str], wanted: str | int | None, *, single: bool
 ) -> None:
-    from kvctl.versions.branch import staged_revisions
-
     revisions: dict[str, int] = {}
     if wanted is not None:
         revisions = await write_if(repository, at, keys[0], None, wanted)
     else:
         for start in range(0, len(keys), TOGETHER):
-            made = await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
-            revisions |= staged_revisions.of_writes(made)
+            revisions |= await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
     rows = [row(at, key, None, revisions) for key in keys]
     if single:
         show_one(session, rows[0], f"Staged the deletion of `{keys[0]}` on `{at.ref}`")
@@ -98,21 +93,18 @@ async def write_if(
 
     Raises ConflictError.
     """
-    from kvctl.versions.branch import staged_revisions
-    from kvctl.versions.branch.compare_and_set import StagedMismatch
-    from kvctl.versions.store.store_subjects import revision_of
+    from kvctl.versions.branch.staging import StagedMismatch
 
     if not isinstance(wanted, int):
-        return staged_revisions.of_writes({key: await repository.write_if(at.ref, key, value, wanted)})
+        return {key: await repository.write_if(at.ref, key, value, wanted)}
     try:
-        made = await repository.write_if_staged(at.ref, key, value, lambda staged: revision_of(staged) == wanted)
+        return {key: await repository.write_if_staged(at.ref, key, value, wanted)}
     except StagedMismatch as error:
         standing = "it does not exist"
         if error.identity is not None:
-            where = f"it is staged at revision {revision_of(error.staged)}" if error.staged else "it is committed"
+            where = f"it is staged at revision {error.staged}" if error.staged else "it is committed"
             standing = f"{where}, with identity {error.identity}"
         raise ConflictError(f"`{key}` on `{at.ref}` is not staged at revision {wanted}: {standing}") from None
-    return staged_revisions.of_writes({key: made})
 
 
 def show_one(session: Session, row: Row, text: str) -> None:

@@ -200,7 +200,7 @@ class BranchWriter(Writer):
             self._session.note(f"`{key}` already has this value")
             revisions = await staged_revisions.of_values(self._repository, self._at.ref, {key: value})
         else:
-            revisions = staged_revisions.of_writes({key: await self._repository.put(self._at.ref, key, value)})
+            revisions = {key: await self._repository.put(self._at.ref, key, value)}
         return ref_stage.row(self._at, key, value, revisions)
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Row:

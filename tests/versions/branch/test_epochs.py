@@ -1,39 +1,37 @@
-"""Reset of staged changes: all, one key, a prefix, however often the branch was sealed."""
+"""Epochs: resets of all, one key, a prefix; folds, however often the branch was sealed."""
 
 from dataclasses import replace
 
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions import commits
-from kvctl.versions.branch import branch_state, dropped_epochs, sealed_epochs, staging
-from kvctl.versions.branch.staging import partition_of
+from kvctl.versions import commits, refs
+from kvctl.versions.branch import branch_state, epochs
+from kvctl.versions.branch.epochs import partition_of
 from kvctl.versions.commits import CommitInfo, NothingToCommit, Staged
 from kvctl.versions.model import encode_staged
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
-from tests.versions.repos import committed, held, history_ids, staged
+from tests.versions.repos import committed, held, history_ids, reservations, seal, staged
 
 
 async def sealed(repo: Repository, branch: str = "main") -> tuple[str, ...]:
-    return (await staging.read(repo.store, branch)).staging.sealed
+    return (await refs.branch(repo.store, branch)).branch.sealed
 
 
 async def keys_of(repo: Repository, epoch: str) -> list[bytes]:
-    async with repo.store.scan(partition_of(epoch)) as entries:
-        return [entry.key async for entry in entries]
+    return [entry.key async for entry in repo.store.scan(partition_of(epoch))]
 
 
 async def test_reset_drops_all_staged_changes_and_leaves_nothing_behind(repo):
     await committed(repo, "main", "one", a=b"1")
     await repo.put("main", "a", b"2")
-    await staging.seal(repo.store, "main")
+    await seal(repo.store, "main")
     await repo.put("main", "b", b"1")
-    epochs = (await staging.read(repo.store, "main")).staging.epochs
+    before = (await refs.branch(repo.store, "main")).branch.epochs
     await repo.reset("main")
     assert await held(repo) == {"a": b"1"}
-    assert [await keys_of(repo, epoch) for epoch in epochs] == [[], []]
-    assert await dropped_epochs.listed(repo.store) == []
+    assert [await keys_of(repo, epoch) for epoch in before] == [[], []]
     with pytest.raises(NothingToCommit):
         await repo.commit("main", "nothing")
     with pytest.raises(BranchNotFound):
@@ -45,7 +43,7 @@ async def test_reset_of_a_key_works_in_any_epoch(repo, seals):
     await committed(repo, "main", "one", a=b"1", ab=b"1")
     await repo.put_many("main", {"a": b"2", "ab": b"2", "c": b"1"})
     if seals:
-        await staging.seal(repo.store, "main")
+        await seal(repo.store, "main")
     if seals == 2:
         await repo.put("main", "a", b"3")
     assert await repo.reset_key("main", "a")
@@ -62,7 +60,7 @@ async def test_reset_of_a_key_works_in_any_epoch(repo, seals):
 async def test_reset_of_a_prefix_drops_all_its_keys(repo, seals):
     await repo.put_many("main", {f"app.{number}": b"1" for number in range(20)} | {"ap": b"1", "apq": b"1", "z": b"1"})
     if seals:
-        await staging.seal(repo.store, "main")
+        await seal(repo.store, "main")
     if seals == 2:
         await repo.put_many("main", {"app.3": None, "app.x": b"2", "zz": b"1"})
     assert await repo.reset_prefix("main", "app.") == (21 if seals == 2 else 20)
@@ -102,7 +100,7 @@ async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(re
 
 @pytest.mark.guarantee("versions-13")
 async def test_epochs_of_many_failed_commits_are_folded_without_loss(repo, monkeypatch):
-    monkeypatch.setattr(sealed_epochs, "GRACE", 0)
+    monkeypatch.setattr(epochs, "MAX_SEALED", 12)
 
     class Fails(Exception):
         pass
@@ -118,12 +116,12 @@ async def test_epochs_of_many_failed_commits_are_folded_without_loss(repo, monke
         with pytest.raises(Fails):
             await repo.commit("main", "fails")
         repo.objects.updated = updated  # type: ignore[method-assign]
-        assert len(await sealed(repo)) <= sealed_epochs.MAX_SEALED_EPOCHS + 1
+        assert len(await sealed(repo)) <= 12
     assert len(await staged(repo)) == 101
     made = await repo.commit("main", "at last")
     assert await held(repo, made.id) == {f"k{number}": b"v" for number in range(100)} | {"same": b"99"}
     assert await sealed(repo) == ()
-    assert await dropped_epochs.listed(repo.store) == []
+    assert await reservations(repo.store) == []
 
 
 @pytest.mark.guarantee("versions-13")
@@ -149,20 +147,25 @@ async def crowd(repo: Repository, count: int, *, branch: str = "main") -> None:
     """Leave `count` sealed epochs, as commits killed after the seal do, most of them empty."""
     await repo.put(branch, "k0", b"1")
     await repo.put(branch, "app.x", b"1")
-    record = await staging.seal(repo.store, branch)
-    epochs = [staging.new_epoch() for _ in range(count)]
+    await seal(repo.store, branch)
+    left = [epochs.new_epoch() for _ in range(count)]
     for number in range(0, count, 100):
         changes = {b"k%d" % (number + 1): encode_staged(b"1"), b"same": encode_staged(b"%d" % number)}
-        await repo.store.set_many(partition_of(epochs[number]), changes)
-    after = replace(record.staging, sealed=(*record.staging.sealed, *epochs))
-    await repo.store.set_if(staging.STAGING, branch.encode(), after.encode(), record.predicate)
+        await repo.store.set_many(partition_of(left[number]), changes)
+    await add_sealed(repo, branch, left)
+
+
+async def add_sealed(repo: Repository, name: str, more: list[str]) -> None:
+    record = await refs.branch(repo.store, name)
+    after = replace(record.branch, sealed=(*record.branch.sealed, *more))
+    await repo.store.write([record.unchanged], [record.replaced(after)])
 
 
 CROWDED = {"k0", "app.x", "same", *(f"k{number + 1}" for number in range(0, 1100, 100))}
 
 
 class TestManySealedEpochs:
-    """More epochs than one write has room for: each operation continues from others' leftovers."""
+    """More epochs than one write has room for messages: each operation copes with others' leftovers."""
 
     async def test_commit(self, repo):
         await crowd(repo, 1100)
@@ -186,7 +189,7 @@ class TestManySealedEpochs:
         await repo.delete_branch("main")
         assert await repo.branches() == {}
         await repo.gc()
-        assert await dropped_epochs.uncollected(repo.store) == []
+        assert await epochs.uncollected(repo.store) == []
 
     async def test_merge_when_staged_values_equal_committed_ones(self, repo):
         await committed(repo, "main", "one", k0=b"1", app_x=b"1")
@@ -194,22 +197,9 @@ class TestManySealedEpochs:
         await committed(repo, "side", "side", s=b"1")
         await crowd(repo, 1)
         await repo.store.clear(partition_of((await sealed(repo))[-1]))
-        record = await staging.read(repo.store, "main")
-        after = replace(record.staging, sealed=(*record.staging.sealed, *(staging.new_epoch() for _ in range(1100))))
-        await repo.store.set_if(staging.STAGING, b"main", after.encode(), record.predicate)
+        await add_sealed(repo, "main", [epochs.new_epoch() for _ in range(1100)])
         await repo.merge("side", "main")
         assert (await held(repo)).keys() == {"k0", "app.x", "s"}
-
-
-@pytest.mark.guarantee("versions-13")
-async def test_many_failed_commits_are_folded_however_short_the_time(repo, monkeypatch):
-    monkeypatch.setattr(sealed_epochs, "GRACE", 10**6)
-    monkeypatch.setattr(sealed_epochs, "CROWD", 12)
-    for number in range(40):
-        await repo.put("main", f"k{number}", b"v")
-        await commits._seal(repo.store, "main", CommitInfo("", ""))
-        assert len(await sealed(repo)) <= 13
-    assert (await staged(repo)).keys() == {f"k{number}" for number in range(40)}
 
 
 @pytest.mark.parametrize("others", [15, 16, 30])
@@ -219,8 +209,8 @@ async def test_commit_whose_epoch_is_folded_and_forgotten_takes_all_sealed_epoch
     own, _ = await commits._seal(repo.store, "main", CommitInfo("", ""))
     for number in range(others):
         await repo.put("main", f"k{number}", b"v")
-        await staging.seal(repo.store, "main")
-    assert await sealed_epochs.fold(repo.store, await branch_state.read(repo.store, "main"))
+        await seal(repo.store, "main")
+    assert await epochs.fold(repo.store, await refs.branch(repo.store, "main"))
     state = await branch_state.read(repo.store, "main")
     commits._check_left(own, state)
     made = await repo.commit("main", "all")

@@ -1,0 +1,198 @@
+"""Writes of a store on JetStream: single messages where those are faster, else batches shared by many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kvctl.errors import (
+    ConditionsFailed,
+    KeyExists,
+    NoResponders,
+    NoServer,
+    OutcomeUnknown,
+    PermissionDenied,
+    ServerError,
+    Unanswered,
+    UsageError,
+    WrongRevision,
+)
+from kvctl.jetstream.publish import Busy, publish_soon
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.entry import Operation
+from kvctl.kv.resolve import Binding
+from kvctl.kv.transaction.transaction import Failure, Transaction
+from kvctl.kv.write import conditional_write, outcome
+from kvctl.kv.write import identity as identities
+from kvctl.versions.store.group_commit import GroupCommit, PendingWrite, Revisions, UnmetConditions
+from kvctl.versions.store.protocol import ABSENT, PredicateFailed
+
+MARKER_TTL = timedelta(hours=1)
+"""Time to live of the marker of a traceless deletion.
+
+Once its marker has expired, a server that is killed may bring the value back (nats-server issue 8505).
+"""
+MAX_WRITE_BYTES = 32 << 20
+"""Maximum bytes of one write: servers drop batches that they cannot accept fast enough."""
+MARKER_ATTEMPTS = 8
+"""Retries of a write that requires keys absent, each after concurrent deletions left new markers."""
+STREAM_FULL = 10077
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Place as it was read, and the header of a message conditional on it."""
+
+    place: str
+    revision: int
+    header: bytes
+    sole: bool
+    """True if the stream has one replica."""
+
+
+class BucketWriting:
+    """One session's writes, by subject token."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._group_commit = GroupCommit(self._write_batch)
+        self._last = 0
+        """Highest revision acknowledged for single messages."""
+        self._fence: Fence | None = None
+        """Last one made."""
+
+    async def write(self, pending: PendingWrite) -> Revisions:
+        """Write and return the revisions; see `Store.write`. Raises UsageError if it is too large for a batch."""
+        if pending.size > MAX_WRITE_BYTES:
+            size = f"{pending.size:,} bytes; the maximum is {MAX_WRITE_BYTES:,}"
+            raise UsageError(f"An atomic write has {size}", hint="Split it")
+        if (single := _single(pending)) is not None and single[2] in (None, single[0]):
+            return {single[0]: await self._alone(*single)}
+        return await self._group_commit.write(pending)
+
+    async def put_while(self, fence: Fence, place: str, value: bytes) -> int:
+        """Write one value while the fence holds, and return its revision; see `Store.put_while`."""
+        if fence.sole:
+            return await self._publish(fence, place, value)
+        return (await self._group_commit.write(PendingWrite([(fence.place, fence.revision)], {place: value})))[place]
+
+    async def fence(self, place: str, revision: int) -> Fence:
+        """Return the fence that a place is as read."""
+        known = self._fence
+        if known is None or (known.place, known.revision) != (place, revision):
+            header = conditional_write.fence(self._bucket.binding.subject(place), revision)
+            info = self._bucket.binding.info or (await self._bucket.locate()).info
+            sole = info is not None and info["config"].get("num_replicas", 1) == 1
+            self._fence = known = Fence(place, revision, header, sole)
+        return known
+
+    async def _publish(self, fence: Fence, place: str, value: bytes) -> int:
+        """Write one value conditional on another key as read: one message, where a batch costs several syncs."""
+        binding, identity = self._bucket.binding, identities.new()
+        before = max(fence.revision, self._last, self._bucket.own.highest)
+        subject, header = (binding.write_prefix + place).encode(), identities.stamped(fence.header, identity)
+        try:
+            made = await publish_soon(binding.api.connection, subject, value, header)
+        except (Busy, NoResponders, NoServer):  # nothing was stored
+            made = await self._alone(place, value, fence.place, fence.revision)
+        except WrongRevision:
+            raise PredicateFailed from None
+        except Unanswered as error:
+            made = await outcome.resolve(outcome.Write(binding, place, identity, after=before), error) or before
+        except ServerError as error:
+            raise conditional_write.explained(error, binding) from None
+        self._last = max(self._last, made)
+        return made
+
+    async def _alone(self, place: str, value: bytes, other: str | None, revision: int) -> int:
+        """Write one value in one message, patiently, conditional on a place as read, if any; return its revision."""
+        try:
+            if other is None:
+                return await self._bucket.put(place, value)
+            if other != place:
+                return await self._bucket.put_while(place, value, other, revision)
+            if revision == ABSENT:
+                return await self._bucket.create(place, value)
+            return await self._bucket.update(place, value, revision)
+        except (KeyExists, WrongRevision):
+            raise PredicateFailed from None
+
+    async def _write_batch(self, group: Sequence[PendingWrite]) -> Revisions:
+        """Write several tasks' changes in one batch. Raises UnmetConditions, PredicateFailed, and as a commit."""
+        if len(group) == 1 and (single := _single(group[0])) is not None:
+            place, value, other, revision = single
+            assert other is not None  # `write` does those without
+            return {place: await self._publish(await self.fence(other, revision), place, value)}
+        absent = {place: 0 for pending in group for place, revision in pending.conditions if revision == ABSENT}
+        for _ in range(MARKER_ATTEMPTS):
+            try:
+                transaction = _transaction(group, absent)
+                revisions = await self._bucket.commit(transaction)
+                return dict(zip((change.key for change in transaction.changes), revisions, strict=True))
+            except ConditionsFailed as error:
+                gone = {item.key: _last_of(item) for item in error.failures if item.key in absent and not _lives(item)}
+                if len(gone) < len(error.failures) or not gone:
+                    raise UnmetConditions({item.key for item in error.failures} - gone.keys()) from None
+                absent |= gone
+            except WrongRevision:
+                break
+        raise UnmetConditions(set())
+
+
+def _transaction(group: Sequence[PendingWrite], absent: Mapping[str, int]) -> Transaction:
+    """Create the transaction; `absent` are keys that must not exist, with the revisions of their delete markers."""
+    transaction = Transaction()
+    for place, revision in dict.fromkeys(asked for pending in group for asked in pending.conditions):
+        transaction.expect(place, revision=absent[place] if revision == ABSENT else revision)
+    lasting = {place for pending in group for place in pending.changes.keys() - pending.traceless}
+    for place, value in {place: value for pending in group for place, value in pending.changes.items()}.items():
+        if value is None:
+            transaction.purge(place, ttl=None if place in lasting else MARKER_TTL)
+        else:
+            transaction.put(place, value)
+    return transaction
+
+
+def _single(pending: PendingWrite) -> tuple[str, bytes, str | None, int] | None:
+    """Return place and value of a write that one message can do, and the place and revision of its condition, if any.
+
+    The condition that another key is absent takes a batch: the revision of a marker there has to be found.
+    """
+    ((place, value), *others) = pending.changes.items()
+    if others or value is None or len(pending.conditions) > 1:
+        return None
+    other, revision = next(iter(pending.conditions), (None, ABSENT))
+    return None if revision == ABSENT and other not in (None, place) else (place, value, other, revision)
+
+
+def _lives(failure: Failure) -> bool:
+    return failure.found is not None and failure.found.operation is Operation.PUT
+
+
+def _last_of(failure: Failure) -> int:
+    """Return the revision that a failing condition found: of a delete marker, or 0 for none."""
+    return failure.found.revision if failure.found else 0
+
+
+@contextmanager
+def map_store_errors(binding: Binding) -> Iterator[None]:
+    """Map errors of a write to messages and hints for users of a repository, to whom subjects mean nothing."""
+    try:
+        yield
+    except OutcomeUnknown as error:
+        cause = error.message.partition(": ")[2] or "no answer"
+        raise OutcomeUnknown(
+            f"Could not confirm that the write to repository `{binding.bucket}` was stored: {cause}",
+            hint="`kvctl repo log` and `kvctl repo status` show the current state",
+        ) from None
+    except PermissionDenied as error:
+        if error.subject is not None and error.subject.startswith(binding.write_prefix):
+            error.hint = f"Ask for permission to publish to `{binding.write_prefix}>`: its subjects vary"
+        raise
+    except ServerError as error:
+        if error.err_code == STREAM_FULL:
+            edit = f"kvctl stream edit {binding.stream} --set max_bytes=BYTES --force foreign-kind"
+            error.hint = f"The repository is full: `{edit}` raises the limit; `kvctl repo gc` needs free space, too"
+        raise
