@@ -71,8 +71,7 @@ class TsvWriter(Lines):
 
     def __init__(self, view: View, *, terminal: bool = False, header: bool = False) -> None:
         super().__init__(view, terminal=terminal)
-        shown = [column.key for column in view.columns if column.tsv]
-        self.keys = shown if view.tsv is None else [*view.tsv]
+        self.keys = [column.key for column in view.columns] if view.tsv is None else [*view.tsv]
         self._header = header
 
     def begin(self) -> bytes:

@@ -158,9 +158,8 @@ class DetailsWriter:
 
     def rows(self, batch: Sequence[Row]) -> bytes:
         lines = []
-        columns = [column for column in self.view.columns if column.table]
         for row in batch:
-            shown = [column for column in columns if row.get(column.key) not in (None, "", [], {})]
+            shown = [column for column in self.view.columns if row.get(column.key) not in (None, "", [], {})]
             left = max((cell_width(_label(column)) for column in shown), default=0)
             for column in shown:
                 label = _label(column) + " " * (left - cell_width(_label(column)))
@@ -222,7 +221,7 @@ def _drawn(layout: Layout, lines: Sequence[Sequence[tuple[str, str]]], *, color:
 
 def arranged(columns: Iterable[Column]) -> list[Column]:
     """Return the columns of a table, free text last."""
-    return sorted((column for column in columns if column.table), key=_free)
+    return sorted(columns, key=_free)
 
 
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], total: int | None, *, complete: bool) -> Layout:

@@ -18,7 +18,7 @@ DOCUMENTS = ("json", "ndjson")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Field of a row. The order of columns is the order of fields in tsv."""
+    """Field of a row, as a terminal shows it."""
 
     key: str
     """Name of the field in the row."""
@@ -34,10 +34,6 @@ class Column:
     """Free text that is never truncated: continued on further lines."""
     keep: bool = False
     """Never hidden, however narrow the terminal is."""
-    table: bool = True
-    """Show in tables."""
-    tsv: bool = True
-    """Write to tsv."""
     style: str | Callable[[Any], str] = ""
     """Colour, or a function of the value that gives one: `red green yellow cyan bold dim`."""
 
@@ -84,8 +80,8 @@ def document(
 
 def picked(view: View, names: Sequence[str]) -> View:
     """Return the view with the named columns in this order, without sections; a field without a column gets one."""
-    shown = {column.key: column for column in view.columns if column.table}
-    columns = [replace(shown.get(name, Column(name)), title=None, tsv=True, keep=True) for name in names]
+    shown = {column.key: column for column in view.columns}
+    columns = [replace(shown.get(name, Column(name)), title=None, keep=True) for name in names]
     return replace(view, columns=columns, tsv=None, sections=(), picked=True)
 
 

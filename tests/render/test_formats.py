@@ -92,14 +92,8 @@ class TestTsv:
 
     def test_has_no_header_and_plain_values(self):
         row = {"name": "x", "n": 1536, "on": True, "none": None, "list": ["a", 1], "more": "left out"}
-        columns = [
-            Column("name", text=str.upper),
-            Column("n", table=False),
-            Column("on"),
-            Column("none"),
-            Column("list"),
-        ]
-        shown = View(columns=[*columns, Column("more", tsv=False)])
+        columns = [Column("name", text=str.upper), Column("on"), Column("more")]
+        shown = View(columns=columns, tsv=["name", "n", "on", "none", "list"])
         assert TsvWriter(shown).rows([row]) == b'x\t1536\ttrue\t\t["a", 1]\n'
 
     def test_other_controls_stay_bytes_in_pipes(self):

@@ -3,20 +3,22 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kvctl.cli.records import CONTEXT
 from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
     from kvctl.contexts import Context
 
-FIELDS = (
-    "name", "url", "user", "password", "token", "creds", "nkey", "user_jwt", "user_seed", "cert", "key", "ca",
-    "tls_first", "domain", "api_prefix", "inbox_prefix", "read_only", "description",
-)  # fmt: skip
+FIELDS = CONTEXT.fields[: CONTEXT.fields.index("authentication")]
+"""Fields of a context file."""
 _LABELS = {
-    "url": "URL", "creds": "Credentials", "nkey": "NKey seed", "user_jwt": "User JWT", "user_seed": "User seed",
-    "cert": "TLS certificate", "key": "TLS key", "ca": "TLS authority", "tls_first": "TLS first",
-    "api_prefix": "API prefix", "url_from": "URL from",
-}  # fmt: skip
+    "creds": "Credentials",
+    "nkey": "NKey seed",
+    "user_jwt": "User JWT",
+    "cert": "TLS certificate",
+    "key": "TLS key",
+    "ca": "TLS authority",
+}
 _CHANGED = "changed"
 _WAYS = {"creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls"}
 
@@ -52,11 +54,8 @@ def facts_of(context: "Context") -> dict[str, Any]:
 
 def details(facts: dict[str, Any]) -> View:
     """Build a document that lists the fields that are set in a table, and every field in other formats."""
-    columns = [
-        Column(key, _LABELS.get(key, key.replace("_", " ").capitalize()), table=bool(value))
-        for key, value in facts.items()
-    ]
-    return document(facts, *columns)
+    shown = [Column(key, _LABELS.get(key)) for key, value in facts.items() if value]
+    return document(facts, *shown, tsv=tuple(facts))
 
 
 def difference_text(row: dict[str, Any]) -> str:

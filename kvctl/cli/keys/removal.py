@@ -22,7 +22,8 @@ from kvctl.errors import (
 )
 from kvctl.kv.names import RESERVED, check_bucket, check_key
 from kvctl.phrases import counted, quoted
-from kvctl.render.view import Column, Row, View
+from kvctl.render.fields import columns
+from kvctl.render.view import Row, View
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -152,8 +153,7 @@ async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chose
 
 def show_plan(session: Session, place: Mapping[str, str], keys: Sequence[str], past: str) -> None:
     """Show the keys of a dry run, with the fields of their place in JSON."""
-    columns = [*(Column(name, tsv=False, table=False) for name in place), Column("key")]
-    session.show(View(columns=columns, rows=[{**place, "key": key} for key in keys], name="key", light=True))
+    session.show(View(columns=columns("key"), rows=[{**place, "key": key} for key in keys], name="key", light=True))
     session.note(f"{counted(len(keys), 'key')} would be {past}")
 
 

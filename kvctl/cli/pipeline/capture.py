@@ -14,7 +14,8 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import HistoryLost, UsageError
-from kvctl.render.view import Column, document, elapsed_text, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import document
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.capture import Captured
@@ -23,14 +24,8 @@ if TYPE_CHECKING:
 app = group()
 
 LOSS = "data-loss"
-CAPTURED = (
-    Column("bucket"), Column("path"), Column("checkpoint"), Column("revision"), Column("rows"), Column("files"),
-    Column("captured"), Column("seconds", "Time", text=elapsed_text),
-)  # fmt: skip
-COMPACTED = (
-    Column("bucket"), Column("path"), Column("revision"), Column("keys"), Column("files"),
-    Column("bytes", "Size", text=size_text), Column("captured"), Column("seconds", "Time", text=elapsed_text),
-)  # fmt: skip
+CAPTURED = columns("bucket path checkpoint revision rows files captured seconds")
+COMPACTED = columns("bucket path revision keys files bytes captured seconds")
 
 
 @command(

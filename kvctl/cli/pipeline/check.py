@@ -5,6 +5,8 @@ from dataclasses import asdict
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, spark_target
+from kvctl.cli.records import SPARK
+from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
 app = group()
@@ -27,7 +29,5 @@ async def check(session: Session, master: Master = None, remote: Remote = None, 
     from kvctl.pipeline.jobs.check import check
 
     found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check, brief=True))
-    columns = (Column("spark"), Column("java"), Column("master"), Column("workers", table=False))
-    session.show(
-        document(found, *columns, name="spark", sections=[("Workers", View(columns=WORKERS, rows=found["workers"]))])
-    )
+    sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
+    session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

@@ -10,11 +10,13 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.records import EXPORT
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
 from kvctl.phrases import counted, quoted
-from kvctl.render.view import Column, document, elapsed_text, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,12 +61,7 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the contents of DIR once the new export is complete")
 ]
 
-SUMMARY = (
-    Column("bucket"), Column("path"), Column("format"), Column("mode"), Column("cut", "Revision"),
-    Column("ref", table=False),
-    Column("exact", table=False), Column("rows"), Column("files"), Column("bytes", "Size", text=size_text),
-    Column("removed", table=False), Column("seconds", "Time", text=elapsed_text),
-)  # fmt: skip
+SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="Revision")
 
 
 @command(
@@ -134,7 +131,7 @@ async def export(
     if made.removed.files:
         what = "an export" if made.removed.whole else "an incomplete export"
         session.note(f"Removed {counted(made.removed.files, 'file')} from `{folder}`: {what}", always=True)
-    session.show(document(_export_row(made), *SUMMARY, name="path"))
+    session.show(document(_export_row(made), *SUMMARY, tsv=EXPORT.columns, name="path"))
     if made.manifest.newer and on_evicted is None:
         raise PartlyDone(
             f"Inconsistent export: {made.manifest.newer} keys or entries were overwritten before they were read",

@@ -13,10 +13,12 @@ from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_forced, check_writable
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.cli.pipeline.verify import hashing
+from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
-from kvctl.render.view import Column, document, elapsed_text
+from kvctl.render.fields import columns
+from kvctl.render.view import document
 
 if TYPE_CHECKING:
     from pathlib import Path as FilePath
@@ -111,7 +113,7 @@ async def load(
     loaded = await _load(session, target, source, into, order, if_different=if_different, dead_letter=dead_letter)
     row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
     row["seconds"] = round(loaded.seconds, 3)
-    session.show(document(row, *LOADED, name="bucket"))
+    session.show(document(row, *_LOADED, tsv=PIPELINE_LOADED.columns, name="bucket"))
     if loaded.rejected and dry_run:
         session.warn(_rejected_rows(loaded, "would be"))
     elif loaded.rejected:
@@ -143,10 +145,7 @@ def _check_export(folder: "FilePath") -> None:
     raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
 
 
-LOADED = (
-    Column("bucket"), Column("path"), Column("created", table=False), Column("rows"), Column("written"),
-    Column("unchanged"), Column("rejected"), Column("seconds", "Time", text=elapsed_text),
-)  # fmt: skip
+_LOADED = columns("bucket path rows written unchanged rejected seconds")
 
 
 async def _load(

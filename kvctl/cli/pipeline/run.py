@@ -11,17 +11,16 @@ from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, given_options, run_job, spark_target
+from kvctl.cli.records import PIPELINE_PLAN
 from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
-from kvctl.render.view import Column, View, document, elapsed_text
+from kvctl.render.fields import columns
+from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.run import PlannedStatement
 
 app = group()
-
-RAN = (Column("statements"), Column("seconds", "Time", text=elapsed_text))
-PLANNED = (Column("statement"), Column("plan", table=False, tsv=False))
 
 
 @command(
@@ -71,7 +70,9 @@ async def run(
         return
     left = "Interrupted: rows that were written stay; run the command again to complete the script"
     ran = await run_job(session, target, what, partial(job.run, script=script), incomplete=left)
-    session.show(document({**asdict(ran), "seconds": round(ran.seconds, 3)}, *RAN, name="statements"))
+    session.show(
+        document({**asdict(ran), "seconds": round(ran.seconds, 3)}, *columns("statements seconds"), name="statements")
+    )
 
 
 def _text(session: Session, file: str) -> str:
@@ -83,7 +84,8 @@ def _text(session: Session, file: str) -> str:
 
 def _show_plan(session: Session, planned: list["PlannedStatement"]) -> None:
     """Show the statements; on a terminal also Spark's plans."""
-    session.show(View(columns=PLANNED, rows=[asdict(item) for item in planned], name="statement"))
+    rows = [asdict(item) for item in planned]
+    session.show(View(columns=columns("statement"), tsv=PIPELINE_PLAN.columns, rows=rows, name="statement"))
     if session.output == "table":
         for item in planned:
             session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")

@@ -10,10 +10,12 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.records import VERIFIED
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
-from kvctl.render.view import Column, View, document, elapsed_text, size_text
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, View, document
 
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.verify import Compared, Verified
@@ -108,7 +110,7 @@ def _show_verified(session: Session, found: "Verified", compared: "Compared | No
     }
     sections = [("Damage", View(columns=DAMAGE, rows=damage, name="file"))] if damage else []
     sections += [("Differences", View(columns=DIFFERENCES, rows=differences, name="key"))] if differences else []
-    session.show(document(row, *VERIFIED, name="path", sections=sections))
+    session.show(document(row, *_VERIFIED, tsv=VERIFIED.columns, name="path", sections=sections))
 
 
 def _against_row(compared: "Compared", differences: list[dict[str, Any]]) -> dict[str, Any]:
@@ -129,22 +131,22 @@ def _against_text(row: dict[str, Any] | None) -> str:
     return f"{row['bucket']} {when}: {counts or 'no differences'}"
 
 
-VERIFIED = (
-    Column("path"), Column("bucket"), Column("format"), Column("mode"), Column("cut", "Revision"), Column("rows"),
-    Column("files"), Column("bytes", "Size", text=size_text),
-    Column(
-        "whole", "Complete", text=lambda whole: "yes" if whole else "no",
+_VERIFIED = columns(
+    "path bucket format mode cut rows files bytes whole against seconds",
+    cut="Revision",
+    whole=Column(
+        "whole",
+        "Complete",
+        text=lambda whole: "yes" if whole else "no",
         style=lambda whole: "green" if whole else "red",
     ),
-    Column("damage", table=False, tsv=False), Column("against", text=_against_text, tsv=False),
-    Column("seconds", "Time", text=elapsed_text),
-)  # fmt: skip
+    against=Column("against", text=_against_text),
+)
 DAMAGE = (Column("file"), Column("problem", style="red", wrap=True))
-DIFFERENCES = (
-    Column("key"),
-    Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),
-    Column("revision", right=True),
-    Column("other_revision", "IN BUCKET", right=True),
+DIFFERENCES = columns(
+    "key difference revision other_revision",
+    difference=Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),
+    other_revision=Column("other_revision", "In bucket", right=True),
 )
 
 

@@ -10,14 +10,13 @@ from kvctl.cli.records import WRITE
 from kvctl.errors import KvctlError
 from kvctl.render.escapes import utf8
 from kvctl.render.fields import columns
-from kvctl.render.view import Column, Row, View, duration_text
+from kvctl.render.view import Column, Row, View
 from kvctl.units import duration_seconds, format_size, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.entry import Entry
 
 ENCODINGS = ("utf-8", "base64")
-_EXTRA = ("reason", "delta", "stream", "ttl")
 _FRACTION = 9
 """Digits of a time in nanoseconds that are below the second."""
 
@@ -93,8 +92,10 @@ class Shape:
     def document(self, entry: "Entry") -> View:
         """Return a view of one entry: an object in JSON, one field per line on a terminal."""
         self.table = False
-        rest = [Column(name, tsv=False, text=duration_text if name == "ttl" else None) for name in _EXTRA]
-        return View(columns=[*_record_columns(self), *rest], name="key", rows=[self.row(entry)], single=True)
+        record = _record_columns(self)
+        shown = [*record, *columns("reason delta stream ttl")]
+        tsv = [column.key for column in record]
+        return View(columns=shown, tsv=tsv, name="key", rows=[self.row(entry)], single=True)
 
     def _object(self, entry: "Entry") -> dict[str, Any]:
         row: dict[str, Any] = {
