@@ -10,8 +10,8 @@ import pytest
 import kvctl
 from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, WrongRevision
 from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get, multi_get, multi_get_fallback
-from kvctl.jetstream.direct.direct_get import DirectRequest
+from kvctl.jetstream.direct import direct_get, multi_get
+from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood
 from kvctl.kv.lease_queue import acquire
 from kvctl.server import run_server
 
@@ -102,8 +102,7 @@ async def bucket(client, bucket_name):
 
 
 @pytest.mark.guarantee("servers-1")
-@pytest.mark.parametrize("leader", [False, True])
-async def test_every_form_of_direct_get_has_its_answer(client, bucket, monkeypatch, leader):
+async def test_every_form_of_direct_get_has_its_answer_or_is_refused(client, bucket, monkeypatch):
     stream, k0, all_k = f"KV_{bucket.name}", f"$KV.{bucket.name}.k.0", f"$KV.{bucket.name}.k.*"
     time = (await bucket.get("k.4", revision=5)).created_ns
     monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)  # a message a page: nothing is lost between them
@@ -120,13 +119,18 @@ async def test_every_form_of_direct_get_has_its_answer(client, bucket, monkeypat
         (DirectRequest(last_of=(all_k,), sequence=14, up_to_sequence=20, batch=2), [14, 15]),
         (DirectRequest(last_of=("none",)), []),
     ):
-        pages = [page async for page in multi_get.read(client.api, stream, request, leader=leader)]
+        if client.connection.server_version < (2, 11):
+            with pytest.raises(NotUnderstood):
+                [page async for page in multi_get.read(client.api, stream, request)]
+            continue
+        pages = [page async for page in multi_get.read(client.api, stream, request)]
         assert [message.sequence for page in pages for message in page.messages] == expected, request
     for request, sequence in ((DirectRequest(sequence=4), 4), (DirectRequest(next_for=k0, sequence=2), 11)):
-        one = await direct_get.get(client.api, stream, request, leader=leader)
-        assert one is not None
-        assert one.sequence == sequence
-    first = await multi_get_fallback.one(client.api, stream, DirectRequest(start_time_ns=time, next_for=k0))
+        for leader in (False, True):
+            one = await direct_get.get(client.api, stream, request, leader=leader)
+            assert one is not None
+            assert one.sequence == sequence
+    first = await multi_get.one(client.api, stream, DirectRequest(start_time_ns=time, next_for=k0))
     assert first is not None
     assert first.sequence == 11
 

@@ -15,7 +15,7 @@ from kvctl.jetstream.direct.direct_get import (
     message_from_leader,
     messages_from_answers,
 )
-from kvctl.jetstream.direct.page import MomentLost, NotReached, Page
+from kvctl.jetstream.direct.multi_get import MomentLost, NotReached, Page
 
 T, STAMP = 1_769_860_800_000_000_001, "2026-01-31T12:00:00.000000001Z"
 

@@ -318,7 +318,7 @@ async def _warn_if_late(session: Session, stream: str, made: "Config") -> None:
     Servers do (2.15) with several filters, and beside a file with nothing but records of deletions.
     """
     from kvctl.jetstream.direct.direct_get import from_leader
-    from kvctl.jetstream.direct.multi_get_fallback import first_since
+    from kvctl.jetstream.direct.multi_get import first_since
     from kvctl.units import parse_time
 
     api, config, begun = (await session.client()).api, made["config"], made["delivered"]["stream_seq"]

@@ -13,7 +13,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, stored_view
 from kvctl.cli.keys.arguments import Encoding, check_forced, number
 from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
-from kvctl.errors import NoResponders, NotFoundError, UsageError
+from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
 
@@ -88,8 +88,9 @@ async def get(
 ) -> None:
     """Read messages by sequence, subject or time.
 
-    Without --leader any replica or mirror may answer; STREAM names the one that did. A stream without direct get is
-    read through its leader. In JSON one message is an object, several are an array.
+    Without --leader any replica or mirror may answer; STREAM names the one that did. Several messages at once need a
+    stream with direct get, and cannot be read with --leader. One message of a stream without direct get is read from
+    its leader. In JSON one message is an object, several are an array.
 
     PENDING is the number of matching messages after this one. LAST_SEQUENCE is the sequence of the message before it.
     UP_TO_SEQUENCE is the sequence at which --last-of was read. Each is shown if the server reports it.
@@ -104,12 +105,17 @@ async def get(
     if "" in (last_for, next_for, *(last_of or ())):
         raise UsageError("A subject must not be empty")
     request.check()
+    if leader and request.many:
+        raise UsageError(
+            f"`--leader` cannot be combined with `{'--last-of' if last_of else '--batch'}`",
+            hint="Only direct get reads several messages at once; read the last one of a subject with `--last-for`",
+        )
     request = await _dated(session, stream, request)
     api = (await session.client()).api
     rows = Rows(encoding, table=session.output == "table")
     if request.many:
         view = stored_view(single=False, empty="No messages")
-        await session.stream(view, _many(api, stream, request, leader, rows))
+        await session.stream(view, _many(api, stream, request, rows))
         return
     row = await _one(api, stream, request, leader, rows)
     session.show(stored_view(single=True, rows=[row]))
@@ -155,19 +161,17 @@ async def delete_message(
 
 
 async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows) -> Row:
-    from kvctl.jetstream.direct import direct_get, multi_get_fallback
+    from kvctl.jetstream.direct import direct_get, multi_get
 
     found = None
     if not leader:
         try:
-            found = await direct_get.get(
-                api, stream, await multi_get_fallback.by_sequence(api, stream, request, leader=False)
-            )
+            found = await direct_get.get(api, stream, await multi_get.by_sequence(api, stream, request, leader=False))
         except (NoResponders, direct_get.NotUnderstood):
             leader = True
     if leader:
         with named(stream):
-            found = await multi_get_fallback.one(api, stream, request)
+            found = await multi_get.one(api, stream, request)
     if found is None:
         raise NotFoundError(f"No message in stream `{stream}` matches")
     return rows.stored(found, _position(found, None))
@@ -182,26 +186,23 @@ async def _dated(session: Session, stream: str, request: "DirectRequest") -> "Di
     )
 
 
-async def _many(
-    api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows
-) -> AsyncIterator[Sequence[Row]]:
+async def _many(api: "Api", stream: str, request: "DirectRequest", rows: Rows) -> AsyncIterator[Sequence[Row]]:
+    from kvctl.jetstream import streams
     from kvctl.jetstream.direct import multi_get
 
-    begun = False
-    while True:
-        try:
-            with named(stream):
-                async with aclosing(multi_get.read(api, stream, request, leader=leader)) as pages:
-                    async for page in pages:
-                        begun = True
-                        yield [
-                            rows.stored(message, _position(message, page.up_to_sequence)) for message in page.messages
-                        ]
-            return
-        except NoResponders:  # no direct get, or no such stream: ask the leader
-            if begun or leader:
-                raise
-            leader = True
+    try:
+        async with aclosing(multi_get.read(api, stream, request)) as pages:
+            async for page in pages:
+                yield [rows.stored(message, _position(message, page.up_to_sequence)) for message in page.messages]
+    except NoResponders:  # no direct get, or no such stream
+        with named(stream):
+            config = (await streams.info(api, stream))["config"]
+        if config.get("allow_direct"):
+            raise
+        raise KvctlError(
+            f"Stream `{stream}` does not allow direct get, which reads of several messages need",
+            hint=f"Read one message at a time, or allow it: `kvctl stream edit {stream} --set allow_direct=true`",
+        ) from None
 
 
 def _position(message: Any, up_to: int | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kvctl.wire import status
 MANY_LIMIT = 1024
 """Maximum number of subjects that one `multi_last` may match."""
 
+_NEEDS = "Batches and last messages of many subjects need nats-server 2.11 or later"
 _PLAIN = b"NATS/1.0\r\n"
 _SERVERS = b"Nats-Stream: "
 # The server's headers come last: a republished message that was stored again has older ones. They replace the two last
@@ -230,7 +231,7 @@ def fields_of_answers(answers: Sequence[RawFrame]) -> AnswerFields:
         for header, start in zip(headers, starts, strict=True):
             if start < 0:
                 _check(*status(header))
-        raise NotUnderstood("The server does not know requests for many messages")
+        raise NotUnderstood("The server does not know requests for many messages", hint=_NEEDS)
     plain = len(_PLAIN)
     own = [b"" if start == plain else header[:start] + b"\r\n" for header, start in zip(headers, starts, strict=True)]
     return AnswerFields(told, _times([fields[3] for fields in told]), own)
@@ -264,9 +265,11 @@ def _check(code: int, text: str) -> None:
     if code == 404:
         return
     if code == 413:
-        raise TooManySubjects(f"More than {MANY_LIMIT} subjects match: {text}", code=code)
+        raise TooManySubjects(
+            f"More than {MANY_LIMIT} subjects match: {text}", code=code, hint="Read fewer subjects at once"
+        )
     if code == 408:
-        raise NotUnderstood(f"The server does not understand the request: {text}", code=code)
+        raise NotUnderstood(f"The server does not understand the request: {text}", code=code, hint=_NEEDS)
     raise ServerError(f"The server refused a direct get: {code} {text}".rstrip(), code=code)
 
 

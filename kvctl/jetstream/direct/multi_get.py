@@ -1,75 +1,108 @@
-"""Multi-message direct get (ADR-31, servers since 2.11), page by page."""
+"""Multi-message direct get (ADR-31, servers since 2.11), page by page, and the sequence at which a time begins."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from kvctl.jetstream import single_reply
+from kvctl.errors import NotFoundError, ServerError
+from kvctl.jetstream import single_reply, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct.direct_get import (
+    CannotAnswerMany,
     DirectRequest,
     NotUnderstood,
     StoredMessage,
-    TooManySubjects,
+    from_leader,
+    get,
     message_from_answer,
     messages_from_answers,
 )
-from kvctl.jetstream.direct.page import MomentLost, NotReached, Page, Read
 from kvctl.wire import header_value, status
 
 REQUEST_BYTES = 512 << 10
 """Maximum bytes of the subjects in one request."""
-PAGE_ATTEMPTS, PAGE_PAUSE_S = 4, 0.05
+PAGE_ATTEMPTS, PAGE_PAUSE_S = 8, 0.05
 """Attempts for a later page, probably at another replica each time, and the seconds between them."""
 ANSWER_BYTES = 8 << 20
 """Bytes requested at once: servers drop a connection that reads 64 MiB too slowly."""
+BAD_REQUEST = 10003
+BEYOND_ALL = 1 << 62
+"""A sequence that no stream reaches."""
 
+Read = TypeVar("Read")
 Build = Callable[[Sequence[RawFrame]], list[Read]]
 """Builds something of each answer."""
 
 
-async def read(
-    api: Api, stream: str, request: DirectRequest, *, leader: bool = False
-) -> AsyncGenerator[Page[StoredMessage], None]:
+class MomentLost(CannotAnswerMany):
+    """Messages of the requested moment were overwritten before they were read."""
+
+
+class NotReached(NotFoundError):
+    """The replica that answered, or the stream, has not reached the requested sequence."""
+
+
+@dataclass(slots=True)
+class Page(Generic[Read]):
+    """Answer to one request for many messages: messages, or what was built of them, and the number left."""
+
+    messages: list[Read]
+    pending: int | None
+    """Number of matching messages left, 0 at the end; None if unknown."""
+    last_sequence: int
+    """Sequence of the last message: the next page begins after it."""
+    up_to_sequence: int | None = None
+    """For the last messages of subjects: the sequence as of which they are the last."""
+
+
+async def read(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page[StoredMessage], None]:
     """Yield pages of the selected messages, in stream order, until none is left; `max_bytes` limits the first page.
 
-    All last messages of subjects belong to one moment. Requests that this form does not allow (servers before 2.11,
-    more than 1,024 subjects, `leader`) are answered from the leader in other ways. A replica with memory storage that
-    lags behind `up_to_sequence` answers with what it has; one with file storage is skipped.
+    All last messages of subjects belong to one moment. A replica with memory storage that lags behind `up_to_sequence`
+    answers with what it has; one with file storage is skipped.
 
-    Raises UsageError, NotReached (the stream has not reached `up_to_sequence`), MomentLost (remaining messages were
-    overwritten), NoResponders if the stream has no direct get (or does not exist), with `leader` StreamNotFound;
-    PermissionDenied, RequestTimeout, ConnectionLost.
+    Raises UsageError, NotReached (the stream, or every replica that answers, has not reached `up_to_sequence`),
+    MomentLost (remaining messages were overwritten), TooManySubjects (more than 1,024 match), NotUnderstood (servers
+    before 2.11), NoResponders if the stream has no direct get (or does not exist), PermissionDenied, RequestTimeout,
+    ConnectionLost.
     """
-    from kvctl.jetstream.direct import multi_get_fallback
-
     request.check()
-    request = await multi_get_fallback.by_sequence(api, stream, request, leader=leader)
+    request = await by_sequence(api, stream, request, leader=False)
     if request.up_to_sequence == 0:
         yield Page([], 0, 0)
         return
-    lost: MomentLost | None = None
-    if not leader:
+    deadline = time.monotonic() + api.connection.timeout
+    while True:
         try:
             async with aclosing(pages(api, stream, request)) as answers:
                 async for page in answers:
                     yield page
             return
-        except MomentLost as error:
-            lost, request = error, error.rest or request
-        except (NotUnderstood, TooManySubjects, NotReached):
-            pass
-    due = lost.due if lost and request.last_of else 0
-    async with aclosing(multi_get_fallback.pages(api, stream, request)) as answers:
-        async for page in answers:
-            if lost is not None and len(page.messages) + (page.pending or 0) < due:
-                raise lost
-            yield page
+        except NotReached:  # the first replica that answered has nothing
+            if await _none_up_to(api, stream, request):
+                yield Page([], 0, 0, request.up_to_sequence)
+                return
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(PAGE_PAUSE_S)
+
+
+async def _none_up_to(api: Api, stream: str, request: DirectRequest) -> bool:
+    """Return True if the stream has no message up to the request's sequence. Raises NotReached if it ends before."""
+    up_to = request.up_to_sequence or 0
+    reached = int((await streams.info(api, stream))["state"]["last_seq"])
+    if up_to > reached:
+        raise NotReached(f"Stream `{stream}` is at sequence {reached} and has not reached {up_to}")
+    asked = [{"seq": request.sequence or 1, "next_by_subj": subject} for subject in request.last_of]
+    first = [await from_leader(api, stream, **one) for one in asked]
+    return all(message is None or message.sequence > up_to for message in first)
 
 
 def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page[StoredMessage], None]:
@@ -109,9 +142,7 @@ async def _later_page(build: Build[Read], api: Api, stream: str, request: Direct
             page = await _page(build, api, stream, request)
             if len(page.messages) + (page.pending or 0) >= due:
                 return page
-    lost = MomentLost("Messages were overwritten before they were read")
-    lost.rest, lost.due = request, due
-    raise lost
+    raise MomentLost("Messages were overwritten before they were read")
 
 
 async def _page(build: Build[Read], api: Api, stream: str, request: DirectRequest) -> Page[Read]:
@@ -169,3 +200,82 @@ def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: 
 
 def _one_less(one: Read) -> Read:
     return one._replace(pending=(one.pending or 1) - 1) if isinstance(one, StoredMessage) else one
+
+
+# -- times ---------------------------------------------------------------------------------------------------
+
+
+async def one(api: Api, stream: str, request: DirectRequest) -> StoredMessage | None:
+    """Get one message from the leader, for any server version. Raises as `direct.get`."""
+    return await get(api, stream, await by_sequence(api, stream, request), leader=True)
+
+
+async def by_sequence(api: Api, stream: str, request: DirectRequest, *, leader: bool = True) -> DirectRequest:
+    """Return the request with sequences instead of times; `up_to_sequence` 0 for a time before the first message.
+
+    Raises as `first_since`.
+    """
+    if request.start_time_ns is not None:
+        first, end = await _first_since(api, stream, request.start_time_ns, leader=leader)
+        # After the end of a lagging replica others may have messages that are older than the time.
+        sequence = first or (end if leader else BEYOND_ALL)
+        return replace(request, start_time_ns=None, sequence=sequence, next_for=request.next_for or ">")
+    if request.up_to_time_ns is not None:
+        after = await first_since(api, stream, request.up_to_time_ns + 1, leader=leader)
+        return replace(request, up_to_time_ns=None, up_to_sequence=after - 1)
+    return request
+
+
+async def first_since(api: Api, stream: str, time_ns: int, *, leader: bool = True) -> int:
+    """Return the first sequence of this time or later; one more than the last if there is none.
+
+    Servers since 2.11 find one, but too late if a file between the first and that one has nothing but deleted messages
+    (2.15). So the message before it is read, and any earlier ones by bisection. Raises StreamNotFound; without
+    `leader`, for any replica, NoResponders.
+    """
+    first, end = await _first_since(api, stream, time_ns, leader=leader)
+    return first or end
+
+
+async def _first_since(api: Api, stream: str, time_ns: int, *, leader: bool) -> tuple[int | None, int]:
+    """Return the sequence of the first message of this time or later, None if there is none, and one after the last.
+
+    Each answer may come from another replica. So only messages lower the first sequence, and not where a replica ends.
+    """
+    low, end = await _bounds(api, stream, leader=leader)
+    hint = await _server_first(api, stream, time_ns, leader=leader)
+    first = hint.sequence if hint else None
+    start, high, step = low, first or end, 1
+    while low < high:
+        middle = max(low, high - step)
+        message = await get(api, stream, DirectRequest(sequence=middle, next_for=">"), leader=leader)
+        if message is not None and message.sequence < high and message.time_ns < time_ns:
+            low = message.sequence + 1
+        else:
+            if message is not None and message.time_ns >= time_ns:
+                first = min(first or message.sequence, message.sequence)
+            high = middle
+        step = step * 2 if low == start else max((high - low) // 2, 1)
+    return first, end
+
+
+async def _bounds(api: Api, stream: str, *, leader: bool) -> tuple[int, int]:
+    """Return the first sequence, and one more than the last."""
+    if leader:
+        state = (await streams.info(api, stream))["state"]
+        return max(int(state["first_seq"]), 1), int(state["last_seq"]) + 1
+    oldest = await get(api, stream, DirectRequest(sequence=1, next_for=">"))
+    newest = await get(api, stream, DirectRequest(last_for=">"))
+    return oldest.sequence if oldest else 1, newest.sequence + 1 if newest else 1
+
+
+async def _server_first(api: Api, stream: str, time_ns: int, *, leader: bool) -> StoredMessage | None:
+    """Return the first message of the time or later as the server finds it; None if it does not know times (2.10)."""
+    try:
+        return await get(api, stream, DirectRequest(start_time_ns=time_ns), leader=leader)
+    except NotUnderstood:
+        return None
+    except ServerError as error:
+        if error.err_code and error.err_code != BAD_REQUEST:
+            raise
+        return None

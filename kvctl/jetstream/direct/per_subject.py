@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvctl.errors import ConnectionLost, KvctlError, NoServer, NotFoundError
+from kvctl.errors import KvctlError, NotFoundError
 from kvctl.jetstream.api import Api, parse_reply
 from kvctl.jetstream.direct.direct_get import StoredMessage, message_from_answer, message_from_leader
 from kvctl.jetstream.request_window import RequestWindow
-from kvctl.wire import Frame, status
-
-FEW = 16
-"""Maximum number of requests sent without a window of their own."""
+from kvctl.wire import status
 
 
 async def last_of_each(
@@ -56,28 +52,14 @@ async def _each(
     def failed(_: str, error: KvctlError) -> None:
         errors.append(error)
 
-    try:
-        frames = await _few(api, stream, requests) if len(requests) <= FEW else None
-    except (ConnectionLost, NoServer):
-        frames = None  # the window sends them again
-    if frames is None:
-        async with RequestWindow(api.connection, answered, failed, resend=True) as window:
-            for subject, asked in requests.items():
-                await window.send(subject, *_encoded(api, stream, subject, asked))
-                if errors:
-                    break
-    else:
-        for subject, frame in zip(requests, frames, strict=True):
-            answered(subject, frame.header, frame.payload)
+    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+        for subject, asked in requests.items():
+            await window.send(subject, *_encoded(api, stream, subject, asked))
+            if errors:
+                break
     if errors:
         raise errors[0]
     return found
-
-
-async def _few(api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]) -> list[Frame]:
-    """Return the answers to a few requests, without a subscription for them."""
-    sent = [api.connection.request_soon(*_encoded(api, stream, *request)) for request in requests.items()]
-    return await asyncio.gather(*sent)
 
 
 def _encoded(api: Api, stream: str, subject: str, asked: dict[str, Any] | None) -> tuple[bytes, bytes]:

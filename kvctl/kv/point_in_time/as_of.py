@@ -18,7 +18,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct import multi_get_fallback
+from kvctl.jetstream.direct import multi_get
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
@@ -164,11 +164,11 @@ async def _last_before(binding: Binding, moment: Moment) -> int:
     assert moment.time_ns is not None
     source = binding.source
     try:
-        return await multi_get_fallback.first_since(source.api, source.stream, moment.time_ns + 1) - 1
+        return await multi_get.first_since(source.api, source.stream, moment.time_ns + 1) - 1
     except (NotFoundError, UnreachableError):
         if source is binding:
             raise
-    return await multi_get_fallback.first_since(binding.api, binding.stream, moment.time_ns + 1) - 1
+    return await multi_get.first_since(binding.api, binding.stream, moment.time_ns + 1) - 1
 
 
 async def _reached(binding: Binding) -> int:

@@ -15,12 +15,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from operator import itemgetter
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, NoResponders
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct.direct_get import DirectRequest, StoredMessage
+from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
+from kvctl.jetstream.direct.per_subject import next_of_each
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import matches
 from kvctl.kv.read.listing import subjects_of
@@ -192,10 +193,26 @@ class SnapshotReading:
 
         request = DirectRequest(last_of=tuple(subjects), up_to_sequence=self._cut)
         messages: list[StoredMessage] = []
-        async with aclosing(multi_get.read(self._binding.api, self._binding.stream, request)) as pages:
-            async for page in pages:
-                messages += page.messages
+        try:
+            async with aclosing(multi_get.read(self._binding.api, self._binding.stream, request)) as pages:
+                async for page in pages:
+                    messages += page.messages
+        except (CannotAnswerMany, NoResponders):
+            return await self._up_to_by_leader(subjects)
         return [message for message in messages if message.subject in set(subjects)]
+
+    async def _up_to_by_leader(self, subjects: list[str]) -> list[StoredMessage]:
+        """Return the same, in as many rounds as a subject has messages, each with one request per subject."""
+        found: dict[str, StoredMessage] = {}
+        starts = dict.fromkeys(subjects, 1)
+        while starts:
+            answers = await next_of_each(self._binding.api, self._binding.stream, starts)
+            if len(answers) < len(starts):
+                raise NoResponders("The stream has no leader")
+            earlier = {subject: one for subject, one in answers.items() if one and one.sequence <= self._cut}
+            found |= earlier
+            starts = {subject: one.sequence + 1 for subject, one in earlier.items()}
+        return [*found.values()]
 
 
 class _Late:

@@ -9,7 +9,7 @@ from kvctl.errors import PermissionDenied, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.direct.direct_get import from_leader
-from kvctl.jetstream.direct.multi_get_fallback import first_since
+from kvctl.jetstream.direct.multi_get import first_since
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.resolve import Binding

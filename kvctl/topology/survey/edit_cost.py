@@ -29,7 +29,7 @@ async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamCo
             outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
             measured = measured.having(keys_outside=len(outside))
     if AGE in aspects:
-        from kvctl.jetstream.direct.multi_get_fallback import first_since
+        from kvctl.jetstream.direct.multi_get import first_since
 
         clock = await ServerClock.read(api, stream)  # the info may be as old as a prompt
         first = await first_since(api, stream, clock.now_ns() - after["max_age"])

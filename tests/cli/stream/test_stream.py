@@ -198,7 +198,13 @@ class TestGet:
     @pytest.mark.parametrize("leader", [(), ("--leader",)])
     def test_get_supports_every_form(self, filled, leader):
         for line, sequences in FORMS.items():
-            found = rows(filled("get", "S", *line.split(), *leader, "-o", "json"))
+            result = filled("get", "S", *line.split(), *leader, "-o", "json")
+            if leader and ("--batch" in line or "--last-of" in line):
+                option = "--last-of" if "--last-of" in line else "--batch"
+                assert result.exit_code == 2
+                assert f"`--leader` cannot be combined with `{option}`" in result.err
+                continue
+            found = rows(result)
             found = found if isinstance(found, list) else [found]
             assert [row["sequence"] for row in found] == sequences, line
             assert set(found[0]) == {
@@ -215,7 +221,12 @@ class TestGet:
         stream("create", "S", "--subject", "S.>")
         raw.request(f"{name}.a", b"x")
         assert rows(stream("get", "S", "1", "-o", "json"))["data"] == "x"
-        assert [row["data"] for row in rows(stream("get", "S", "--last-of", "S.>", "-o", "json"))] == ["x"]
+
+    def test_get_of_several_messages_without_direct_get_is_refused_by_name(self, stream, raw, name, snapshot):
+        stream("create", "S", "--subject", "S.>")
+        raw.request(f"{name}.a", b"x")
+        assert stream("get", "S", "1", "--batch", "2") == snapshot
+        assert stream("get", "S", "--last-of", "S.>", "-o", "json").exit_code == 1
 
     def test_get_of_a_missing_message_is_not_found(self, filled, snapshot):
         assert filled("get", "S", "99") == snapshot
