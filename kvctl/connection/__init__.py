@@ -5,6 +5,6 @@ the library's request and publish calls lose errors, hang on a dead server, or t
 """
 
 from kvctl.connection.live_connection import Connection, Trace, connect
-from kvctl.connection.subscription import Subscription, permission_denied
+from kvctl.connection.requests import Subscription, permission_denied
 
 __all__ = ["Connection", "Subscription", "Trace", "connect", "permission_denied"]

@@ -12,11 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from kvctl.connection.client_options import connect_options, explain, logins, text_of
-from kvctl.connection.dial import Dialing
-from kvctl.connection.nats_client import Link, install_parser, require_supported
+from kvctl.connection.nats_client import Dialing, Link, install_parser, require_supported
 from kvctl.connection.outage import RECONNECT_WAIT_S, Outage
-from kvctl.connection.pending_requests import PendingRequests
-from kvctl.connection.subscription import Subscription, permission_denied
+from kvctl.connection.requests import PendingRequests, Subscription, permission_denied
 from kvctl.contexts import Context
 from kvctl.deferred import pattern
 from kvctl.errors import (
@@ -132,9 +130,7 @@ class Connection:
         token = self._pending.token()
         reply = self._replies + token
         self._check(asked, reply, header, payload)
-        future = self._pending.add(token, asked)
-        left = max(begun + limit - time.monotonic(), 0.05)
-        alarm = asyncio.get_running_loop().call_later(left, self._pending.expire, token, subject, limit)
+        future = self._pending.add(token, asked, limit, max(begun + limit - time.monotonic(), 0.05))
         try:
             self.write(publish_frame(asked, reply, header, payload))
             answer = await future
@@ -142,7 +138,6 @@ class Connection:
             self._traced(subject, begun, type(error).__name__)
             raise
         finally:
-            alarm.cancel()
             self._pending.remove(token)
         code, text = status(answer.header)
         if code == 503 and not answer.payload:
@@ -154,8 +149,8 @@ class Connection:
     def request_soon(self, subject: bytes, payload: bytes, header: bytes = b"") -> asyncio.Future[Frame]:
         """Send one request, in one write with others of the moment, at a third of the cost of `request`.
 
-        The future ends as `request` does, except that RequestTimeout may come a second late, and that a request without
-        responders yields a frame of status 503. Raises NoServer, UsageError.
+        The future ends as `request` does, except that a request without responders yields a frame of status 503. Raises
+        NoServer, UsageError.
         """
         if self._deaf is not None:
             raise self._deaf
@@ -163,8 +158,7 @@ class Connection:
         reply = self._replies + token
         self._check(subject, reply, header, payload)
         self.write_soon(publish_frame(subject, reply, header, payload))
-        future = self._pending.add(token, subject)
-        self._pending.expire_after(self.timeout, token, subject)
+        future = self._pending.add(token, subject, self.timeout, self.timeout)
         if self.trace is not None:
             begun = time.monotonic()
             future.add_done_callback(lambda _: self._traced(subject.decode(errors="replace"), begun, ""))

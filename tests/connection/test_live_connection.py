@@ -12,7 +12,7 @@ import pytest
 
 from kvctl.connection import Connection, connect
 from kvctl.connection.client_options import connect_options
-from kvctl.connection.subscription import DENIALS
+from kvctl.connection.requests import DENIALS
 from kvctl.contexts import Context
 from kvctl.errors import (
     ConnectionLost,

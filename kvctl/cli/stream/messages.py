@@ -104,12 +104,7 @@ async def get(
     )  # fmt: skip
     if "" in (last_for, next_for, *(last_of or ())):
         raise UsageError("A subject must not be empty")
-    request.check()
-    if leader and request.many:
-        raise UsageError(
-            f"`--leader` cannot be combined with `{'--last-of' if last_of else '--batch'}`",
-            hint="Only direct get reads several messages at once; read the last one of a subject with `--last-for`",
-        )
+    _check(request, leader)
     request = await _dated(session, stream, request)
     api = (await session.client()).api
     rows = Rows(encoding, table=session.output == "table")
@@ -158,6 +153,15 @@ async def delete_message(
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
     show_result(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
+
+
+def _check(request: "DirectRequest", leader: bool) -> None:
+    request.check()
+    if leader and request.many:
+        raise UsageError(
+            f"`--leader` cannot be combined with `{'--last-of' if request.last_of else '--batch'}`",
+            hint="Only direct get reads several messages at once; read the last one of a subject with `--last-for`",
+        )
 
 
 async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows) -> Row:

@@ -17,8 +17,8 @@ from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.ordered.server_consumer import Selection
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.direct.multi_get import pages as answer_pages
 from kvctl.jetstream.direct.multi_get import NotReached, Page
+from kvctl.jetstream.direct.multi_get import pages as answer_pages
 from kvctl.jetstream.direct.per_subject import last_of_each
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
