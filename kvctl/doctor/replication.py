@@ -33,7 +33,7 @@ from kvctl.topology.health.inspection import is_new
 from kvctl.topology.model.marks import is_stand_in, is_temporary, original
 from kvctl.topology.model.origins import External
 from kvctl.topology.survey.graph import Inventory, Link, Where
-from kvctl.topology.survey.inventory import survey
+from kvctl.topology.survey.inventory import with_domains
 from kvctl.topology.survey.origin_lookup import suspected
 from kvctl.units import duration_from_ns, format_duration
 
@@ -128,13 +128,8 @@ def _repairs(inventory: Inventory) -> Iterator[Finding]:
 async def _wider(inventory: Inventory) -> Inventory:
     """Return the inventory with the domains that its streams read from, as cycles may cross them."""
     (place,) = inventory.places.values()
-    prefixes = {Source.parse(link.source).api for link in inventory.links if link.origin}
-    domains = {domain for prefix in prefixes if prefix and (domain := External(prefix).domain)}
-    if not domains:
-        return inventory
     with suppress(KvctlError):
-        apis = {domain: place.api.at(External.of_domain(domain).api) for domain in domains}
-        return await survey({place.domain or "": place.api, **apis})
+        return await with_domains(inventory, {place.domain or "": place.api})
     return inventory
 
 

@@ -15,8 +15,8 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
 
 if TYPE_CHECKING:
+    from kvctl.topology.views.diagram import Line
     from kvctl.topology.views.drawing import Graph
-    from kvctl.topology.views.text_tree import Line
 
 app = group()
 
@@ -83,13 +83,13 @@ async def _graph(session: Session, names: list[str], file: str | None) -> "Graph
 
 
 def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
-    from kvctl.topology.views import diagram, text_tree
+    from kvctl.topology.views import diagram
 
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")
-        return utf8("".join(painted(line, color=session.terminal.colored) for line in text_tree.text(drawn)))
-    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": text_tree.svg}[format](drawn)
+        return utf8("".join(painted(line, color=session.terminal.colored) for line in diagram.text(drawn)))
+    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": diagram.svg}[format](drawn)
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 
 

@@ -53,7 +53,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     if session.options.output in ("json", "yaml"):
         session.show(document(found.to_json()))
     elif session.output == "table":
-        from kvctl.topology.views.trace_tree import text
+        from kvctl.topology.views.trace import text
 
         session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in text(found))))
     else:

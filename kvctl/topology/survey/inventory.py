@@ -15,6 +15,9 @@ from kvctl.topology.survey.graph import Dependent, Inventory, Link, Place
 from kvctl.topology.survey.offline import clues, placed_in
 from kvctl.topology.survey.origin_lookup import PATIENCE, own_domain
 
+MAX_DOMAINS = 8
+"""Other JetStream domains whose streams are listed, if a stream in view reads from there."""
+
 
 async def survey(apis: Mapping[str, Api]) -> Inventory:
     """Read all streams of the given accounts, by one paged listing each.
@@ -29,6 +32,22 @@ async def survey(apis: Mapping[str, Api]) -> Inventory:
         for source in sources_of(info["config"])
     ]
     return Inventory(places, await _links(places.values(), readings))
+
+
+async def with_domains(known: Inventory, apis: Mapping[str, Api]) -> Inventory:
+    """Read the domains that streams in view replicate from as well, as far as permitted, each named after itself.
+
+    `apis` are those of the accounts, by the names that they get. Raises as `survey`, if there are such domains.
+    """
+    found, tried = dict(apis), set[str]()
+    while new := _domains(known, tried):
+        tried |= new.keys()
+        answers = await asyncio.gather(*map(_answers, new.values()))
+        if not any(answers):
+            break
+        found |= {domain: api for (domain, api), answered in zip(new.items(), answers, strict=True) if answered}
+        known = await survey(found)
+    return known
 
 
 async def survey_around(place: Place, stream: str) -> Inventory:
@@ -104,3 +123,24 @@ def _home(places: Iterable[Place], info: StreamInfo) -> Place | None:
     return next(
         (place for place in places if name in place.infos and place.infos[name]["created"] == info["created"]), None
     )
+
+
+def _domains(known: Inventory, tried: set[str]) -> dict[str, Api]:
+    """Return the APIs of domains that streams in view read from, and that are not in view."""
+    domains = {place.domain for place in known.places.values()}
+    found: dict[str, Api] = {}
+    for link in known.links:
+        source = Source.parse(link.source)
+        domain = source.domain
+        if domain and domain not in domains | tried and len(tried) + len(found) < MAX_DOMAINS:
+            found[domain] = link.place.api.at(source.api)
+    return found
+
+
+async def _answers(api: Api) -> bool:
+    """Return whether the streams of an API can be listed."""
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            await streams.listing(api)
+            return True
+    return False

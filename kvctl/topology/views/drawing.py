@@ -37,6 +37,11 @@ class Edge:
     """The source as the replica's configuration has it."""
 
     @property
+    def reader(self) -> str:
+        """Stream of the replica, with which its id ends."""
+        return self.replica.rpartition("/")[2]
+
+    @property
     def words(self) -> list[str]:
         """The rules in display form."""
         return [f"{src} → {dest}" if dest else src for src, dest in self.rules]
@@ -76,8 +81,7 @@ class Graph:
 
     def to_json(self) -> dict[str, Any]:
         """Return the graph for JSON output."""
-        streams = {node.id: node.stream for node in self.nodes}
-        edges = [_edge_json(edge, streams[edge.replica]) for edge in self.edges]
+        edges = [_edge_json(edge) for edge in self.edges]
         states = [str(Health.OFFLINE) if node.offline else None for node in self.nodes]
         nodes = [{**node.to_json(), "state": state} for node, state in zip(self.nodes, states, strict=True)]
         return {"nodes": nodes, "edges": edges}
@@ -179,7 +183,7 @@ def _named(nodes: Mapping[str, Node], name: str) -> str:
     return found
 
 
-def _edge_json(edge: Edge, reader: str) -> dict[str, Any]:
+def _edge_json(edge: Edge) -> dict[str, Any]:
     standing = edge.standing
     known = {
         "state": str(standing.state),
@@ -190,4 +194,4 @@ def _edge_json(edge: Edge, reader: str) -> dict[str, Any]:
     } if standing else dict.fromkeys(("state", "evidence", "lag", "last_seen", "error"))  # fmt: skip
     if edge.offline:
         known["state"] = str(Health.OFFLINE)
-    return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, reader), **known}
+    return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, edge.reader), **known}

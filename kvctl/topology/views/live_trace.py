@@ -11,7 +11,7 @@ from kvctl.errors import KvctlError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
+from kvctl.jetstream.stream_info import StreamInfo, sources_of
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.names import is_wild
 from kvctl.topology.audit.side import AuditReader
@@ -19,18 +19,14 @@ from kvctl.topology.audit.verdict import Ages, held, source_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.lineage import lineage
-from kvctl.topology.model.origins import External
 from kvctl.topology.survey.graph import Inventory, Link, Node, node_id
-from kvctl.topology.survey.inventory import survey
+from kvctl.topology.survey.inventory import survey, with_domains
 from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.topology.views import key_state
 from kvctl.topology.views.drawing import Edge, Graph, configured
 from kvctl.topology.views.key_state import KeyState, Passage, Reading
-from kvctl.topology.views.route import LIMIT, Stop, follow, origins, replicas, subject_of
-from kvctl.topology.views.trace import Trace, Traced, start_of, traced
+from kvctl.topology.views.trace import LIMIT, Stop, Trace, follow, key_of, origins, replicas, start_of, subject_of
 
-MAX_DOMAINS = 8
-"""Other JetStream domains whose streams are listed, if a stream in view reads from there."""
 MAX_CANDIDATES = 20
 """Keys of one origin that are examined, if several land in one place."""
 MAX_CONCURRENT_READS = 32
@@ -38,7 +34,7 @@ MAX_CONCURRENT_READS = 32
 
 async def trace(apis: Mapping[str, Api], name: str, key: str) -> Trace:
     """Return where a key goes and came from. Raises BucketNotFound, RefusedError, and what a listing raises."""
-    inventory = await _survey(apis)
+    inventory = await with_domains(await survey(apis), apis)
     graph, links = configured(inventory)
     graph = _without_contexts(graph, set(inventory.places) - set(apis))
     node = start_of(graph, name)
@@ -46,41 +42,6 @@ async def trace(apis: Mapping[str, Api], name: str, key: str) -> Trace:
     found = await walk.trace(node, subject_of(graph, node, key))
     unknown = (stream for place in inventory.places.values() for stream in place.unknown if stream != node.stream)
     return replace(found, offline=tuple(unknown))
-
-
-async def _survey(apis: Mapping[str, Api]) -> Inventory:
-    """Read all streams of the accounts, and of the domains that they replicate from, as far as permitted."""
-    found, known = dict(apis), await survey(apis)
-    tried: set[str] = set()
-    while new := _domains(known, tried):
-        tried |= new.keys()
-        seen = await asyncio.gather(*map(_answers, new.values()))
-        if not any(seen):
-            break
-        found |= {domain: api for (domain, api), answers in zip(new.items(), seen, strict=True) if answers}
-        known = await survey(found)
-    return known
-
-
-def _domains(known: Inventory, tried: set[str]) -> dict[str, Api]:
-    """Return the APIs of domains that streams in view read from, and that are not in view."""
-    domains = {place.domain for place in known.places.values()}
-    found: dict[str, Api] = {}
-    for link in known.links:
-        prefix = Source.parse(link.source).api
-        domain = External(prefix).domain if prefix else None
-        if domain and domain not in domains | tried and len(tried) + len(found) < MAX_DOMAINS:
-            found[domain] = link.place.api.at(prefix)
-    return found
-
-
-async def _answers(api: Api) -> bool:
-    """Return whether the streams of an API can be listed."""
-    with suppress(KvctlError, TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            await streams.listing(api)
-            return True
-    return False
 
 
 def _without_contexts(graph: Graph, domains: set[str]) -> Graph:
@@ -118,36 +79,38 @@ class _Walk:
             asyncio.gather(*(self._replica(stop, node, subject, None) for stop in after)),
         )
         state, evidence = key_state.of_start(first)
-        start = traced(self._graph, Stop(node, subject), state=state, evidence=evidence, message=first.message)
+        start = Stop(
+            node, subject, key_of(self._graph, node, subject), state=state, evidence=evidence, message=first.message
+        )
         return Trace(start, found, tuple(reached))
 
-    async def _replica(self, stop: Stop, origin: Node, subject: str, before: KeyState | None) -> Traced:
+    async def _replica(self, stop: Stop, origin: Node, subject: str, before: KeyState | None) -> Stop:
         """Return the trace of a stop and what follows; `before` is the state in the stop before it, the origin."""
         if stop.subject is None:
-            return self._not_taken(stop)
+            return stop
         state, evidence, message = await self._judged(stop, (origin, subject), (stop.node, stop.subject), stop.node)
         state, evidence = key_state.inherited(before, origin.name, (state, evidence))
         onward = await asyncio.gather(*(self._replica(other, stop.node, stop.subject, state) for other in stop.onward))
-        return traced(self._graph, stop, state=state, evidence=evidence, message=message, onward=tuple(onward))
+        return replace(stop, state=state, evidence=evidence, message=message, onward=tuple(onward))
 
     async def _origins(
         self, stops: Sequence[Stop], replica: Node, landed: str, after: KeyState | None
-    ) -> tuple[Traced, ...]:
+    ) -> tuple[Stop, ...]:
         """Return the traces of stops that lead to a subject, whose own state is `after`, with what leads to them."""
         found = await asyncio.gather(*(self._candidates(stop, replica, landed) for stop in stops))
         several = [stop for candidates in found for stop in candidates]
         return tuple(await asyncio.gather(*(self._origin(stop, replica, landed, after) for stop in several)))
 
-    async def _origin(self, stop: Stop, replica: Node, landed: str, after: KeyState | None) -> Traced:
+    async def _origin(self, stop: Stop, replica: Node, landed: str, after: KeyState | None) -> Stop:
         if stop.subject is None:
-            return self._not_taken(stop)
+            return stop
         if is_wild(stop.subject):
             text = "several keys land here, and they cannot be listed"
-            return traced(self._graph, stop, state=KeyState.UNKNOWN, evidence=text)
+            return replace(stop, state=KeyState.UNKNOWN, evidence=text)
         state, evidence, message = await self._judged(stop, (stop.node, stop.subject), (replica, landed), stop.node)
         state, evidence = key_state.inherited(after, replica.name, (state, evidence))
         onward = await self._origins(stop.onward, stop.node, stop.subject, state)
-        return traced(self._graph, stop, state=state, evidence=evidence, message=message, onward=onward)
+        return replace(stop, state=state, evidence=evidence, message=message, onward=onward)
 
     async def _candidates(self, stop: Stop, replica: Node, landed: str) -> list[Stop]:
         """Return a stop for each key of the origin that lands there; the one that the entry names comes first."""
@@ -161,16 +124,13 @@ class _Walk:
         with suppress(KvctlError):
             subjects += sorted(await streams.subjects(self._access[stop.node.id].api, stop.node.stream, stop.subject))
         found = list(dict.fromkeys(subjects))
-        several = [replace(stop, subject=subject, onward=self._before(stop, subject)) for subject in found]
+        several = [self._candidate(stop, subject) for subject in found]
         rest = [replace(stop, end=LIMIT)] if len(found) > MAX_CANDIDATES else []
         return [*several[:MAX_CANDIDATES], *rest] if found else [stop]
 
-    def _before(self, stop: Stop, subject: str) -> tuple[Stop, ...]:
-        return () if stop.end else follow(self._graph, stop.node, subject, origins)
-
-    def _not_taken(self, stop: Stop) -> Traced:
-        state = KeyState.UNKNOWN if stop.unknown else KeyState.FILTERED_OUT
-        return traced(self._graph, stop, state=state, evidence=stop.unknown)
+    def _candidate(self, stop: Stop, subject: str) -> Stop:
+        onward = () if stop.end else follow(self._graph, stop.node, subject, origins)
+        return replace(stop, subject=subject, key=key_of(self._graph, stop.node, subject), onward=onward)
 
     async def _judged(
         self, stop: Stop, there: tuple[Node, str], here: tuple[Node, str], shown: Node

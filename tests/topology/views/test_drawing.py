@@ -16,9 +16,9 @@ from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.model.notation import rules_json, rules_of, with_rules_text
 from kvctl.topology.survey.graph import Inventory, Link, Place
-from kvctl.topology.views import diagram, text_tree
+from kvctl.topology.views import diagram
+from kvctl.topology.views.diagram import svg
 from kvctl.topology.views.drawing import Edge, Graph, Node, of_inventory, of_topology
-from kvctl.topology.views.text_tree import svg
 from tests.topology.conftest import source
 
 CONTRACT: dict[str, Any] = {
@@ -57,7 +57,7 @@ def graph_of(file: dict[str, Any], *names: str) -> Graph:
 
 def lines_of(graph: Graph) -> str:
     """Return the text, as in a pipe."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in text_tree.text(graph))
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in diagram.text(graph))
 
 
 def links(graph: Graph) -> set[tuple[str, str]]:

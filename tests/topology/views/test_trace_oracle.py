@@ -11,7 +11,7 @@ from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.views import live_trace
 from kvctl.topology.views.drawing import of_topology
-from kvctl.topology.views.trace import Trace, Traced, predicted
+from kvctl.topology.views.trace import Stop, Trace, predicted
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.random_topology import TOKENS, Contents, RandomTopology, lands, living
@@ -34,7 +34,7 @@ def below(topology: RandomTopology, name: str, key: str) -> set[tuple[str, Place
     return found
 
 
-def stops(items: tuple[Traced, ...], before: str) -> set[tuple[str, Place]]:
+def stops(items: tuple[Stop, ...], before: str) -> set[tuple[str, Place]]:
     """Return the same of a trace."""
     found: set[tuple[str, Place]] = set()
     for item in items:
@@ -46,7 +46,7 @@ def states(trace: Trace) -> dict[Place, set[str]]:
     """Return the states of each replica and key."""
     found: dict[Place, set[str]] = {}
 
-    def add(items: tuple[Traced, ...]) -> None:
+    def add(items: tuple[Stop, ...]) -> None:
         for item in items:
             found.setdefault((item.node.name, item.key), set()).add(str(item.state))
             add(item.onward)
@@ -73,7 +73,7 @@ async def check(client: kvctl.Client, topology: RandomTopology, graph: Any, aliv
                 assert _arrived(back.origins) >= {(bucket, key)}
 
 
-def _arrived(items: tuple[Traced, ...]) -> set[Place]:
+def _arrived(items: tuple[Stop, ...]) -> set[Place]:
     found: set[Place] = set()
     for item in items:
         found |= {(item.node.name, item.key)} if item.state == "arrived" else set()

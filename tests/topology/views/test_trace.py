@@ -8,11 +8,10 @@ import pytest
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.topology.model.file import read_topology
-from kvctl.topology.views import route
+from kvctl.topology.views import trace
 from kvctl.topology.views.drawing import Edge, Graph, Node, of_topology
 from kvctl.topology.views.key_state import KeyState
-from kvctl.topology.views.route import follow, origins, replicas
-from kvctl.topology.views.trace import flat, predicted
+from kvctl.topology.views.trace import flat, follow, origins, predicted, replicas
 
 FILE: dict[str, Any] = {
     "buckets": {"ORDERS": {}, "STOCK": {}, "ALONE": {}},
@@ -35,7 +34,7 @@ def ways(name: str, key: str, file: dict[str, Any] = FILE) -> list[tuple[str, in
     """Return role, depth, name, key, and `filtered out` or the end of each stop but the start."""
     found = flat(predicted(graph_of(file), name, key))
     return [
-        (role, depth, item.node.name, item.key, str(item.state or item.stop.end))
+        (role, depth, item.node.name, item.key, str(item.state or item.end))
         for role, depth, _, item in found
         if role != "start"
     ]
@@ -114,7 +113,7 @@ def test_stream_on_two_ways_is_followed_once():
 
 
 def test_trace_has_a_limit(monkeypatch):
-    monkeypatch.setattr(route, "MAX_STOPS", 3)
+    monkeypatch.setattr(trace, "MAX_STOPS", 3)
     streams = [Node(f"n{at}", f"n{at}", f"n{at}", "mirror") for at in range(6)]
     edges = tuple(Edge(one.id, other.id) for one, other in pairwise(streams))
     found = follow(Graph(tuple(streams), edges), streams[0], "$KV.n0.k", replicas)
@@ -131,7 +130,7 @@ def test_unknown_transform_is_not_predicted():
     graph = Graph(nodes, (Edge("KV_A", "KV_B", source=source),))
     for step, at in ((replicas, 0), (origins, 1)):
         (stop,) = follow(graph, nodes[at], f"$KV.{nodes[at].name}.k", step)
-        assert (stop.subject, "partition(3,1)" in stop.unknown) == (None, True)
+        assert (stop.subject, "partition(3,1)" in stop.evidence) == (None, True)
     (_, (_, _, _, there)) = flat(predicted(graph, "A", "k"))
     assert there.state is KeyState.UNKNOWN
 
@@ -140,7 +139,7 @@ def test_subject_outside_of_the_bucket_has_no_key():
     nodes = (Node("KV_A", "A", "KV_A", "bucket"), Node("KV_B", "B", "KV_B", "aggregate"))
     graph = Graph(nodes, (Edge("KV_A", "KV_B", source={"name": "KV_A"}),))
     (_, (_, _, _, there)) = flat(predicted(graph, "A", "k"))
-    assert (there.key, there.stop.subject) == (None, "$KV.A.k")
+    assert (there.key, there.subject) == (None, "$KV.A.k")
 
 
 def test_name_means_a_bucket_before_a_stream_out_of_view():
