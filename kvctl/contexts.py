@@ -106,7 +106,7 @@ _ENVIRONMENT = {
     "url": "NATS_URL", "user": "NATS_USER", "password": "NATS_PASSWORD", "token": "NATS_TOKEN",
     "creds": "NATS_CREDS", "nkey": "NATS_NKEY", "cert": "NATS_CERT", "key": "NATS_KEY", "ca": "NATS_CA",
 }  # fmt: skip
-_FLAGS = {
+FLAGS = {
     "url": "server", "user": "user", "creds": "creds", "nkey": "nkey", "cert": "tls_cert", "key": "tls_key",
     "ca": "tls_ca", "tls_first": "tls_first", "domain": "domain", "api_prefix": "api_prefix",
     "inbox_prefix": "inbox_prefix", "read_only": "read_only",
@@ -147,7 +147,7 @@ def flag_settings(flags: Mapping[str, object]) -> dict[str, Any]:
     for name, value in flags.items():
         if value == "":  # an empty variable in `--context "$NAME"` must not silently mean another server
             raise UsageError(f"`--{name.replace('_', '-')}` is empty")
-    layer = {name: flags[flag] for name, flag in _FLAGS.items() if flags.get(flag)}
+    layer = {name: flags[flag] for name, flag in FLAGS.items() if flags.get(flag)}
     if "domain" in layer and "api_prefix" in layer:
         raise UsageError("`--domain` and `--api-prefix` cannot be combined")
     for name in ("password", "token"):

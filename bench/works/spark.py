@@ -118,10 +118,9 @@ def capture(url: str, bucket: str) -> dict[str, float]:
 
 @contextmanager
 def _engine() -> Iterator[Any]:
-    from kvctl.pipeline.spark.engine import Engine
-    from kvctl.pipeline.spark.session_config import Target
+    from kvctl.pipeline.spark.engine import Engine, Target
 
-    with Engine.start(Target(master=CORES)) as engine:
+    with Engine(Target(master=CORES)) as engine:
         yield engine
 
 

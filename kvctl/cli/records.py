@@ -201,7 +201,6 @@ PIPELINE_COMMIT_PLAN = record("repository branch rows")
 RAN = record("statements seconds")
 PIPELINE_PLAN = record("statement (plan)")
 SPARK = record("spark java master workers")
-CLASS_ARCHIVE = record("path bytes seconds")
 
 # Connections and servers
 CONTEXT_ROW = record("name url authentication selected description")
@@ -339,7 +338,6 @@ PRINTED: dict[str, tuple[Record, ...]] = {
     "pipeline load": (PIPELINE_LOADED,),
     "pipeline run": (RAN, PIPELINE_PLAN),
     "pipeline verify": (VERIFIED, KEY_DIFFERENCE),
-    "pipeline warm": (CLASS_ARCHIVE,),
     "context ls": (CONTEXT_ROW,),
     "context show": (CONTEXT,),
     "context add": (CONTEXT,),

@@ -1,16 +1,18 @@
 """Options of the data source `nats-kv`: one table, from which they are read, checked and documented. [pure]
 
 Spark passes option names in lower case, so any case is accepted. Options of all purposes are known everywhere: a table
-of Spark's catalog is read and written with the same ones. A new option is a row of OPTIONS and a field of
-SourceOptions.
+of Spark's catalog is read and written with the same ones. A new option is a field of SourceOptions. The fields of the
+connection are named after the options of the command line; only `url` is `--server` there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from textwrap import fill
 from typing import Any
 
 from kvctl.errors import UsageError
@@ -20,6 +22,12 @@ from kvctl.suggest import did_you_mean
 from kvctl.units import format_duration, parse_duration, parse_time
 from kvctl.urls import addresses, redact
 
+WIDTH = 78
+HEADING = "## Options\n"
+_SECTION = re.compile(rf"(?<=^{HEADING}).*?(?=^## )", re.DOTALL | re.MULTILINE)
+FILE = "FILE"
+"""Form of a value that is the path of a file."""
+
 
 class Purpose(StrEnum):
     """Purpose of an option; the order is that of the documentation."""
@@ -28,149 +36,6 @@ class Purpose(StrEnum):
     READ = "Reading"
     WRITE = "Writing"
     STREAM = "Streaming"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """Parsed options. Frozen and picklable; has names and paths, never a secret."""
-
-    bucket: str
-    context: str | None = None
-    url: str | None = None
-    user: str | None = None
-    password_file: str | None = None
-    token_file: str | None = None
-    creds: str | None = None
-    nkey: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_ca: str | None = None
-    tls_first: bool = False
-    domain: str | None = None
-    api_prefix: str | None = None
-    inbox_prefix: str | None = None
-    timeout: timedelta | None = None
-    mode: str = "latest"
-    columns: tuple[str, ...] = ()
-    filter: tuple[str, ...] = ()
-    include_deleted: bool = False
-    from_revision: int | None = None
-    to_revision: int | None = None
-    as_of: int | None = None
-    partitions: int | None = None
-    on_evicted: str = "newer"
-    write_mode: str = "put"
-    if_different: bool = False
-    dead_letter: str | None = None
-    write_id: str | None = None
-    starting_revision: str = "earliest"
-    starting_time: str | None = None
-    max_revisions_per_trigger: int | None = None
-    fail_on_data_loss: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row of the table: the option's name, purpose, form of the value, and help in one sentence."""
-
-    name: str
-    purpose: Purpose
-    read: Callable[[str], Any]
-    """Parses the value from its text. Raises UsageError."""
-    form: str
-    """Placeholder of the value in the documentation."""
-    help: str
-
-    @property
-    def field(self) -> str:
-        """Field of SourceOptions."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name)
-
-    @property
-    def default(self) -> str:
-        """Default as it would be written; empty for none."""
-        value = SourceOptions.__dataclass_fields__[self.field].default
-        return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else ""
-
-
-def parse(given: Mapping[str, str]) -> SourceOptions:
-    """Parse the options passed to Spark. Raises UsageError, which names the option, or the most similar one."""
-    values: dict[str, Any] = {}
-    for name, text in given.items():
-        option = _named(name)
-        if option is not None:
-            values[option.field] = _value(option, text)
-    if "bucket" not in values:
-        raise UsageError("The option `bucket` is missing", hint=_NO_BUCKET)
-    options = SourceOptions(**values)
-    _check_together(options)
-    return options
-
-
-_NO_BUCKET = (
-    'Add `.option("bucket", NAME)`; in SQL `with (bucket = ...)` after the table name, '
-    "as Spark does not pass catalog properties to a source"
-)
-
-
-def given_as(options: SourceOptions) -> dict[str, str]:
-    """Return the options as a user writes them, without defaults: `parse` reads them back."""
-    texts = {}
-    for option in OPTIONS:
-        value = getattr(options, option.field)
-        if value != SourceOptions.__dataclass_fields__[option.field].default:
-            texts[option.name] = _text(value)
-    return texts
-
-
-def _named(name: str) -> Option | None:
-    """Return the option of this name in any case; None for Spark's own. Raises UsageError."""
-    lower = name.lower()
-    if lower in _BY_NAME:
-        return _BY_NAME[lower]
-    if lower in _SPARKS_OWN or lower.startswith(_AGAIN):
-        return None
-    if lower in _SECRET:
-        raise UsageError(
-            f"Secrets cannot be passed as option `{name}`: Spark would store and distribute them",
-            hint=f"{_SECRET[lower]}; paths and contexts are resolved on the machines that run Spark's tasks",
-        )
-    names = [option.name for option in _BY_NAME.values()]
-    hint = did_you_mean(name, names, "`kvctl help pipeline` lists them")
-    raise UsageError(f"`{name}` is not an option of nats-kv", hint=hint)
-
-
-def _value(option: Option, text: str) -> Any:
-    if text == "":
-        raise UsageError(f"Option `{option.name}` is empty")
-    try:
-        return option.read(text)
-    except UsageError as error:
-        raise UsageError(f"Option `{option.name}`: {error.message}", hint=error.hint) from None
-
-
-def _check_together(options: SourceOptions) -> None:
-    changes = options.mode == "changes"
-    for name, value in (("fromRevision", options.from_revision), ("toRevision", options.to_revision)):
-        if value is not None and not changes:
-            raise UsageError(f"Option `{name}` requires mode changes", hint='Add `.option("mode", "changes")`')
-    if options.as_of is not None and changes:
-        raise UsageError("Option `asOf` cannot be used in mode changes", hint="Use `toRevision`")
-    first, last = options.from_revision, options.to_revision
-    if first is not None and last is not None and first > last:
-        raise UsageError(f"Option `fromRevision`: {first} is greater than `toRevision`, {last}")
-    if options.starting_time and options.starting_revision != "earliest":
-        raise UsageError("Options `startingRevision` and `startingTime` cannot be combined")
-    if options.domain and options.api_prefix:
-        raise UsageError("Options `domain` and `apiPrefix` cannot be combined")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return format_duration(value) if isinstance(value, timedelta) else str(value)
 
 
 # -- forms of values -------------------------------------------------------------------------------------
@@ -224,76 +89,136 @@ def _time(text: str) -> str:
     return text
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text.lower() in words:
-            return text.lower()
-        raise UsageError(f"`{text}` is not one of {quoted(words)}", hint=did_you_mean(text, words) or None)
-
-    return read
-
-
 # -- the table -------------------------------------------------------------------------------------------
 
-OPTIONS = (
-    Option("bucket", Purpose.CONNECTION, check_bucket, "NAME", "Bucket, mirror or aggregate; required"),
-    Option("context", Purpose.CONNECTION, str, "NAME", "Context on the machine that runs the task"),
-    Option("url", Purpose.CONNECTION, _url, "URL", "Server URL, or several separated by commas"),
-    Option("user", Purpose.CONNECTION, str, "NAME", "User name, with `passwordFile`"),
-    Option("passwordFile", Purpose.CONNECTION, str, "FILE", "File with the password"),
-    Option("tokenFile", Purpose.CONNECTION, str, "FILE", "File with the token"),
-    Option("creds", Purpose.CONNECTION, str, "FILE", "Credentials file"),
-    Option("nkey", Purpose.CONNECTION, str, "FILE", "File with the NKey seed"),
-    Option("tlsCert", Purpose.CONNECTION, str, "FILE", "Client certificate"),
-    Option("tlsKey", Purpose.CONNECTION, str, "FILE", "Private key of the client certificate"),
-    Option("tlsCa", Purpose.CONNECTION, str, "FILE", "Certificates of the authorities for the server's certificate"),
-    Option("tlsFirst", Purpose.CONNECTION, _switch, "true|false", "Use TLS before the server's greeting"),
-    Option("domain", Purpose.CONNECTION, str, "NAME", "Name of the JetStream domain"),
-    Option("apiPrefix", Purpose.CONNECTION, str, "PREFIX", "Prefix of the JetStream API, instead of a domain"),
-    Option("inboxPrefix", Purpose.CONNECTION, str, "PREFIX", "Prefix of reply subjects"),
-    Option("timeout", Purpose.CONNECTION, _duration, "DURATION", "Timeout of a request; default 5s"),
-    Option(
-        "mode", Purpose.READ, _one_of("latest", "history", "changes"), "latest|history|changes",
-        "One row per key, all stored revisions, or a range of stored revisions",
-    ),
-    Option("columns", Purpose.READ, _words, "NAME,...", "Columns to read, instead of the first five"),
-    Option("filter", Purpose.READ, _filters, "FILTER,...", "Filters; only matching keys are read"),
-    Option("includeDeleted", Purpose.READ, _switch, "true|false", "In mode latest, include delete markers"),
-    Option("fromRevision", Purpose.READ, _number, "N", "In mode changes, first revision; default the oldest"),
-    Option("toRevision", Purpose.READ, _number, "N", "In mode changes, last revision; default the newest"),
-    Option(
-        "asOf", Purpose.READ, _number, "N",
+
+def _option(purpose: Purpose, form: str, help: str, read: Callable[[str], Any] = str, *, default: Any = None) -> Any:
+    """Return the field of an option: placeholder of its value, help in one sentence, and parser from text."""
+    return field(default=default, metadata={"purpose": purpose, "form": form, "help": help, "read": read})
+
+
+def _one_of(purpose: Purpose, words: str, help: str) -> Any:
+    """Return the field of an option that has one of the words, separated by `|`; the first one is the default."""
+    choices = words.split("|")
+
+    def read(text: str) -> str:
+        if text.lower() in choices:
+            return text.lower()
+        raise UsageError(f"`{text}` is not one of {quoted(choices)}", hint=did_you_mean(text, choices) or None)
+
+    return _option(purpose, words, help, read, default=choices[0])
+
+
+def _flag(purpose: Purpose, help: str, *, default: bool = False) -> Any:
+    return _option(purpose, "true|false", help, _switch, default=default)
+
+
+_CONNECTION, _READ, _WRITE, _STREAM = Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Parsed options. Frozen and picklable; has names and paths, never a secret."""
+
+    bucket: str = _option(_CONNECTION, "NAME", "Bucket, mirror or aggregate; required", check_bucket, default=MISSING)
+    context: str | None = _option(_CONNECTION, "NAME", "Context on the machine that runs the task")
+    url: str | None = _option(_CONNECTION, "URL", "Server URL, or several separated by commas", _url)
+    user: str | None = _option(_CONNECTION, "NAME", "User name, with `passwordFile`")
+    password_file: str | None = _option(_CONNECTION, FILE, "File with the password")
+    token_file: str | None = _option(_CONNECTION, FILE, "File with the token")
+    creds: str | None = _option(_CONNECTION, FILE, "Credentials file")
+    nkey: str | None = _option(_CONNECTION, FILE, "File with the NKey seed")
+    tls_cert: str | None = _option(_CONNECTION, FILE, "Client certificate")
+    tls_key: str | None = _option(_CONNECTION, FILE, "Private key of the client certificate")
+    tls_ca: str | None = _option(_CONNECTION, FILE, "Certificates of the authorities for the server's certificate")
+    tls_first: bool = _flag(_CONNECTION, "Use TLS before the server's greeting")
+    domain: str | None = _option(_CONNECTION, "NAME", "Name of the JetStream domain")
+    api_prefix: str | None = _option(_CONNECTION, "PREFIX", "Prefix of the JetStream API, instead of a domain")
+    inbox_prefix: str | None = _option(_CONNECTION, "PREFIX", "Prefix of reply subjects")
+    timeout: timedelta | None = _option(  # noqa: RUF009 - a field, not a shared value
+        _CONNECTION, "DURATION", "Timeout of a request; default 5s", _duration
+    )
+
+    mode: str = _one_of(
+        _READ, "latest|history|changes", "One row per key, all stored revisions, or a range of stored revisions"
+    )
+    columns: tuple[str, ...] = _option(
+        _READ, "NAME,...", "Columns to read, instead of the first five", _words, default=()
+    )
+    filter: tuple[str, ...] = _option(_READ, "FILTER,...", "Filters; only matching keys are read", _filters, default=())
+    include_deleted: bool = _flag(_READ, "In mode latest, include delete markers")
+    from_revision: int | None = _option(_READ, "N", "In mode changes, first revision; default the oldest", _number)
+    to_revision: int | None = _option(_READ, "N", "In mode changes, last revision; default the newest", _number)
+    as_of: int | None = _option(
+        _READ,
+        "N",
         "In modes latest and history, revision to read as of, as far as the history goes back; default the last",
-    ),
-    Option("partitions", Purpose.READ, _number, "N", "Maximum number of tasks"),
-    Option(
-        "onEvicted", Purpose.READ, _one_of("newer", "fail"), "newer|fail",
-        "Behaviour for entries overwritten before they are read: take their newer state, or fail",
-    ),
-    Option(
-        "writeMode", Purpose.WRITE, _one_of("put", "create", "update"), "put|create|update",
+        _number,
+    )
+    partitions: int | None = _option(_READ, "N", "Maximum number of tasks", _number)
+    on_evicted: str = _one_of(
+        _READ, "newer|fail", "Behaviour for entries overwritten before they are read: take their newer state, or fail"
+    )
+
+    write_mode: str = _one_of(
+        _WRITE,
+        "put|create|update",
         "Write unconditionally, only keys that do not exist, or only at the revision in the column `revision`",
-    ),
-    Option("ifDifferent", Purpose.WRITE, _switch, "true|false", "Skip rows whose value the bucket already has"),
-    Option("deadLetter", Purpose.WRITE, str, "PATH", "Folder for rows that cannot be written, instead of failing"),
-    Option(
-        "writeId", Purpose.WRITE, str, "TEXT",
-        "Id of a write: the same query run again with the same id continues an interrupted write",
-    ),
-    Option(
-        "startingRevision", Purpose.STREAM, _start, "earliest|latest|N",
+    )
+    if_different: bool = _flag(_WRITE, "Skip rows whose value the bucket already has")
+    dead_letter: str | None = _option(_WRITE, "PATH", "Folder for rows that cannot be written, instead of failing")
+    write_id: str | None = _option(
+        _WRITE, "TEXT", "Id of a write: the same query run again with the same id continues an interrupted write"
+    )
+
+    starting_revision: str = _option(
+        _STREAM,
+        "earliest|latest|N",
         "Start of a query without a checkpoint: existing entries, new writes, or a revision",
-    ),
-    Option(
-        "startingTime", Purpose.STREAM, _time, "TIME",
-        "Start of a query as a time, to the microsecond: RFC 3339, or -15m (ago)",
-    ),
-    Option("maxRevisionsPerTrigger", Purpose.STREAM, _number, "N", "Maximum number of revisions in a batch"),
-    Option(
-        "failOnDataLoss", Purpose.STREAM, _switch, "true|false",
+        _start,
+        default="earliest",
+    )
+    starting_time: str | None = _option(
+        _STREAM, "TIME", "Start of a query as a time, to the microsecond: RFC 3339, or -15m (ago)", _time
+    )
+    max_revisions_per_trigger: int | None = _option(_STREAM, "N", "Maximum number of revisions in a batch", _number)
+    fail_on_data_loss: bool = _flag(
+        _STREAM,
         "Fail if revisions were lost before they were read, and newer ones of their keys did not replace them",
-    ),
-)  # fmt: skip
+        default=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table: the option's name, purpose, form of the value, help, parser and default."""
+
+    name: str
+    field: str
+    """Field of SourceOptions."""
+    purpose: Purpose
+    form: str
+    help: str
+    read: Callable[[str], Any]
+    default: Any
+
+    @classmethod
+    def of(cls, field: Field[Any]) -> Option:
+        """Return the option of a field."""
+        first, *words = field.name.split("_")
+        return cls(
+            name=first + "".join(map(str.title, words)), field=field.name, default=field.default, **field.metadata
+        )
+
+    @property
+    def flag(self) -> str:
+        """Name of the value on the command line."""
+        return "server" if self.field == "url" else self.field
+
+
+OPTIONS = tuple(map(Option.of, fields(SourceOptions)))
+CONNECTION = tuple(option for option in OPTIONS if option.purpose is _CONNECTION and option.field != "bucket")
+"""Options that the command line has, too."""
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _SECRET = {
@@ -309,3 +234,128 @@ _SPARKS_OWN = {
 """Options that Spark adds itself, for queries and for tables of its catalog."""
 _AGAIN = "option."
 """Prefix of the options of a table, which also come without it."""
+
+
+# -- reading and writing them ---------------------------------------------------------------------------------
+
+
+def parse(given: Mapping[str, str]) -> SourceOptions:
+    """Parse the options passed to Spark. Raises UsageError, which names the option, or the most similar one."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        option = _named(name)
+        if option is not None:
+            values[option.field] = _value(option, text)
+    if "bucket" not in values:
+        raise UsageError("The option `bucket` is missing", hint=_NO_BUCKET)
+    options = SourceOptions(**values)
+    _check_together(options)
+    return options
+
+
+_NO_BUCKET = (
+    'Add `.option("bucket", NAME)`; in SQL `with (bucket = ...)` after the table name, '
+    "as Spark does not pass catalog properties to a source"
+)
+
+
+def given_as(options: SourceOptions) -> dict[str, str]:
+    """Return the options as a user writes them, without defaults: `parse` reads them back."""
+    values = ((option, getattr(options, option.field)) for option in OPTIONS)
+    return {option.name: _text(value) for option, value in values if value != option.default}
+
+
+def from_flags(flags: Mapping[str, object], absolute: Callable[[str], str]) -> dict[str, str]:
+    """Return connection options of the command line as options.
+
+    Paths are made `absolute`, as tasks may have another working directory.
+    """
+    given = ((option, flags.get(option.flag)) for option in CONNECTION)
+    return {o.name: absolute(str(value)) if o.form == FILE else _text(value) for o, value in given if value}
+
+
+def as_flags(options: SourceOptions) -> dict[str, object]:
+    """Return the connection as options of the command line, for `contexts.resolve`."""
+    return {option.flag: getattr(options, option.field) for option in CONNECTION}
+
+
+def without_flags(text: str) -> str:
+    """Return a message about options of the command line as one about options: `tlsCert` for `--tls-cert`."""
+    for option in sorted(CONNECTION, key=lambda option: -len(option.flag)):
+        text = text.replace(f"--{option.flag.replace('_', '-')}", option.name)
+    return text
+
+
+def _named(name: str) -> Option | None:
+    """Return the option of this name in any case; None for Spark's own. Raises UsageError."""
+    lower = name.lower()
+    if lower in _BY_NAME:
+        return _BY_NAME[lower]
+    if lower in _SPARKS_OWN or lower.startswith(_AGAIN):
+        return None
+    if lower in _SECRET:
+        raise UsageError(
+            f"Secrets cannot be passed as option `{name}`: Spark would store and distribute them",
+            hint=f"{_SECRET[lower]}; paths and contexts are resolved on the machines that run Spark's tasks",
+        )
+    names = [option.name for option in _BY_NAME.values()]
+    hint = did_you_mean(name, names, "`kvctl help pipeline` lists them")
+    raise UsageError(f"`{name}` is not an option of nats-kv", hint=hint)
+
+
+def _value(option: Option, text: str) -> Any:
+    if text == "":
+        raise UsageError(f"Option `{option.name}` is empty")
+    try:
+        return option.read(text)
+    except UsageError as error:
+        raise UsageError(f"Option `{option.name}`: {error.message}", hint=error.hint) from None
+
+
+def _check_together(options: SourceOptions) -> None:
+    changes = options.mode == "changes"
+    for name, value in (("fromRevision", options.from_revision), ("toRevision", options.to_revision)):
+        if value is not None and not changes:
+            raise UsageError(f"Option `{name}` requires mode changes", hint='Add `.option("mode", "changes")`')
+    if options.as_of is not None and changes:
+        raise UsageError("Option `asOf` cannot be used in mode changes", hint="Use `toRevision`")
+    first, last = options.from_revision, options.to_revision
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"Option `fromRevision`: {first} is greater than `toRevision`, {last}")
+    if options.starting_time and options.starting_revision != "earliest":
+        raise UsageError("Options `startingRevision` and `startingTime` cannot be combined")
+    if options.domain and options.api_prefix:
+        raise UsageError("Options `domain` and `apiPrefix` cannot be combined")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return format_duration(value) if isinstance(value, timedelta) else str(value)
+
+
+# -- documentation ---------------------------------------------------------------------------------------
+
+
+def with_option_list(topic: str) -> str:
+    """Return the help topic `pipeline` with its section of options generated from the table."""
+    listed = f"\n{option_list()}\n"
+    return _SECTION.sub(lambda _: listed, topic)
+
+
+def option_list() -> str:
+    """Return all options by purpose: name, form of the value, help, and the default, if any."""
+    return "\n".join(_purpose(purpose) for purpose in Purpose)
+
+
+def _purpose(purpose: Purpose) -> str:
+    items = [_item(option) for option in OPTIONS if option.purpose is purpose]
+    return f"{purpose}:\n\n{''.join(items)}"
+
+
+def _item(option: Option) -> str:
+    default = f"; default {_text(option.default)}" if isinstance(option.default, str | bool) else ""
+    text = f"`{option.name}` {option.form}: {option.help[0].lower()}{option.help[1:]}{default}."
+    return fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False) + "\n"

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.session_config import Target
+from kvctl.pipeline.spark.engine import Engine, Target
 from tests.conftest import CACHE
 from tests.support.readme import ROOT
 
@@ -36,7 +35,8 @@ def engine(spark_home):
             patch.delenv(name)
         # Compiled quickly and not well: what tests compute is little.
         quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-        running = Engine.start(Target(master="local[2]", conf=quick))
+        running = Engine(Target(master="local[2]", conf=quick))
+        _ = running.spark  # started in this environment
     with running:
         yield running
 

@@ -28,10 +28,10 @@ import json, sys, urllib.request
 from contextlib import redirect_stdout
 from pathlib import Path
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.session_config import Target, parse_conf
+from kvctl.pipeline.spark.engine import Target, parse_conf
 
 every, master, conf, place = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4])
-with Engine.start(Target(master=master, conf=conf)) as engine:
+with Engine(Target(master=master, conf=conf)) as engine:
     spark = engine.spark
     spark.sparkContext.setLogLevel("INFO")
     for number, options in enumerate(every):

@@ -85,9 +85,8 @@ OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
 PRIVATE = {
     "connection/nats_client.py": "nats-py",
     "cli/app/typer_adapter.py": "typer",
-    "pipeline/spark/home.py": "pyspark",
+    "pipeline/spark/java.py": "pyspark",
     "pipeline/spark/engine.py": "pyspark",
-    "pipeline/spark/job_progress.py": "pyspark",
 }
 """The modules that may touch private names of a library, and of which."""
 PUBLIC_DESPITE_ITS_NAME = {"_replace", "_exit", "_asdict", "_fields", "_get_running_loop", "_getframe"}

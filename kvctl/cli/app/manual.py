@@ -15,7 +15,7 @@ from kvctl.cli.app.global_options import Shared, shared_options
 from kvctl.cli.app.help_page import argument_line, arguments, metavar, option_line, own_options, record_lists, usage
 from kvctl.cli.app.main import root
 from kvctl.cli.records import with_field_list
-from kvctl.pipeline.option_list import with_option_list
+from kvctl.pipeline.options import with_option_list
 
 ROOT = Path(__file__).parents[3]
 COMPLETIONS = {"bash": "kvctl.bash", "zsh": "_kvctl", "fish": "kvctl.fish"}

@@ -67,7 +67,7 @@ async def audit(
     keep = found.append if list_all else lambda _: None
     patience = DEFAULT_WAIT if wait_for is None else wait_for
     job = partial(compare, options=options, names=names, patience=patience, report=keep)
-    work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job, brief=True))
+    work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
     if list_all:
         rows = [difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
         session.show(replace(differences_view(), rows=rows))

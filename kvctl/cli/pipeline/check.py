@@ -28,6 +28,6 @@ async def check(session: Session, master: Master = None, remote: Remote = None, 
     """
     from kvctl.pipeline.jobs.check import check
 
-    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check, brief=True))
+    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

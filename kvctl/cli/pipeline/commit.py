@@ -19,7 +19,7 @@ from kvctl.phrases import counted
 if TYPE_CHECKING:
     from kvctl.pipeline.jobs.load import Input
     from kvctl.pipeline.options import SourceOptions
-    from kvctl.pipeline.spark.session_config import Target
+    from kvctl.pipeline.spark.engine import Target
 
 app = group()
 

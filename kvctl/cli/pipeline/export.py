@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from kvctl.pipeline.files.contents import Contents
     from kvctl.pipeline.jobs.export import Exported
-    from kvctl.pipeline.spark.engine import Engine
-    from kvctl.pipeline.spark.session_config import Target
+    from kvctl.pipeline.spark.engine import Engine, Target
 
 app = group()
 
@@ -151,7 +150,7 @@ async def _export(
 
     return await run_job(
         session, target, f"Exporting {bucket}", job,
-        incomplete=f"Interrupted: the export to `{folder}` was not completed; run the command again", brief=True,
+        incomplete=f"Interrupted: the export to `{folder}` was not completed; run the command again",
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The pipeline: export, load, capture and comparison of buckets with Spark."""
 
 from kvctl.cli.app.command import group
-from kvctl.cli.pipeline import audit, capture, check, commit, export, load, run, verify, warm
+from kvctl.cli.pipeline import audit, capture, check, commit, export, load, run, verify
 
 app = group("pipeline", help="Export, load, capture and compare buckets with Spark")
 
@@ -15,6 +15,5 @@ app.entries.update(
         **commit.app.entries,
         **run.app.entries,
         **check.app.entries,
-        **warm.app.entries,
     }
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path as FilePath
 
     from kvctl.pipeline.jobs.load import Input, Loaded, Order
-    from kvctl.pipeline.spark.session_config import Target
+    from kvctl.pipeline.spark.engine import Target
 
 app = group()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import kvctl
 from kvctl.errors import KvctlError
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.java import find_java
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
@@ -46,11 +47,9 @@ def check(engine: "Engine") -> Checked:
                 f"The workers on `{worker.host}` have kvctl {worker.kvctl}, but this is {kvctl.__version__}",
                 hint="Install the same version on both",
             )
-    java = engine.archive.java if engine.archive else None
-    version, master = (
-        (engine.spark.version, None) if engine.target.remote else (engine.context.version, engine.context.master)
-    )
-    return Checked(version, java.build if java else None, master, workers)
+    if engine.target.remote:
+        return Checked(engine.spark.version, None, None, workers)
+    return Checked(engine.context.version, find_java().build, engine.context.master, workers)
 
 
 def _answer(_: int) -> Iterator[Worker]:

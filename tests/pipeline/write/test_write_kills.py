@@ -24,10 +24,10 @@ JOB = """
 import json, sys
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.failure import explained
-from kvctl.pipeline.spark.session_config import Target
+from kvctl.pipeline.spark.engine import Target
 
 asked = json.loads(sys.argv[1])
-with Engine.start(Target(master="local[2]")) as engine:
+with Engine(Target(master="local[2]")) as engine:
     try:
         if "stream" in asked:
             rows = engine.spark.readStream.schema("key string, value string").json(asked["stream"])
