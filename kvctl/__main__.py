@@ -2,6 +2,8 @@
 
 import gc
 
+from kvctl import deferred
+
 GARBAGE = 50_000
 """New objects after which the garbage collector runs: Python's 700 cost bulk reads up to a sixth of their time."""
 
@@ -10,12 +12,10 @@ def main() -> int:
     """Run the command line; Ctrl-C is quiet from the first import on."""
     gc.set_threshold(GARBAGE)
     try:
-        from kvctl.cli.app.deferrals import defer_rare_modules
+        deferred.defer_modules()
+        from kvctl.cli.app import main as command_line  # after what is to be deferred
 
-        defer_rare_modules()
-        from kvctl.cli.app.main import main as run
-
-        return run()
+        return command_line.main()
     except KeyboardInterrupt:
         return 130
 

@@ -10,12 +10,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from kvctl import atomic_file
-from kvctl.dataclass import dataclass
 from kvctl.errors import ContextNotFound, ReadOnly, UsageError
 from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_prefix

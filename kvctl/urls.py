@@ -1,10 +1,9 @@
 """Server URLs: parsed with user, password and token apart, and redacted for display."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from kvctl.dataclass import dataclass
 from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 from kvctl.tokens import shown

@@ -2,140 +2,95 @@
 
 import subprocess
 import sys
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
-import pytest
-
-from kvctl.cli.app import deferrals
-
 PACKAGE = {
-    "part/__init__.py": "",
-    "part/slow.py": (
+    "kvctl/__init__.py": "",
+    "kvctl/slow.py": (
         "import threading, time\n"
         "runs = globals().get('runs', 0) + 1\n"
         "time.sleep(0.05)\n"
-        "LIMIT = 7\n"
-        "class Kind: pass\n"
         "def double(number): return 2 * number\n"
-        "class Maker:\n"
-        "    def __init__(self, number): self.number = number\n"
         "last = 'complete'\n"
     ),
-    "part/early.py": "from part.slow import Maker, last\n",
-    "part/broken.py": "import part\npart.tries = getattr(part, 'tries', 0) + 1\nraise ValueError(part.tries)\n",
+    "kvctl/first.py": "from kvctl import second\nname = 'first'\ndef both(): return name + second.name\n",
+    "kvctl/second.py": "from kvctl import first\nname = 'second'\nseen = hasattr(first, 'name')\n",
+    "kvctl/broken.py": "import kvctl\nkvctl.tries = getattr(kvctl, 'tries', 0) + 1\nraise ValueError(kvctl.tries)\n",
+    "other.py": "value = 1\n",
 }
+FILE = Path(__file__).parents[1] / "kvctl/deferred.py"
 START = """
-import sys
-from kvctl.deferred import defer, function, is_deferred, maker, stand_in, when_run
-defer({
-    "part.slow": {
-        "LIMIT": 7, "Kind": stand_in("Kind"), "double": function("part.slow", "double"),
-        "Maker": maker("part.slow", "Maker"), ("part.early", "last"): "early",
-    },
-    "part.broken": {}, "part.missing": {},
-})
+from kvctl import deferred
+deferred.defer_modules()
+def waits(module): return isinstance(module, deferred.DeferredModule)
 """
 
 
 def run(tmp_path: Path, code: str) -> str:
-    """Output of a process that runs `code` with the package on its path."""
-    for name, text in PACKAGE.items():
+    """Output of a process that runs `code` in a package with our finder."""
+    for name, text in {**PACKAGE, "kvctl/deferred.py": FILE.read_text()}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    line = [sys.executable, "-c", f"{START}sys.path.insert(0, {str(tmp_path)!r})\n{code}"]
+    line = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{START}{code}"]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_import_of_deferred_module_runs_no_code(tmp_path):
+def test_import_of_a_module_runs_no_code(tmp_path):
     code = """
-import part.slow
-from part.slow import LIMIT, Kind, double
-from part import slow
-assert is_deferred(slow) and part.slow is slow is sys.modules["part.slow"]
-assert not isinstance(3, Kind) and LIMIT == 7 and is_deferred(slow)
-assert double(4) == 8 and not is_deferred(slow) and slow.Kind is not Kind
-assert slow.double(1) == 2 and slow.runs == 1 and slow.__loader__ is slow.__spec__.loader
+import kvctl.slow
+from kvctl import slow
+import kvctl.slow as again
+assert waits(slow) and kvctl.slow is slow is again is sys.modules["kvctl.slow"] and waits(slow)
+assert slow.double(4) == 8 and not waits(slow) and type(slow) is type(sys)
+assert slow.runs == 1 and slow.__loader__ is slow.__spec__.loader
 try:
     slow.nothing
 except AttributeError as error:
     print(error)
 """
-    assert run(tmp_path, code) == "module 'part.slow' has no attribute 'nothing'\n"
+    assert run(tmp_path, code) == "module 'kvctl.slow' has no attribute 'nothing'\n"
 
 
-def test_stand_in_of_a_class_makes_instances_of_the_class(tmp_path):
-    code = """
-from part import slow
-from part.slow import Maker
-class Other:
-    kind = Maker
-assert is_deferred(slow)
-made = Other().kind(number=3)
-print(made.number, type(made) is slow.Maker)
-"""
-    assert run(tmp_path, code) == "3 True\n"
+def test_import_of_a_name_runs_the_code(tmp_path):
+    assert run(tmp_path, "from kvctl.slow import last\nprint(last, waits(sys.modules['kvctl.slow']))") == (
+        "complete False\n"
+    )
 
 
-def test_value_for_one_module_lasts_until_the_code_runs(tmp_path):
-    code = """
-from part import early, slow
-assert is_deferred(slow) and early.last == "early"
-from part.slow import last
-print(last, is_deferred(slow), early.last)
-"""
-    assert run(tmp_path, code) == "complete False complete\n"
+def test_only_our_modules_and_the_named_ones_are_deferred(tmp_path):
+    code = "import other, ssl, json\nprint(waits(other), waits(json), waits(ssl), ssl.OP_ALL > 0, waits(ssl))"
+    assert run(tmp_path, code) == "False False True True False\n"
 
 
-def test_action_waits_for_the_module(tmp_path):
-    code = """
-import part.slow
-when_run(part.slow, lambda: print("after", part.slow.last))
-print("before")
-part.slow.double(1)
-when_run(part.slow, lambda: print("now"))
-"""
-    assert run(tmp_path, code) == "before\nafter complete\nnow\n"
+def test_modules_may_import_each_other(tmp_path):
+    code = "from kvctl import first\nprint(first.both(), sys.modules['kvctl.second'].seen)"
+    assert run(tmp_path, code) == "firstsecond True\n"
 
 
 def test_threads_wait_for_the_complete_module(tmp_path):
     code = """
 from threading import Thread
-import part.slow
+import kvctl.slow
 found = []
-threads = [Thread(target=lambda: found.append(part.slow.last)) for _ in range(8)]
+threads = [Thread(target=lambda: found.append(kvctl.slow.last)) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(found == ["complete"] * 8, part.slow.runs)
+print(found == ["complete"] * 8, kvctl.slow.runs)
 """
     assert run(tmp_path, code) == "True 1\n"
 
 
 def test_failed_module_is_tried_again(tmp_path):
     code = """
-import part.broken
+import kvctl.broken
 for _ in range(2):
     try:
-        part.broken.value
+        kvctl.broken.value
     except ValueError as error:
         print(error)
 try:
-    import part.missing
+    import kvctl.missing
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert run(tmp_path, code) == "1\n2\nNo module named 'part.missing'\n"
-
-
-def test_values_are_those_of_the_modules():
-    for module, values in deferrals.rare_modules().items():
-        for key, value in values.items():
-            name = key if isinstance(key, str) else key[1]
-            real = getattr(import_module(module), name)
-            assert real == value or callable(real), f"{module}.{name}"
-
-
-@pytest.mark.parametrize("package", ["nats-py", "typer"])
-def test_version_is_that_of_the_metadata(package):
-    assert deferrals.version(package) == version(package)
+    assert run(tmp_path, code) == "1\n2\nNo module named 'kvctl.missing'\n"

@@ -6,7 +6,7 @@ from bench.harness import WORKS, Bench
 SCRIPT = "leanest nats-py script"
 
 
-@case("get", "`get` of one key, whole process", seconds=15, rounds=15, aims=(Aim(0.6, SCRIPT), SAME))
+@case("get", "`get` of one key, whole process", seconds=15, rounds=15, aims=(Aim(0.9, SCRIPT), SAME))
 def get(bench: Bench, _: int) -> Prepared:
     """A complete `kvctl get`, beside the shortest script and the bare interpreter.
 

@@ -1,19 +1,20 @@
 """`kvctl doctor`: check for problems and suggest fixes."""
 
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
+from kvctl.doctor import examination
+from kvctl.doctor import finding as doctor_finding
 from kvctl.phrases import counted
+from kvctl.render import escapes, markdown, terminal
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
-
-if TYPE_CHECKING:
-    from kvctl.doctor.finding import Finding
 
 app = group()
 
@@ -51,8 +52,6 @@ async def doctor(
     With --format markdown, the findings are a report for a pull request or a job summary.
     """
     check_markdown(format, session.options.output)
-    from kvctl.doctor import examination
-
     with session.progress("Running checks"):
         found = await examination.examine((await session.client()).api)
     if format is not None:
@@ -67,7 +66,7 @@ async def doctor(
     return 1 if errors or (strict and warnings) else 0
 
 
-def _row(finding: "Finding") -> dict[str, str | None]:
+def _row(finding: "doctor_finding.Finding") -> dict[str, str | None]:
     return {
         "severity": str(finding.severity),
         "check": finding.check,
@@ -77,47 +76,44 @@ def _row(finding: "Finding") -> dict[str, str | None]:
     }
 
 
-def _markdown(found: "Sequence[Finding]") -> str:
+def _markdown(found: "Sequence[doctor_finding.Finding]") -> str:
     """Return the findings as a report in Markdown."""
-    from kvctl.render import markdown as report
-
     counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
     rows = [
         (
             str(finding.severity),
-            report.plain(finding.subject),
-            report.plain(finding.check),
-            report.prose(finding.evidence),
-            report.prose(finding.remedy),
+            markdown.plain(finding.subject),
+            markdown.plain(finding.check),
+            markdown.prose(finding.evidence),
+            markdown.prose(finding.remedy),
         )
         for finding in found
     ]
-    return report.document(
-        report.heading(_summary(*counts)),
-        report.table(("Severity", "Subject", "Check", "Evidence", "Remedy"), rows) if rows else "",
+    return markdown.document(
+        markdown.heading(_summary(*counts)),
+        markdown.table(("Severity", "Subject", "Check", "Evidence", "Remedy"), rows) if rows else "",
     )
 
 
-def _text(session: Session, found: "Sequence[Finding]") -> str:
+def _text(session: Session, found: "Sequence[doctor_finding.Finding]") -> str:
     """Format findings for a terminal: a heading each, then evidence and remedy wrapped to the terminal's width."""
-    import textwrap
-
-    from kvctl.render.escapes import escape
-    from kvctl.render.terminal import paint
-
     colored, width = session.terminal.colored, min(session.terminal.width or 100, 120)
     blocks = []
     for finding in found:
-        head, name = str(finding.severity), f"{escape(finding.subject)}  {finding.check}"
-        lines = textwrap.wrap(escape(finding.evidence), width - 2, break_on_hyphens=False, break_long_words=False)
+        head, name = str(finding.severity), f"{escapes.escape(finding.subject)}  {finding.check}"
+        lines = textwrap.wrap(
+            escapes.escape(finding.evidence), width - 2, break_on_hyphens=False, break_long_words=False
+        )
         if finding.remedy:
             lines += textwrap.wrap(
-                f"-> {escape(finding.remedy)}", width - 2, subsequent_indent="   ",
+                f"-> {escapes.escape(finding.remedy)}", width - 2, subsequent_indent="   ",
                 break_on_hyphens=False, break_long_words=False,
             )  # fmt: skip
-        shown = paint(head, _STYLES[head]) if colored else head
+        shown = terminal.paint(head, _STYLES[head]) if colored else head
         blocks.append(
-            "\n".join([f"{shown}  {paint(name, 'bold') if colored else name}", *(f"  {line}" for line in lines)])
+            "\n".join(
+                [f"{shown}  {terminal.paint(name, 'bold') if colored else name}", *(f"  {line}" for line in lines)]
+            )
         )
     return "\n\n".join(blocks) + "\n" if blocks else ""
 

@@ -1,5 +1,6 @@
 """`kvctl quickstart`: a tour of the main commands, each printed before it runs."""
 
+import asyncio
 import os
 import select
 import shlex
@@ -13,6 +14,9 @@ from typing import IO, Annotated
 
 from typer import Option
 
+from kvctl import connection
+from kvctl import server as kvctl_server
+from kvctl.cli.app import main
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Interrupted, Session
 from kvctl.errors import KvctlError, UsageError
@@ -58,20 +62,15 @@ def _interrupted(number: int, _frame: object) -> None:
 
 def _require_server(session: Session) -> None:
     """Raise UnreachableError if the server does not answer, before the tour begins."""
-    import asyncio
-
-    from kvctl.connection import connect
 
     async def reach() -> None:
-        await (await connect(session.context)).close()
+        await (await connection.connect(session.context)).close()
 
     asyncio.run(reach())
 
 
 def _on_own_server(session: Session, step: bool) -> None:
-    from kvctl.server import run_server
-
-    with run_server() as server, _environment(NATS_URL=server.url):
+    with kvctl_server.run_server() as server, _environment(NATS_URL=server.url):
         tour = Tour(session, step=step)
         tour.say("A local server with its data in a temporary directory; start your own with `kvctl server run`")
         tour.show(f"export NATS_URL={server.url}")
@@ -198,11 +197,9 @@ class Tour:
 
     def run(self, *command: str, code: int = 0) -> None:
         """Print a command and run it. Raises KvctlError if it exits with another code than `code`."""
-        from kvctl.cli.app.main import main
-
         self.show(self._line(command))
         with redirect_stderr(sys.stdout):  # expected errors are part of the tour
-            found = main([*command, *self._arguments, *self._unseen])
+            found = main.main([*command, *self._arguments, *self._unseen])
         if found >= 128:
             raise Interrupted(found - 128)
         if found != code:

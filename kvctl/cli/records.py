@@ -4,6 +4,7 @@ Field names are part of the interface. They change only with the major version, 
 """
 
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -446,6 +447,4 @@ def _marked(kind: Record) -> list[str]:
 
 
 def _item(names: Iterable[str]) -> str:
-    from textwrap import fill
-
-    return fill(" ".join(names), _WIDTH, initial_indent="      - ", subsequent_indent="        ") + "\n"
+    return textwrap.fill(" ".join(names), _WIDTH, initial_indent="      - ", subsequent_indent="        ") + "\n"

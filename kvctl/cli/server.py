@@ -5,20 +5,18 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from kvctl import contexts, labs
+from kvctl import server as kvctl_server
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import LAB_CONTEXT, SERVER
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
-
-if TYPE_CHECKING:
-    from kvctl.labs import Lab
-    from kvctl.server import Server
 
 app = group("server", help="Run a NATS server")
 
@@ -97,9 +95,7 @@ def _end_signal() -> AskedToEnd:
 
 
 def _run_one(session: Session, port: int, store: str | None, asked_to_end: AskedToEnd) -> None:
-    from kvctl.server import run_server
-
-    with run_server(port=port, store=store) as server:
+    with kvctl_server.run_server(port=port, store=store) as server:
         facts = {"url": server.url, "pid": server.pid, "store": str(server.store), "temporary": store is None}
         kept = "temporary directory, deleted on exit" if store is None else str(server.store)
         shown = columns("url store", store=Column("store", "Data", text=lambda _: kept))
@@ -109,10 +105,8 @@ def _run_one(session: Session, port: int, store: str | None, asked_to_end: Asked
 
 
 def _run_lab(session: Session, kind: Any, store: str | None, port: int | None, asked_to_end: AskedToEnd) -> None:
-    from kvctl.labs import run_lab
-
     with session.progress(f"Starting the {kind} lab"):
-        started = run_lab(kind, store=Path(store).absolute() if store else None, port=port)
+        started = labs.run_lab(kind, store=Path(store).absolute() if store else None, port=port)
     with started as lab:
         home, rows = _save_contexts(lab), [_row(context) for context in lab.contexts.values()]
         if session.output in ("json", "yaml"):
@@ -124,13 +118,11 @@ def _run_lab(session: Session, kind: Any, store: str | None, port: int | None, a
         _wait(lab.servers.values(), asked_to_end)
 
 
-def _save_contexts(lab: "Lab") -> Path:
+def _save_contexts(lab: "labs.Lab") -> Path:
     """Save the lab's contexts beside its data and return the directory for XDG_CONFIG_HOME."""
-    from kvctl.contexts import ContextStore
-
     home = lab.directory / "config"
     for context in lab.contexts.values():
-        ContextStore(home / "nats").save(context)
+        contexts.ContextStore(home / "nats").save(context)
     return home
 
 
@@ -143,7 +135,7 @@ def _explain(session: Session, *commands: str) -> None:
     session.note(f"\nStop it with Ctrl-C. In another terminal:\n{lines}")
 
 
-def _wait(servers: Iterable["Server"], asked_to_end: AskedToEnd) -> None:
+def _wait(servers: Iterable["kvctl_server.Server"], asked_to_end: AskedToEnd) -> None:
     """Wait until the end is requested. Raises KvctlError if a server ends unexpectedly."""
     while not asked_to_end(0.2):
         for server in servers:

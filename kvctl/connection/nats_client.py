@@ -6,10 +6,6 @@ cannot be read for a moment, and to cut dead connections.
 
 from __future__ import annotations
 
-import kvctl.connection.lazy_nats  # noqa: F401  # before the library
-
-# isort: split
-
 import asyncio
 import contextlib
 import time

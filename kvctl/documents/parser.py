@@ -6,10 +6,9 @@ YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text,
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeVar
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 
 MAX_BYTES = 16 * 1024 * 1024

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.documents.parser import Path
 from kvctl.documents.reader import Reader
 from kvctl.units import DURATION_PATTERN, SIZE_PATTERN

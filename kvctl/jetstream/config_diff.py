@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.config_text import CONSUMER, DURATION, STREAM, TEXT, TIME, WORDS, Config, Schema, is_servers
 from kvctl.units import duration_from_ns, duration_seconds, format_duration, format_time, parse_time
 

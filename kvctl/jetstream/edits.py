@@ -14,10 +14,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, OutcomeUnknown, Unanswered
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api

@@ -6,9 +6,8 @@ Only the keys that kvctl reads are declared; servers send more.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
-
-from kvctl.dataclass import dataclass
 
 StreamConfig = dict[str, Any]
 """Configuration of a stream: the server's own JSON, with every field that it knows (`config_text.STREAM`)."""

@@ -6,9 +6,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import (
     KvctlError,
     NotFoundError,

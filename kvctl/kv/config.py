@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream import config_diff
 from kvctl.jetstream.config_diff import DEFAULTS, WHOLE, Difference
 from kvctl.jetstream.config_text import FLAG, STREAM, TEXT

@@ -7,12 +7,11 @@ from the rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.stream_kind import own_metadata, reserved

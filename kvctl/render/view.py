@@ -1,11 +1,10 @@
 """Views, the data that commands pass to the renderer: columns and rows, or one document. [pure]"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.units import format_age, format_duration, format_limit, format_size, parse_time
 
 Row = Mapping[str, Any]

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TextIO
 
@@ -11,12 +11,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from kvctl.cli import records
+from kvctl.cli.app import suggestions
 from kvctl.cli.app.global_options import Shared, shared_options
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
 from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.render.terminal import is_terminal
 
@@ -144,9 +145,7 @@ def _check_columns(path: str, options: Shared) -> None:
     """Check `--columns` and `--header`, which select tsv in a pipe even where nothing would be printed."""
     if not options.columns and not options.header:
         return
-    from kvctl.cli.records import fields_of
-
-    known = fields_of(path)
+    known = records.fields_of(path)
     option = "--columns" if options.columns else "--header"
     if not known:
         raise UsageError(f"`{option}` cannot be used with `{path}`, which prints no records")
@@ -236,8 +235,6 @@ class Group(HelpPage, TyperGroup):
         return [other for other in names if other != name and self.canonical(other) == name]
 
     def _unknown(self, ctx: Any, words: list[str]) -> UsageError:
-        from kvctl.cli.app import suggestions
-
         path = ctx.command_path
         root, listed = ctx.find_root().command, f"`{path} --help` lists the commands"
         hint = suggestions.of_command(root, path.split()[1:], words, listed)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kvctl.cli.app import candidates, main
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import one_of
 from kvctl.cli.app.session import Session
@@ -129,9 +130,6 @@ def completion(
 @command(app, "__complete", examples=["kvctl __complete -- bucket ''"], hidden=True)
 def complete_line(session: Session, words: list[str]) -> None:
     """Print candidates for the last word, each with a tab and its description."""
-    from kvctl.cli.app.candidates import complete
-    from kvctl.cli.app.main import root
-
     with suppress(Exception):
-        found = complete(root(), words[:-1], words[-1])
+        found = candidates.complete(main.root(), words[:-1], words[-1])
         session.write("".join(f"{text}\t{help}\n" for text, help in found).encode())

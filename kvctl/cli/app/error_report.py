@@ -6,9 +6,11 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
+from kvctl.cli.app import suggestions
 from kvctl.cli.app.help_page import argument_usage, spellings, usage
 from kvctl.cli.app.session import Interrupted
 from kvctl.errors import KvctlError, UsageError
+from kvctl.kv import names
 from kvctl.render.terminal import OutputClosed, Terminal
 
 _SECRETS = {
@@ -60,9 +62,7 @@ def direct(error: KvctlError, call: Any) -> None:
 
 
 def _on_repository(noun: str, name: str, call: Any) -> str | None:
-    from kvctl.kv.names import TAKE_REFS
-
-    if noun == "key" and name in TAKE_REFS:
+    if noun == "key" and name in names.TAKE_REFS:
         return f"{name} {call.keywords.get('bucket', 'NAME')}@main"
     instead = _ON_REPOSITORIES.get(noun, _ON_REPOSITORIES["key"]).get(name)
     return f"repo {instead}" if instead else None
@@ -124,8 +124,6 @@ def _option_hint(ctx: Any, option: str) -> str:
     if option in _SECRETS:
         return _SECRETS[option]
     path = ctx.command_path if ctx is not None else "kvctl"
-    from kvctl.cli.app import suggestions
-
     options = () if ctx is None else (param for param in ctx.command.params if isinstance(param, TyperOption))
     shown = sorted(name for param in options if not param.hidden for name in spellings(param))
     listed = f"`{path} --help` lists the options"

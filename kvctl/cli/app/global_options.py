@@ -1,7 +1,7 @@
 """Options that every command takes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
-from kvctl.dataclass import dataclass
+from kvctl import contexts
+from kvctl.cli import records
 from kvctl.errors import UsageError
 from kvctl.render.terminal import COLORS
 from kvctl.render.view import FORMATS
@@ -160,14 +161,10 @@ def _complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the last of several columns with those that are not picked yet."""
-    from kvctl.cli.records import fields_of
-
     picked = incomplete.split(",")[:-1]
-    return [",".join([*picked, name]) for name in fields_of(ctx.command_path) if name not in picked]
+    return [",".join([*picked, name]) for name in records.fields_of(ctx.command_path) if name not in picked]
 
 
 def context_names(incomplete: str) -> list[str]:
     """Complete a context's name."""
-    from kvctl.cli.app.live_names import contexts
-
-    return contexts(incomplete)
+    return [name for name in contexts.ContextStore().names() if name.startswith(incomplete)]

@@ -6,10 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from kvctl import __version__, topics
+from kvctl.cli.app import candidates, main
 from kvctl.cli.app.command import Group, command, group
 from kvctl.cli.app.help_page import built_page, shared_list
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
+from kvctl.render import markdown as render_markdown
 from kvctl.render.view import document
 from kvctl.suggest import nearest
 
@@ -17,11 +19,8 @@ app = group()
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.candidates import complete
-    from kvctl.cli.app.main import root
-
     words = ctx.params.get("names") or []
-    commands = [name for name, _ in complete(root(), words, incomplete)]
+    commands = [name for name, _ in candidates.complete(main.root(), words, incomplete)]
     return [*commands, *([] if words else ["options", *topics.titles()])]
 
 
@@ -53,15 +52,11 @@ def version(session: Session) -> None:
 
 
 def _for_people(markdown: str, session: Session) -> str:
-    from kvctl.render.markdown import styled
-
-    return styled(markdown) if session.terminal.colored else markdown
+    return render_markdown.styled(markdown) if session.terminal.colored else markdown
 
 
 def _command_help(session: Session, names: list[str]) -> str:
-    from kvctl.cli.app.main import root
-
-    command: Any = root()
+    command: Any = main.root()
     ctx = command.make_context("kvctl", [], obj=session.options, resilient_parsing=True)
     if not names:
         return str(command.overview(ctx, sys.stdout))
@@ -77,9 +72,7 @@ def _command_help(session: Session, names: list[str]) -> str:
 
 
 def _unknown(names: list[str]) -> UsageError:
-    from kvctl.cli.app.main import root
-
-    near = nearest(names[0], [*topics.titles(), *root().all_names()]) if len(names) == 1 else None
+    near = nearest(names[0], [*topics.titles(), *main.root().all_names()]) if len(names) == 1 else None
     meant = f"Did you mean `kvctl help {near}`? " if near else ""
     return UsageError(
         f"`{' '.join(names)}` is not a command or topic", hint=f"{meant}`kvctl help` lists commands and topics"

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
+from kvctl.cli import records as cli_records
 from kvctl.cli.app.global_options import SharedOption, shared_options
 from kvctl.render.terminal import paint, wants_color
 
@@ -81,13 +82,11 @@ class HelpPage:
 
 def record_lists(path: str) -> list[tuple[str, list[str]]]:
     """Return headings with names: the columns of a command's tsv, and what else `--columns` can pick."""
-    from kvctl.cli.records import fields_of, records_of
-
-    records = records_of(path)
+    records = cli_records.records_of(path)
     if not records:
         return []
     columns = list(records[0].columns)
-    more = [name for name in fields_of(path) if name not in columns]
+    more = [name for name in cli_records.fields_of(path) if name not in columns]
     found = [("Columns", columns), ("Further columns for --columns", more)]
     return [(title, names) for title, names in found if names]
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from kvctl import topics
+from kvctl.cli.app import signals
 from kvctl.cli.app.command import Call, Command, Entry, Group, NoCommand, Noun
 from kvctl.cli.app.error_report import direct, report
 from kvctl.cli.app.global_options import Shared, output_of
@@ -150,9 +151,7 @@ def _called(call: Call, session: Session) -> int:
     try:
         result = call(session)
         if isinstance(result, Awaitable):
-            from kvctl.cli.app.signals import run_until_signal
-
-            result = run_until_signal(session, result)
+            result = signals.run_until_signal(session, result)
         return result or 0
     except RefusedError as error:
         direct(error, call)

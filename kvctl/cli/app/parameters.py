@@ -1,14 +1,16 @@
 """Parameters shared by many commands, and options with parsers for quantities."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli import safety_checks as cli_safety_checks
+from kvctl.cli.app import live_names
 from kvctl.cli.app.help_page import TAIL
-from kvctl.dataclass import dataclass
 from kvctl.errors import ContextNotFound, NotFoundError, UsageError
 from kvctl.render.view import document
 from kvctl.units import parse_duration, parse_instant, parse_size
@@ -76,9 +78,7 @@ def names_of(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]
     """Return a completion of the names of buckets, mirrors and aggregates, or of these kinds."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        from kvctl.cli.app.live_names import buckets
-
-        return buckets(ctx.obj, incomplete, *kinds)
+        return live_names.buckets(ctx.obj, incomplete, *kinds)
 
     return complete
 
@@ -88,46 +88,34 @@ bucket_names = names_of()
 
 def cluster_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of clusters."""
-    from kvctl.cli.app.live_names import placements
-
-    return placements(ctx.obj, incomplete)
+    return live_names.placements(ctx.obj, incomplete)
 
 
 def server_tags(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete tags of servers."""
-    from kvctl.cli.app.live_names import placements
-
-    return placements(ctx.obj, incomplete, tags=True)
+    return live_names.placements(ctx.obj, incomplete, tags=True)
 
 
 def revision_numbers(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Complete revisions of the key that the arguments `bucket` and `key`, or `keys`, name."""
-    from kvctl.cli.app.live_names import revisions
-
     keys = ctx.params.get("keys") or [ctx.params.get("key")]
-    return revisions(ctx.obj, ctx.params.get("bucket"), keys[0], incomplete)
+    return live_names.revisions(ctx.obj, ctx.params.get("bucket"), keys[0], incomplete)
 
 
 def safety_checks(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the safety checks that the command can override."""
-    from kvctl.cli.safety_checks import CHECKS
-
-    known = CHECKS.get(ctx.command_path.removeprefix("kvctl "), ())
+    known = cli_safety_checks.CHECKS.get(ctx.command_path.removeprefix("kvctl "), ())
     return [name for name in known if name.startswith(incomplete)]
 
 
 def key_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete keys of the bucket that the argument `bucket` names."""
-    from kvctl.cli.app.live_names import keys
-
-    return keys(ctx.obj, ctx.params.get("bucket"), incomplete)
+    return live_names.keys(ctx.obj, ctx.params.get("bucket"), incomplete)
 
 
 def keyed_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Complete names of buckets, and NAME@REF of repositories."""
-    from kvctl.cli.app.live_names import keyed
-
-    return keyed(ctx.obj, incomplete)
+    return live_names.keyed(ctx.obj, incomplete)
 
 
 BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket", autocompletion=bucket_names)]

@@ -1,26 +1,25 @@
 """Session of a command: its options, a client that is opened when first needed, and its output."""
 
+import asyncio
+import concurrent.futures
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from threading import Thread
+from typing import TypeVar
 
+import kvctl
+from kvctl import contexts
 from kvctl.cli.app.global_options import Shared
 from kvctl.errors import Cancelled, UsageError
+from kvctl.render import formats, text_table
+from kvctl.render import progress as render_progress
 from kvctl.render.escapes import escape
 from kvctl.render.terminal import Terminal
 from kvctl.render.view import Row, View, picked
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from kvctl.contexts import Context
-    from kvctl.kv.client import Client
-    from kvctl.render.formats import Writer
-    from kvctl.render.progress import Progress
 
 T = TypeVar("T")
 
@@ -46,8 +45,8 @@ class Session:
         if self.aligned:
             self.output = "tsv"
         self._resources = AsyncExitStack()
-        self._client: Client | None = None
-        self._writing: ThreadPoolExecutor | None = None
+        self._client: kvctl.Client | None = None
+        self._writing: concurrent.futures.ThreadPoolExecutor | None = None
 
     @property
     def interactive(self) -> bool:
@@ -55,25 +54,21 @@ class Session:
         return self.terminal.interactive
 
     @cached_property
-    def context(self) -> "Context":
+    def context(self) -> "kvctl.Context":
         """Return the connection settings, from flags, then the environment, then context files."""
-        from kvctl.contexts import resolve
-
-        context = resolve(self.options.connection_flags(), os.environ)
+        context = contexts.resolve(self.options.connection_flags(), os.environ)
         for warning in context.warnings:
             self.warn(warning)
         return context
 
-    async def client(self) -> "Client":
+    async def client(self) -> "kvctl.Client":
         """Return the client of `context`, connected at the first call and closed at the end of the session."""
         if self._client is None:
             self._client = await self.connect(self.context)
         return self._client
 
-    async def connect(self, context: "Context") -> "Client":
+    async def connect(self, context: "kvctl.Context") -> "kvctl.Client":
         """Connect a further client, for commands on two contexts; closed at the end of the session."""
-        import kvctl
-
         client = await self._resources.enter_async_context(kvctl.connect(context))
         client.connection.warn = self.warn
         if self.options.verbose:
@@ -90,13 +85,11 @@ class Session:
 
     def show(self, view: View) -> None:
         """Print a view whose rows are in memory, in the requested format."""
-        from kvctl.render.formats import render
-
         rows = list(view.rows)
         if not rows and view.empty:
             self.note(view.empty)
         writer = self._writer(view, complete=True)
-        data = render(writer, rows)
+        data = formats.render(writer, rows)
         if data:
             self.write(data)
         self._note_hidden(writer)
@@ -165,11 +158,9 @@ class Session:
         if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
             raise Cancelled("Cancelled")
 
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> "Progress":
+    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> "render_progress.Progress":
         """Show progress on a terminal's stderr after half a second: `with session.progress("Copying keys") as bar:`."""
-        from kvctl.render.progress import Progress
-
-        return Progress(what, total, unit=unit, enabled=self.terminal.speaks and not self.options.quiet)
+        return render_progress.Progress(what, total, unit=unit, enabled=self.terminal.speaks and not self.options.quiet)
 
     def read_input(self, file: str) -> bytes:
         """Read a file, `-` for standard input. Raises UsageError."""
@@ -184,24 +175,20 @@ class Session:
         except OSError as error:
             raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
-    def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> "Writer":
+    def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> "formats.Writer":
         """Return the writer of rows that are streamed, or with `complete` of rows that are all known."""
-        from kvctl.render.formats import WRITERS, TsvWriter
-
         terminal = self.terminal.is_terminal
         if self.options.columns:
             view = picked(view, self.options.columns)
         if self.output == "table" or self.aligned:
-            from kvctl.render.text_table import table_writer
-
             view = replace(view, single=view.single and not self.aligned)
             width = self.terminal.width if terminal else None
-            return table_writer(view, width=width, color=self.terminal.colored, complete=complete)
+            return text_table.table_writer(view, width=width, color=self.terminal.colored, complete=complete)
         if self.output == "tsv":
-            return TsvWriter(view, terminal=terminal, header=self.options.header)
-        return WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
+            return formats.TsvWriter(view, terminal=terminal, header=self.options.header)
+        return formats.WRITERS["ndjson" if endless and self.output == "json" else self.output](view, terminal=terminal)
 
-    def _note_hidden(self, writer: "Writer") -> None:
+    def _note_hidden(self, writer: "formats.Writer") -> None:
         hidden = getattr(writer, "hidden", ())
         if hidden:
             count = f"{len(hidden)} {'column' if len(hidden) == 1 else 'columns'}"
@@ -211,20 +198,13 @@ class Session:
         """Write in a thread, so that a stalled reader blocks only the output."""
         if not data:
             return
-        import asyncio
-
         if self._writing is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._writing = ThreadPoolExecutor(1, "stdout")
+            self._writing = concurrent.futures.ThreadPoolExecutor(1, "stdout")
         await asyncio.get_running_loop().run_in_executor(self._writing, self.terminal.write, data)
 
 
 async def _in_thread(read: Callable[[], str]) -> str:
     """Run a blocking read in a thread, which is abandoned on cancellation."""
-    import asyncio
-    from threading import Thread
-
     loop = asyncio.get_running_loop()
     future: asyncio.Future[str] = loop.create_future()
 

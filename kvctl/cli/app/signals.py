@@ -4,11 +4,9 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable
-from functools import partial
 from types import FrameType
 
 from kvctl.cli.app.session import Interrupted, Session
-from kvctl.deferred import when_run
 from kvctl.render.terminal import Terminal
 
 
@@ -30,7 +28,7 @@ def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | Non
 
 def _keep_quiet(loop: asyncio.AbstractEventLoop, terminal: Terminal) -> None:
     """Silence logs of background tasks and the client library without `-v`, as the command reports its own error."""
-    when_run(logging, partial(_keep_logs_quiet, terminal.verbose))
+    _keep_logs_quiet(terminal.verbose)
     if not terminal.verbose:
         loop.set_exception_handler(lambda loop, context: None)
 

@@ -1,6 +1,6 @@
 """`kvctl bucket alternates`: the streams that can answer reads of a bucket, and the one that does."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName
@@ -8,9 +8,8 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.records import ALTERNATE
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
-
-if TYPE_CHECKING:
-    from kvctl.topology.health.alternates import Reads
+from kvctl.topology.health import alternates as health_alternates
+from kvctl.topology.health import overview
 
 app = group()
 
@@ -33,8 +32,6 @@ async def alternates(session: Session, bucket: BucketName) -> None:
     STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
     may be. Servers outside of clusters report no alternates; then the origin and the mirrors in view are listed.
     """
-    from kvctl.topology.health import overview
-
     found = await overview.inspect((await session.client()).api, bucket)
     empty = "No stream answers reads here"
     view = View(columns=COLUMNS, tsv=ALTERNATE.columns, rows=rows(found.reads), name="served_by", empty=empty)
@@ -43,7 +40,7 @@ async def alternates(session: Session, bucket: BucketName) -> None:
         session.note(NOT_REPORTED, always=True)
 
 
-def rows(found: "Reads") -> list[dict[str, Any]]:
+def rows(found: "health_alternates.Reads") -> list[dict[str, Any]]:
     """Return the JSON objects of alternates, nearest first."""
     return [
         {"order": order, **{name: getattr(item, name) for name in ALTERNATE.fields[1:-1]}, "name": item.stream}

@@ -1,29 +1,32 @@
 """Commands of `kvctl bucket` on data: copy, diff, compact, backup, restore."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
+from kvctl import contexts
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import BucketName, DryRun, Force, duration, one_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import stale_mirrors
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.records import MANIFEST
+from kvctl.cli.topology import replicas
 from kvctl.errors import UsageError
+from kvctl.kv import config_edit, names
+from kvctl.kv.maintenance import bucket_backup, compare_buckets, copy_bucket, manifest
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
+from kvctl.topology.apply import edit
+from kvctl.topology.hazards import hazards
 from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.client import Client
-    from kvctl.kv.maintenance.manifest import Manifest
 
 app = group()
 
@@ -76,21 +79,16 @@ async def copy(
 
     An interrupted copy is removed. An existing target must have the same configuration, and be empty with --data.
     """
-    from kvctl.cli.topology.replicas import show_config
-    from kvctl.kv.config_edit import edited
-    from kvctl.kv.maintenance import copy_bucket
-    from kvctl.kv.names import check_bucket
-
     if data not in (None, copy_bucket.LATEST, copy_bucket.HISTORY):
         raise UsageError(f"`{data}` is not a value of `--data`", hint="Use `latest` or `history`")
-    check_bucket(bucket), check_bucket(target)
+    names.check_bucket(bucket), names.check_bucket(target)
     client = await session.client()
     there = await _client_of(session, to_context)
-    source, changes = client.bucket(bucket), edited({}, placement)
+    source, changes = client.bucket(bucket), config_edit.edited({}, placement)
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
-        show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
+        replicas.show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
         return
     with session.progress(f"Copying {bucket}", await _entries_of(source, data), unit="entries") as progress:
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
@@ -126,13 +124,10 @@ async def diff(
     `missing` marks keys that exist only in BUCKET, `extra` keys that exist only in OTHER, and `differs` keys with
     different values. Deleted keys count as absent. Revisions and history are not compared.
     """
-    from kvctl.kv.maintenance.compare_buckets import compare
-    from kvctl.kv.names import check_bucket
-
-    check_bucket(bucket), check_bucket(other)
+    names.check_bucket(bucket), names.check_bucket(other)
     client = await session.client()
     there = await _client_of(session, to_context)
-    found = await compare(client.bucket(bucket), there.bucket(other))
+    found = await compare_buckets.compare(client.bucket(bucket), there.bucket(other))
     rows = [
         {
             "key": item.key,
@@ -173,9 +168,6 @@ async def compact(
     marker was removed, if the history limit had dropped that value. Markers that expire have the same effect. Keep the
     markers where this would do harm.
     """
-    from kvctl.topology.apply import edit
-    from kvctl.topology.hazards import hazards
-
     check_forced(force, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND)
     client = await session.client()
     source = client.bucket(bucket)
@@ -217,8 +209,6 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
 
     The files have the format of `nats stream backup`, and `nats stream restore` can read them.
     """
-    from kvctl.kv.maintenance import bucket_backup
-
     client = await session.client()
     with session.progress(f"Backing up {bucket}", unit="bytes") as progress:
         made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
@@ -241,9 +231,6 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     A restore never overwrites: delete the bucket first. Mirrors of it with other contents are reported; on a terminal
     kvctl offers to recreate them.
     """
-    from kvctl.cli.bucket.stale_mirrors import offer_to_recreate
-    from kvctl.kv.maintenance import bucket_backup, manifest
-
     expected = manifest.read(directory)
     if dry_run:
         session.show(_manifest_view(expected))
@@ -252,7 +239,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
-    await offer_to_recreate(session, api, expected.stream)
+    await stale_mirrors.offer_to_recreate(session, api, expected.stream)
     row = {
         "name": expected.bucket,
         "stream": expected.stream,
@@ -272,14 +259,12 @@ def report(session: Session, row: dict[str, Any], text: str, *, always: bool = F
         session.note(text, always=always)
 
 
-def _manifest_row(made: "Manifest") -> dict[str, Any]:
-    from dataclasses import asdict
-
+def _manifest_row(made: "manifest.Manifest") -> dict[str, Any]:
     fields = asdict(made)
     return {"name": fields.pop("bucket"), **fields, "files": [*fields["files"]]}
 
 
-def _manifest_view(expected: "Manifest") -> View:
+def _manifest_view(expected: "manifest.Manifest") -> View:
     row = _manifest_row(expected)
     shown = columns(
         "name messages keys bytes last_revision created server",
@@ -290,11 +275,11 @@ def _manifest_view(expected: "Manifest") -> View:
     return document(row, *shown, tsv=MANIFEST.columns)
 
 
-def _contents(made: "Manifest") -> str:
+def _contents(made: "manifest.Manifest") -> str:
     return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
 
 
-async def _entries_of(source: "Bucket", data: str | None) -> int | None:
+async def _entries_of(source: "kvctl.Bucket", data: str | None) -> int | None:
     """Return the number of entries that a copy sends, None without data."""
     binding = await source.locate()
     if data is None or binding.info is None:
@@ -303,12 +288,10 @@ async def _entries_of(source: "Bucket", data: str | None) -> int | None:
     return int(state["messages"] if data == "history" else state.get("num_subjects") or 0)
 
 
-async def _client_of(session: Session, name: str | None) -> "Client":
+async def _client_of(session: Session, name: str | None) -> "kvctl.Client":
     """Return the client of another context, or the session's own."""
     if name is None:
         return await session.client()
-    from kvctl.contexts import ContextStore
-
-    context = ContextStore().load(name)
+    context = contexts.ContextStore().load(name)
     mine = session.context
     return await session.connect(replace(context, timeout=mine.timeout, read_only=context.read_only or mine.read_only))

@@ -1,26 +1,27 @@
 """Details of one bucket, mirror or aggregate: the JSON object and its form on a terminal."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import alternates
 from kvctl.cli.bucket.views import KIND
 from kvctl.cli.records import BUCKET
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
+from kvctl.kv import config as kv_config
+from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, document, duration_text, limit_text
+from kvctl.topology.health import health as health_health
+from kvctl.topology.health import lineage as health_lineage
+from kvctl.topology.health import overview
+from kvctl.topology.model import notation
+from kvctl.topology.survey import graph
+from kvctl.topology.survey import offline as survey_offline
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
-if TYPE_CHECKING:
-    from kvctl.kv.config import BucketStatus
-    from kvctl.topology.health.health import ReplicaHealth
-    from kvctl.topology.health.lineage import Lineage
-    from kvctl.topology.health.overview import BucketDescription, Overview
-    from kvctl.topology.survey.graph import Dependent
 
-
-def show(session: Session, found: "Overview") -> None:
+def show(session: Session, found: "overview.Overview") -> None:
     """Print all that is known of a bucket, with warnings."""
     session.show(bucket_view(found))
     if found.description is not None:
@@ -31,7 +32,7 @@ def show(session: Session, found: "Overview") -> None:
         session.note(alternates.NOT_REPORTED)
 
 
-def remark(session: Session, described: "BucketDescription") -> None:
+def remark(session: Session, described: "overview.BucketDescription") -> None:
     """Warn about a stream that is not a complete bucket."""
     kind = str(described.status.kind)
     stream = described.status.stream
@@ -41,14 +42,12 @@ def remark(session: Session, described: "BucketDescription") -> None:
         session.warn(f"`{stream}` is named like a bucket but does not have the configuration of one")
 
 
-def bucket_view(found: "Overview") -> View:
+def bucket_view(found: "overview.Overview") -> View:
     """Return a view of all details of one bucket."""
-    from kvctl.topology.model.notation import with_rules_text
-
     row = bucket_row(found)
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
-        ("Origins", _table(_ORIGINS, [with_rules_text(origin, found.stream) for origin in row["origins"]])),
+        ("Origins", _table(_ORIGINS, [notation.with_rules_text(origin, found.stream) for origin in row["origins"]])),
         (
             "Alternates, nearest first",
             _table(alternates.COLUMNS, row["alternates"] if len(row["alternates"]) > 1 else []),
@@ -67,18 +66,15 @@ def servers_view(cluster: dict[str, Any]) -> View:
     return View(columns=_PEERS, rows=[*([leader] if followers and led else []), *followers])
 
 
-def remarks(found: "Overview") -> Iterator[str]:
+def remarks(found: "overview.Overview") -> Iterator[str]:
     """Yield warnings about the bucket, as far as they can be determined."""
-    from kvctl.kv.stream_kind import renaming
-    from kvctl.topology.survey.offline import servers, silence
-
     described = found.description
     if described is None:
-        names = servers(found.info) if found.info else []
-        yield f"`{found.name}` is offline: {silence(names)}, and only what others know is shown"
+        names = survey_offline.servers(found.info) if found.info else []
+        yield f"`{found.name}` is offline: {survey_offline.silence(names)}, and only what others know is shown"
     if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
-    if described is not None and (text := renaming(described.status.config)):
+    if described is not None and (text := stream_kind.renaming(described.status.config)):
         yield text
     yield from (hazard.evidence for hazard in found.hazards)
     if found.lineage and found.lineage.same is None:
@@ -89,7 +85,7 @@ def remarks(found: "Overview") -> Iterator[str]:
         yield "Nothing answers direct reads of this bucket here"
 
 
-def bucket_row(found: "Overview") -> dict[str, Any]:
+def bucket_row(found: "overview.Overview") -> dict[str, Any]:
     """Return the JSON object of a bucket; fields that only its own servers know are null if they do not answer."""
     return {
         **(_stored(found.description.status) if found.description else _offline(found)),
@@ -110,7 +106,7 @@ def bucket_row(found: "Overview") -> dict[str, Any]:
     }
 
 
-def dependent_row(item: "Dependent", health: "ReplicaHealth | None" = None) -> dict[str, Any]:
+def dependent_row(item: "graph.Dependent", health: "health_health.ReplicaHealth | None" = None) -> dict[str, Any]:
     """Return the JSON object of a stream that replicates a bucket; without `health` it was not examined."""
     upstream = None if item.offline else item.upstream
     state = "offline" if item.offline else health and health.state
@@ -149,7 +145,7 @@ def _table(columns: Sequence[Column], rows: list[dict[str, Any]]) -> View:
     return View(columns=shown, rows=rows)
 
 
-def _stored(status: "BucketStatus") -> dict[str, Any]:
+def _stored(status: "kv_config.BucketStatus") -> dict[str, Any]:
     return {
         "name": status.bucket,
         "stream": status.stream,
@@ -168,27 +164,22 @@ def _stored(status: "BucketStatus") -> dict[str, Any]:
     }
 
 
-def _offline(found: "Overview") -> dict[str, Any]:
+def _offline(found: "overview.Overview") -> dict[str, Any]:
     """Return the JSON object of a stream whose servers do not answer, as far as others know it."""
-    from kvctl.kv.config import BucketStatus
-
     cluster = cluster_row((found.info.get("cluster") if found.info else None) or {}, found.cluster)
     if found.info is not None:
         unknown = dict.fromkeys(("values", "bytes", "last_revision"))
-        return {**_stored(BucketStatus.from_info(found.info)), **unknown, "cluster": cluster}
+        return {**_stored(kv_config.BucketStatus.from_info(found.info)), **unknown, "cluster": cluster}
     known = {"name": found.name, "stream": found.stream, "kind": "mirror" if found.clue else "unknown"}
     names = [name for name in BUCKET.columns if name not in (*known, "state")]
     return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": cluster}
 
 
-def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
+def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each origin; without a health, the state is null."""
-    from kvctl.topology.model.notation import rules_json
-    from kvctl.topology.survey.graph import upstreams
-
     config = found.info["config"] if found.info else {"mirror": found.clue.source} if found.clue else {}
     standings = [item for item in found.health if item.link.reader == found.stream]
-    states = upstreams(found.info) if found.info else []
+    states = graph.upstreams(found.info) if found.info else []
     for number, source in enumerate(sources_of(config)):
         upstream = states[number] if states and found.description else None
         standing = next((item for item in standings if item.link.source == source), None)
@@ -199,7 +190,7 @@ def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
             "stream": parsed.name,
             "domain": parsed.domain if states else None,
             "api": parsed.api or None,
-            **rules_json(source, found.stream),
+            **notation.rules_json(source, found.stream),
             "state": str(standing.state) if standing else None if found.description else "offline",
             "last_seen": upstream.last_seen if upstream else None,
             "lag": standing.lag if standing else None,
@@ -210,15 +201,13 @@ def _origins(found: "Overview") -> Iterator[dict[str, Any]]:
         }
 
 
-def _recreated(lineage: "Lineage | None") -> bool | None:
+def _recreated(lineage: "health_lineage.Lineage | None") -> bool | None:
     """Return True if a mirror serves an earlier stream instance of its origin, None if that is unknown."""
     return None if lineage is None or lineage.same is None else not lineage.same
 
 
 def _settings(config: Row) -> list[Column]:
     """Return columns for the settings that differ from ADR-8's defaults."""
-    from kvctl.kv.stream_kind import own_metadata
-
     shown: list[tuple[str, str]] = []
     if config.get("subject_delete_marker_ttl"):
         shown.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
@@ -240,7 +229,7 @@ def _settings(config: Row) -> list[Column]:
         shown.append(("Direct get", "off: every read goes to the leader"))
     if config.get("sealed"):
         shown.append(("Sealed", "yes: permanently read-only"))
-    metadata = own_metadata(dict(config))
+    metadata = stream_kind.own_metadata(dict(config))
     if metadata:
         shown.append(("Metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
     return [Column("config", label, text=_always(text)) for label, text in shown]

@@ -2,28 +2,30 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
+from kvctl import suggest
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import alternates, data, stats
+from kvctl.cli.bucket import alternates, data, details, stale_mirrors, stats, views
 from kvctl.cli.bucket.data import report
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.topology import replicas
 from kvctl.errors import UsageError
+from kvctl.jetstream import api as jetstream_api
+from kvctl.jetstream import streams
+from kvctl.kv import catalog, config_edit, names, reserved_streams
 from kvctl.phrases import counted
 from kvctl.render.view import document
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.kv.catalog import Creation
-    from kvctl.topology.apply.edit import EditPlan
-    from kvctl.topology.health.overview import BucketDescription
-    from kvctl.topology.survey.graph import Dependent
-    from kvctl.topology.survey.offline import Clue
+from kvctl.topology.apply import edit as apply_edit
+from kvctl.topology.hazards import hazards
+from kvctl.topology.health import overview
+from kvctl.topology.survey import graph, offline
 
 app = group(
     "bucket",
@@ -68,15 +70,11 @@ async def add(
     A mirror of an earlier bucket with this name would answer reads of the new bucket with its old values. Such mirrors
     are reported; on a terminal kvctl offers to recreate them.
     """
-    from kvctl.cli.topology.replicas import show_config
-    from kvctl.kv import catalog
-    from kvctl.kv.config import BucketConfig
-
-    wanted = BucketConfig(name, **settings).to_stream()
+    wanted = kvctl.BucketConfig(name, **settings).to_stream()
     api = (await session.client()).api
     if dry_run:
         if await catalog.existing(api, wanted) is None:
-            show_config(session, wanted)
+            replicas.show_config(session, wanted)
             return
         made = None
     else:
@@ -121,23 +119,17 @@ async def ls(
     with the name of a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored
     entries, including history and deletions.
     """
-    from kvctl.cli.bucket.views import listed_rows, listing_view
-    from kvctl.kv import catalog
-    from kvctl.kv.names import STREAM_PREFIX
-
     wanted = _kinds(kinds, everything)
     api = (await session.client()).api
     found = await catalog.listing(api)
-    clues: dict[str, Clue] = {}
+    clues: dict[str, offline.Clue] = {}
     if found.unreachable:
-        from kvctl.topology.survey import offline
-
         clues = await offline.clues(api, (status.info for status in found.statuses), found.unreachable)
     known = {status.stream for status in found.offline}
     unknown = [stream for stream in found.unreachable if stream not in known]
-    named = [stream for stream in unknown if stream.startswith(STREAM_PREFIX) or stream in clues]
-    rows, hidden = listed_rows(replace(found, unreachable=named), clues, wanted, patterns or ())
-    session.show(listing_view(rows))
+    named = [stream for stream in unknown if stream.startswith(names.STREAM_PREFIX) or stream in clues]
+    rows, hidden = views.listed_rows(replace(found, unreachable=named), clues, wanted, patterns or ())
+    session.show(views.listing_view(rows))
     if hidden:
         session.note(f"Not listed: {hidden}. List everything with `--all`")
     if others := [f"`{stream}`" for stream in unknown if stream not in named]:
@@ -146,8 +138,6 @@ async def ls(
 
 def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
     """Return the kinds to list, None for the usual ones. Raises UsageError."""
-    from kvctl.suggest import did_you_mean
-
     if given and everything:
         raise UsageError("`--kind` and `--all` cannot be combined")
     if everything:
@@ -155,7 +145,7 @@ def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
     words = [word for text in given or () for word in text.split(",")]
     for word in words:
         if word not in KINDS:
-            hint = did_you_mean(word, KINDS, f"Use some of {', '.join(KINDS)}")
+            hint = suggest.did_you_mean(word, KINDS, f"Use some of {', '.join(KINDS)}")
             raise UsageError(f"`{word}` is not a kind", hint=hint)
     return tuple(words) or None
 
@@ -178,9 +168,6 @@ async def show(session: Session, bucket: BucketName) -> None:
     Warnings report problems in the configuration of a mirror or an aggregate. If the servers that hold the bucket do
     not answer, it is `offline`: the command shows what other servers know, and the rest is null.
     """
-    from kvctl.cli.bucket import details
-    from kvctl.topology.health import overview
-
     details.show(session, await overview.inspect((await session.client()).api, bucket))
 
 
@@ -212,12 +199,9 @@ async def edit(
     its origin, or keep data that the origin drops (shorter-history, ttl-not-inherited ...) is refused too: change both,
     the safe one first.
     """
-    from kvctl.topology.apply.edit import plan_edit
-    from kvctl.topology.hazards import hazards
-
     check_changes(settings, clear)
     check_forced(force, hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.FOREIGN_KIND)
-    plan = await plan_edit((await session.client()).api, bucket, settings, clear or ())
+    plan = await apply_edit.plan_edit((await session.client()).api, bucket, settings, clear or ())
     if dry_run:
         _show_plan(session, plan)
     else:
@@ -237,10 +221,6 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
     deleted, and `kvctl bucket copy` copies it into a bucket that can be written. Mirrors and aggregates cannot be
     sealed: they would silently stop replicating.
     """
-    from kvctl.cli.topology.replicas import show_sealed
-    from kvctl.jetstream import streams
-    from kvctl.kv import catalog
-
     api = (await session.client()).api
     if not dry_run:
         streams.require_writable(api)
@@ -250,7 +230,7 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
         expires = " Its keys no longer expire." if config.get("max_age") else ""
         await session.confirm(f"Seal bucket `{bucket}`? This is permanent: it becomes read-only.{expires}", yes=yes)
         changed = await catalog.seal(api, bucket)
-    show_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
+    replicas.show_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
 
 
 @command(
@@ -275,22 +255,16 @@ async def delete(
 
     A stream that does not answer may be a replica: the deletion is then refused without --force unreachable-stream.
     """
-    from kvctl.cli.bucket.details import dependent_row
-    from kvctl.kv import catalog, reserved_streams
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.health.overview import describe
-    from kvctl.topology.survey import graph
-
     check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
-    described = await describe(api, bucket)
+    described = await overview.describe(api, bucket)
     status, dependents = described.status, described.dependents
     result: dict[str, Any] = {
         "name": bucket,
         "stream": status.stream,
         "kind": str(status.kind),
         "values": status.values,
-        "dependents": None if dependents is None else [dependent_row(item) for item in dependents],
+        "dependents": None if dependents is None else [details.dependent_row(item) for item in dependents],
     }
     if dry_run:
         session.show(document(result))
@@ -302,35 +276,26 @@ async def delete(
     report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
 
 
-async def _create(session: Session, api: "Api", wanted: dict[str, Any]) -> "Creation":
+async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, Any]) -> "catalog.Creation":
     """Create the bucket, and report mirrors that still hold the data of an earlier one."""
-    from kvctl.cli.bucket.stale_mirrors import offer_to_recreate
-    from kvctl.kv import catalog
-    from kvctl.topology.health import overview
-
     mirrored = await overview.is_served_by_others(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
-        await offer_to_recreate(session, api, wanted["name"])
+        await stale_mirrors.offer_to_recreate(session, api, wanted["name"])
     return made
 
 
 def check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
     """Validate the changes before anything is sent. Raises UsageError."""
-    from kvctl.kv.config_edit import edited
-
     if not changes and not clear:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl bucket edit --help`")
-    edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
+    config_edit.edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
     both = sorted({name.replace("-", "_") for name in clear or ()} & changes.keys())
     if both:
         raise UsageError(f"`{both[0].replace('_', '-')}` cannot be both set and cleared")
 
 
-async def _apply(session: Session, plan: "EditPlan", bucket: str, force: list[str] | None) -> None:
-    from kvctl.kv import catalog
-    from kvctl.topology.hazards import hazards
-
+async def _apply(session: Session, plan: "apply_edit.EditPlan", bucket: str, force: list[str] | None) -> None:
     differences = plan.edit.differences
     for difference in differences:
         session.note(str(difference), always=True)
@@ -347,21 +312,17 @@ async def _apply(session: Session, plan: "EditPlan", bucket: str, force: list[st
     report(session, result, text, always=not differences)
 
 
-def _show_plan(session: Session, plan: "EditPlan") -> None:
-    from kvctl.cli.bucket.views import difference_view
-
-    session.show(difference_view(plan.edit.differences, worded=session.output == "table"))
+def _show_plan(session: Session, plan: "apply_edit.EditPlan") -> None:
+    session.show(views.difference_view(plan.edit.differences, worded=session.output == "table"))
     for hazard in plan.hazards:
         session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
 
 
 async def _confirm_deletion(
-    session: Session, described: "BucketDescription", name: str, yes: bool, confirm: str | None
+    session: Session, described: "overview.BucketDescription", name: str, yes: bool, confirm: str | None
 ) -> None:
-    from kvctl.cli.bucket.details import remark
-
     what, count = _named(described, name), described.status.values
-    remark(session, described)
+    details.remark(session, described)
     if described.dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
     for item in described.dependents or ():
@@ -373,7 +334,7 @@ async def _confirm_deletion(
         await session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
 
 
-def replicated(name: str, item: "Dependent") -> str:
+def replicated(name: str, item: "graph.Dependent") -> str:
     """Describe a replica of a bucket or a stream to a user who is about to delete that."""
     if item.upstream is None:
         return f"Stream `{item.node.stream}` does not answer and may replicate `{name}`"
@@ -381,7 +342,7 @@ def replicated(name: str, item: "Dependent") -> str:
     return text if item.last_revision is not None else f"{text} (offline)"
 
 
-def _named(described: "BucketDescription", name: str) -> str:
+def _named(described: "overview.BucketDescription", name: str) -> str:
     origins = ", ".join(f"`{origin.source.name.removeprefix('KV_')}`" for origin in described.upstreams)
     kind = str(described.status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"

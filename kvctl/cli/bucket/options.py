@@ -8,6 +8,7 @@ import typer
 
 from kvctl.cli.app.parameters import OptionGroup, cluster_names, duration, one_of, server_tags, size
 from kvctl.errors import UsageError
+from kvctl.kv import config_edit
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
 
 Given = Mapping[str, Any]
@@ -66,8 +67,6 @@ def _option(row: Setting, *, edit: bool) -> tuple[Any, Any]:
 
 def _given(rows: Iterable[Setting], edit: bool, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among option values. Raises UsageError for texts and values that are not valid."""
-    from kvctl.kv.config_edit import edited
-
     found = {
         row.name: _PARSERS[row.form](value) if row.form in _PARSERS else value
         for row in rows
@@ -78,7 +77,7 @@ def _given(rows: Iterable[Setting], edit: bool, values: Mapping[str, Any]) -> di
         found["republish"] = Republish(found["republish"].source, found["republish"].destination, headers_only=True)
     elif found.get("republish_headers_only") and not edit:
         raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
-    edited({}, {name: value for name, value in found.items() if name in FIELDS})
+    config_edit.edited({}, {name: value for name, value in found.items() if name in FIELDS})
     return found
 
 

@@ -1,20 +1,20 @@
 """Stale mirrors, whose origin was recreated: reported, and on a terminal recreated after confirmation."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from kvctl.cli.app.session import Session
 from kvctl.errors import Cancelled, KvctlError
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.survey.graph import Replica
+from kvctl.jetstream import api as jetstream_api
+from kvctl.topology.audit import audit as replica_audit
+from kvctl.topology.audit import repair
+from kvctl.topology.health import lineage
+from kvctl.topology.survey import graph, inventory
 
 _PATIENCE = timedelta(seconds=2)
 """Time for replication to catch up before a difference counts."""
 
 
-async def offer_to_recreate(session: Session, api: "Api", stream: str) -> None:
+async def offer_to_recreate(session: Session, api: "jetstream_api.Api", stream: str) -> None:
     """Offer to recreate each mirror whose contents differ from the stream; warn where nobody can be asked.
 
     Raises nothing, because the bucket itself was created or restored.
@@ -30,31 +30,26 @@ async def offer_to_recreate(session: Session, api: "Api", stream: str) -> None:
         session.warn(f"Could not check the bucket's mirrors: {error.message}")
 
 
-async def _stale(session: Session, api: "Api", stream: str) -> "list[Replica]":
+async def _stale(session: Session, api: "jetstream_api.Api", stream: str) -> "list[graph.Replica]":
     """Return the stream's visible mirrors whose contents differ, by their counts or else by comparing every key."""
-    from kvctl.topology.health.lineage import lineage
-    from kvctl.topology.survey.inventory import survey
-
     found = []
-    for replica in (await survey({"": api})).replicas():
+    for replica in (await inventory.survey({"": api})).replicas():
         (link, *_) = replica.links
         if str(replica.kind) != "mirror" or link.source["name"] != stream or link.origin is None:
             continue
         if replica.silent:
             session.warn(f"Could not check mirror `{replica.name}`: it does not answer")
             continue
-        if lineage(replica.info, link.origin).same is False or await _differs(session, replica):
+        if lineage.lineage(replica.info, link.origin).same is False or await _differs(session, replica):
             found.append(replica)
     return found
 
 
-async def _differs(session: Session, replica: "Replica") -> bool:
-    from kvctl.topology.audit.audit import audit, messages_to_read
-
+async def _differs(session: Session, replica: "graph.Replica") -> bool:
     if not replica.info["state"]["messages"]:
         return False
-    with session.progress(f"Auditing {replica.name}", messages_to_read(replica), unit="keys") as progress:
-        outcomes = await audit(replica, _PATIENCE, advance=progress.advance)
+    with session.progress(f"Auditing {replica.name}", replica_audit.messages_to_read(replica), unit="keys") as progress:
+        outcomes = await replica_audit.audit(replica, _PATIENCE, advance=progress.advance)
     return any(outcome.consistent is False for outcome in outcomes)
 
 
@@ -66,9 +61,7 @@ async def _confirmed(session: Session, text: str) -> bool:
     return True
 
 
-async def _recreate(session: Session, replica: "Replica") -> None:
-    from kvctl.topology.audit import repair
-
+async def _recreate(session: Session, replica: "graph.Replica") -> None:
     try:
         with session.progress(f"Filling {replica.name}", unit="entries") as progress:
             await repair.run(repair.Repair(replica), advance=progress.advance)

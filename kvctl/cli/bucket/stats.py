@@ -1,6 +1,6 @@
 """`kvctl bucket stats`: what a bucket holds, without Spark."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -8,13 +8,11 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import BUCKET_STATISTICS
+from kvctl.kv.maintenance import statistics
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, age_text, document, size_text
 from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.kv.maintenance.statistics import Group
 
 app = group()
 
@@ -44,11 +42,9 @@ async def stats(
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
     missing.
     """
-    from kvctl.kv.maintenance.statistics import statistics
-
     opened = (await session.client()).bucket(bucket)
     with session.progress(f"Reading {bucket}") as bar:
-        found = await statistics(opened, tokens=by_prefix, advance=bar.advance)
+        found = await statistics.statistics(opened, tokens=by_prefix, advance=bar.advance)
     groups = sorted(found.prefixes.values(), key=lambda item: (-item.bytes, item.prefix))
     prefixes = [{"prefix": item.prefix, **_row(item)} for item in groups[:limit]]
     more = len(groups) - len(prefixes)
@@ -66,7 +62,7 @@ async def stats(
         session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")
 
 
-def _row(group: "Group") -> dict[str, Any]:
+def _row(group: "statistics.Group") -> dict[str, Any]:
     rate = group.writes_a_day
     return {
         "keys": group.keys,

@@ -3,19 +3,17 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.records import BUCKET_ROW
+from kvctl.jetstream import config_diff
 from kvctl.jetstream.stream_info import parsed_sources
+from kvctl.kv import catalog
+from kvctl.kv import config as kv_config
 from kvctl.render.fields import columns, origins_text
 from kvctl.render.view import Column, View
+from kvctl.topology.survey import offline
 from kvctl.units import duration_seconds, format_time, parse_utc
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.config_diff import Difference
-    from kvctl.kv.catalog import Listing
-    from kvctl.kv.config import BucketStatus
-    from kvctl.topology.survey.offline import Clue
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
 """Colours of kinds other than an ordinary bucket."""
@@ -26,7 +24,10 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 def listed_rows(
-    listing: "Listing", clues: "Mapping[str, Clue]", kinds: Collection[str] | None, patterns: Collection[str]
+    listing: "catalog.Listing",
+    clues: "Mapping[str, offline.Clue]",
+    kinds: Collection[str] | None,
+    patterns: Collection[str],
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of these kinds and names, and which others of these names there are: `2 tables`.
 
@@ -67,12 +68,14 @@ def listing_view(rows: Iterable[dict[str, Any]]) -> View:
     return View(columns=shown, tsv=BUCKET_ROW.columns, rows=order, empty=empty)
 
 
-def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
+def difference_view(found: "Iterable[config_diff.Difference]", *, worded: bool) -> View:
     """Return a view of the changed fields, with `worded` in words, else in plain values."""
-    from kvctl.jetstream.config_diff import shown
-
     rows = [
-        {"field": item.field, "before": shown(item.field, item.before), "after": shown(item.field, item.after)}
+        {
+            "field": item.field,
+            "before": config_diff.shown(item.field, item.before),
+            "after": config_diff.shown(item.field, item.after),
+        }
         if worded
         else {"field": item.field, "before": item.before, "after": item.after}
         for item in found
@@ -80,7 +83,7 @@ def difference_view(found: "Iterable[Difference]", *, worded: bool) -> View:
     return View(columns=columns("field before after"), rows=rows, name="field", empty="No changes")
 
 
-def _listed(status: "BucketStatus") -> dict[str, Any]:
+def _listed(status: "kv_config.BucketStatus") -> dict[str, Any]:
     return {
         "name": status.bucket,
         "stream": status.stream,
@@ -100,16 +103,14 @@ def _listed(status: "BucketStatus") -> dict[str, Any]:
     }
 
 
-def _offline(status: "BucketStatus", clue: "Clue | None") -> dict[str, Any]:
+def _offline(status: "kv_config.BucketStatus", clue: "offline.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose configuration the cluster knows, and whose servers do not answer."""
-    from kvctl.topology.survey.offline import placed_in
-
-    cluster = placed_in(status.info) or (clue.cluster if clue else None)
+    cluster = offline.placed_in(status.info) or (clue.cluster if clue else None)
     unknown = dict.fromkeys(("values", "bytes", "last_revision", "last_write"))
     return {**_listed(status), **unknown, "cluster": cluster, "state": "offline"}
 
 
-def _unknown(stream: str, clue: "Clue | None") -> dict[str, Any]:
+def _unknown(stream: str, clue: "offline.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose servers do not answer, from its name and what its origin reports."""
     fields = ("values", "bytes", "history", "ttl", "replicas", "last_revision", "created")
     return {

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes, duration, moment, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.consumer import messages
+from kvctl.cli.consumer import messages, views
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.stream.options import (
     ConfigFile,
@@ -26,12 +26,12 @@ from kvctl.cli.stream.options import (
 )
 from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import KvctlError, UsageError
+from kvctl.jetstream import config_diff, config_text, edits, streams
+from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.direct import direct_get, multi_get
 from kvctl.phrases import quoted
 from kvctl.render.view import document
-from kvctl.units import Ago, duration_ns, format_time
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.config_text import Config
+from kvctl.units import Ago, duration_ns, format_time, parse_time
 
 app = group(
     "consumer",
@@ -94,11 +94,8 @@ async def ls(session: Session, stream: StreamName) -> None:
 
     PENDING counts messages to deliver, ACK PENDING delivered messages that are not acknowledged.
     """
-    from kvctl.cli.consumer.views import listing_view
-    from kvctl.jetstream.consumers import admin
-
     infos, silent = await admin.listing((await session.client()).api, check_stream(stream))
-    session.show(listing_view(infos, stream))
+    session.show(views.listing_view(infos, stream))
     if silent:
         session.warn(f"Consumers that do not answer: {quoted(silent)}")
 
@@ -111,11 +108,8 @@ async def ls(session: Session, stream: StreamName) -> None:
 )
 async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
     """Show a consumer's state and settings."""
-    from kvctl.cli.consumer.views import consumer_view
-    from kvctl.jetstream.consumers import admin
-
     check_stream(stream), check_consumer(consumer)
-    session.show(consumer_view(await admin.info((await session.client()).api, stream, consumer)))
+    session.show(views.consumer_view(await admin.info((await session.client()).api, stream, consumer)))
 
 
 @command(
@@ -157,15 +151,13 @@ async def add(
     If the consumer already exists with this configuration, nothing changes. With another configuration the command
     fails and shows the differences. A generated name is printed.
     """
-    from kvctl.jetstream.config_text import CONSUMER
-
     given = _options(
         filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
         ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
         max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
     )  # fmt: skip
     await _start_by_server(session, check_stream(stream), given, start_time)
-    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, CONSUMER), stream)
+    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, config_text.CONSUMER), stream)
     wanted = {"ack_policy": "explicit"} | _merged(asked, given)
     await _add(session, check_stream(stream), consumer, wanted, durable=durable, dry_run=dry_run)
 
@@ -204,8 +196,6 @@ async def edit(
     Only the given settings are changed. The difference is shown first. The consumer keeps its position; servers refuse
     to change its start position and acknowledgement policy.
     """
-    from kvctl.jetstream.config_text import CONSUMER
-
     given = _options(
         filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
         ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
@@ -215,10 +205,10 @@ async def edit(
         raise UsageError("Nothing to change", hint="Set a field, as in `--ack-wait 1m` or `--set max_deliver=5`")
     check_stream(stream), check_consumer(consumer)
     await _start_by_server(session, stream, given, start_time)
-    asked = apply_settings(session, {}, config, None, CONSUMER)
+    asked = apply_settings(session, {}, config, None, config_text.CONSUMER)
 
-    def change(before: "Config") -> "Config":
-        return _merged(apply_settings(session, {**before, **asked}, None, settings, CONSUMER), given)
+    def change(before: "config_text.Config") -> "config_text.Config":
+        return _merged(apply_settings(session, {**before, **asked}, None, settings, config_text.CONSUMER), given)
 
     await _edit(session, stream, consumer, change, dry_run=dry_run)
 
@@ -232,8 +222,6 @@ async def delete(
 
     The stream keeps its messages, except with retention `interest`.
     """
-    from kvctl.jetstream import edits
-
     check_stream(stream), check_consumer(consumer)
     target = edits.consumer((await session.client()).api, stream, consumer)
     row: dict[str, Any] = {"stream": stream, "name": consumer}
@@ -283,15 +271,20 @@ async def resume(session: Session, stream: StreamName, consumer: ConsumerName, d
 
 
 async def _add(
-    session: Session, stream: str, consumer: str | None, wanted: "Config", *, durable: bool | None, dry_run: bool
+    session: Session,
+    stream: str,
+    consumer: str | None,
+    wanted: "config_text.Config",
+    *,
+    durable: bool | None,
+    dry_run: bool,
 ) -> None:
-    from kvctl.jetstream import edits
-    from kvctl.jetstream.consumers.admin import new_name
-
     named = consumer if consumer is not None else wanted.get("durable_name") or wanted.get("name")
     if durable and named is None:
         raise UsageError("A durable consumer needs a name", hint="Use `kvctl consumer add STREAM CONSUMER`")
-    name = _name(wanted, new_name() if named is None else named, named is not None if durable is None else durable)
+    name = _name(
+        wanted, admin.new_name() if named is None else named, named is not None if durable is None else durable
+    )
     target = edits.consumer((await session.client()).api, stream, name)
     if dry_run:
         if await edits.existing(target, wanted) is None:
@@ -312,19 +305,15 @@ async def _add(
     show_result(session, row, text, always=not created, name="name")
 
 
-async def _warn_if_late(session: Session, stream: str, made: "Config") -> None:
+async def _warn_if_late(session: Session, stream: str, made: "config_text.Config") -> None:
     """Warn if the server begins a new consumer after messages that it should deliver.
 
     Servers do (2.15) with several filters, and beside a file with nothing but records of deletions.
     """
-    from kvctl.jetstream.direct.direct_get import from_leader
-    from kvctl.jetstream.direct.multi_get import first_since
-    from kvctl.units import parse_time
-
     api, config, begun = (await session.client()).api, made["config"], made["delivered"]["stream_seq"]
-    first = await first_since(api, stream, parse_time(config["opt_start_time"]))
+    first = await multi_get.first_since(api, stream, parse_time(config["opt_start_time"]))
     for subject in config.get("filter_subjects") or [config.get("filter_subject") or ">"]:
-        message = await from_leader(api, stream, seq=first, next_by_subj=subject)
+        message = await direct_get.from_leader(api, stream, seq=first, next_by_subj=subject)
         if message is not None and message.sequence <= begun:
             session.warn(
                 f"The server begins consumer `{made['name']}` after message {begun}, but message {message.sequence} is "
@@ -334,18 +323,19 @@ async def _warn_if_late(session: Session, stream: str, made: "Config") -> None:
 
 
 async def _edit(
-    session: Session, stream: str, consumer: str, change: Callable[["Config"], "Config"], *, dry_run: bool
+    session: Session,
+    stream: str,
+    consumer: str,
+    change: Callable[["config_text.Config"], "config_text.Config"],
+    *,
+    dry_run: bool,
 ) -> None:
-    from kvctl.jetstream import edits
-    from kvctl.jetstream.config_diff import differences
-    from kvctl.jetstream.config_text import CONSUMER, copied
-
     target = edits.consumer((await session.client()).api, stream, consumer)
     info = await target.read()
     before = info["config"]
-    after = await dated_by_server(session, change(copied(before)), stream)
+    after = await dated_by_server(session, change(config_text.copied(before)), stream)
     after |= {name: before[name] for name in ("name", "durable_name") if name in before}
-    differing = differences(before, after, CONSUMER)
+    differing = config_diff.differences(before, after, config_text.CONSUMER)
     if dry_run:
         session.show(change_view(differing, worded=session.output == "table"))
         return
@@ -381,9 +371,9 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     show_result(session, row, text, name="name")
 
 
-def _options(**given: Any) -> "Config":
+def _options(**given: Any) -> "config_text.Config":
     """Convert options to fields of the configuration. Raises UsageError."""
-    found: Config = {name: value for name, value in given.items() if value is not None and value != []}
+    found: config_text.Config = {name: value for name, value in given.items() if value is not None and value != []}
     if "backoff" in found and "ack_wait" in found:
         raise UsageError("`--backoff` and `--ack-wait` cannot be combined")
     for name, words in (("deliver_policy", _DELIVER), ("ack_policy", _ACKS)):
@@ -401,19 +391,17 @@ def _options(**given: Any) -> "Config":
     return found
 
 
-async def _start_by_server(session: Session, stream: str, given: "Config", start_time: int | None) -> None:
+async def _start_by_server(session: Session, stream: str, given: "config_text.Config", start_time: int | None) -> None:
     """Resolve a relative start against the server's clock."""
     if isinstance(start_time, Ago):
         given["opt_start_time"] = format_time(start_time.on(await _server_time(session, stream)))
 
 
 async def _server_time(session: Session, stream: str) -> int:
-    from kvctl.jetstream.streams import ServerClock
-
-    return (await ServerClock.read((await session.client()).api, stream)).now_ns()
+    return (await streams.ServerClock.read((await session.client()).api, stream)).now_ns()
 
 
-def _merged(config: "Config", given: "Config") -> "Config":
+def _merged(config: "config_text.Config", given: "config_text.Config") -> "config_text.Config":
     """Merge the options into the configuration; filters and starts replace earlier ones."""
     merged, given = dict(config), dict(given)
     if filters := given.pop("filters", None):
@@ -429,7 +417,7 @@ def _merged(config: "Config", given: "Config") -> "Config":
     return merged | given
 
 
-def _name(wanted: "Config", name: str, durable: bool) -> str:
+def _name(wanted: "config_text.Config", name: str, durable: bool) -> str:
     """Set the name in the configuration, durable or ephemeral, and return it. Raises UsageError."""
     wanted["name"] = check_consumer(name)
     wanted.pop("durable_name", None)

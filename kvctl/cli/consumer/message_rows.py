@@ -2,16 +2,15 @@
 
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import kvctl
+from kvctl import wire
 from kvctl.cli.records import DELIVERED_MESSAGE, STORED_MESSAGE
 from kvctl.errors import KvctlError
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text
 from kvctl.units import format_size, format_time
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.consumers.message import Message
 
 
 class Rows:
@@ -33,7 +32,7 @@ class Rows:
             **more,
         }
 
-    def delivered(self, message: "Message") -> Row:
+    def delivered(self, message: "kvctl.Message") -> Row:
         """Return the row of a delivered message."""
         metadata = message.metadata
         return {
@@ -65,9 +64,7 @@ class Rows:
 
 def headers_of(header: bytes) -> dict[str, str]:
     """Return a message's own headers, without those that a direct get adds."""
-    from kvctl.wire import decode_headers
-
-    return {name: text for name, text in decode_headers(header).items() if name not in _ADDED}
+    return {name: text for name, text in wire.decode_headers(header).items() if name not in _ADDED}
 
 
 def stored_view(*, single: bool, **settings: Any) -> View:

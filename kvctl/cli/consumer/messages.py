@@ -1,30 +1,30 @@
 """`kvctl consumer next`, `fetch` and `consume`: print messages, or pass them to a command."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import duration, one_of, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, delivered_view
 from kvctl.cli.keys.arguments import Encoding, number
+from kvctl.cli.process import message_exec
 from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream, consumer_names
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
+from kvctl.jetstream.consumers import admin, pull_options
+from kvctl.jetstream.consumers import consume as consumers_consume
+from kvctl.jetstream.consumers import fetch as consumers_fetch
 from kvctl.render.view import Row
-
-if TYPE_CHECKING:
-    from kvctl.cli.process.message_exec import MessageExecution
-    from kvctl.jetstream.consumers.fetch import Fetch
-    from kvctl.jetstream.consumers.message import Message
-    from kvctl.jetstream.consumers.pull_options import ConsumeOptions, Event
 
 app = group()
 
-Batches = AsyncGenerator[list["Message"], None]
+Batches = AsyncGenerator[list["kvctl.Message"], None]
 
 HEARTBEAT = timedelta(seconds=5)
 """Interval of server heartbeats while consuming; silence of twice this is an error."""
@@ -92,11 +92,11 @@ async def next_(
 
     The message is acknowledged after it is printed. The command exits with 9 if none arrives in time.
     """
-    from kvctl.jetstream.consumers.fetch import Fetch
-    from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
-
-    options = FetchOptions(
-        max_messages=1, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat, no_wait=expires == timedelta()
+    options = pull_options.FetchOptions(
+        max_messages=1,
+        expires=expires or pull_options.EXPIRES,
+        idle_heartbeat=idle_heartbeat,
+        no_wait=expires == timedelta(),
     )
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     api = (await session.client()).api
@@ -104,7 +104,7 @@ async def next_(
     async def batches() -> Batches:
         for _ in range(count or 1):
             found = False
-            async for batch in fetched(Fetch(api, stream, consumer, options, handling.warn)):
+            async for batch in fetched(consumers_fetch.Fetch(api, stream, consumer, options, handling.warn)):
                 found = True
                 yield batch
             if not found:
@@ -144,18 +144,18 @@ async def fetch(
     The command ends when it has the messages or the time is up. Messages are acknowledged as they are printed. Reading
     no message is a success. With --wait-for over 30s the server sends heartbeats; two missed ones are an error.
     """
-    from kvctl.jetstream.consumers.fetch import Fetch
-    from kvctl.jetstream.consumers.pull_options import EXPIRES, FetchOptions
-
-    options = FetchOptions(
-        max_messages=max_messages, max_bytes=max_bytes, expires=expires or EXPIRES, idle_heartbeat=idle_heartbeat,
+    options = pull_options.FetchOptions(
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        expires=expires or pull_options.EXPIRES,
+        idle_heartbeat=idle_heartbeat,
         no_wait=no_wait or expires == timedelta(),
-    )  # fmt: skip
+    )
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     api = (await session.client()).api
 
     await _warn_of_size(session, stream, consumer, max_bytes)
-    await handling.handle(fetched(Fetch(api, stream, consumer, options, handling.warn)))
+    await handling.handle(fetched(consumers_fetch.Fetch(api, stream, consumer, options, handling.warn)))
 
 
 @command(
@@ -203,14 +203,12 @@ async def consume(
     acknowledged. If it fails, the message is redelivered after 1s, 2s, 4s and so on, up to 5m. While CMD runs, the
     acknowledgement wait is extended.
     """
-    from kvctl.jetstream.consumers.pull_options import EXPIRES, ConsumeOptions, default_heartbeat
-
     if run is not None and max_messages is None and max_bytes is None:
         max_messages = 1  # messages buffered behind a slow command would be redelivered
-    expires = EXPIRES if expires is None else expires
-    options = ConsumeOptions(
+    expires = pull_options.EXPIRES if expires is None else expires
+    options = pull_options.ConsumeOptions(
         max_messages=max_messages, max_bytes=max_bytes, expires=expires,
-        idle_heartbeat=idle_heartbeat or min(HEARTBEAT, default_heartbeat(expires)),
+        idle_heartbeat=idle_heartbeat or min(HEARTBEAT, pull_options.default_heartbeat(expires)),
         threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count,
     )  # fmt: skip
     if consumer is None:
@@ -227,19 +225,17 @@ async def consume(
 
 
 async def _consume(
-    session: Session, stream: str, consumer: str, options: "ConsumeOptions", handling: "Handling"
+    session: Session, stream: str, consumer: str, options: "pull_options.ConsumeOptions", handling: "Handling"
 ) -> None:
-    from kvctl.jetstream.consumers.consume import Consumption
-
-    async with Consumption((await session.client()).api, stream, consumer, options, handling.warn) as messages:
+    async with consumers_consume.Consumption(
+        (await session.client()).api, stream, consumer, options, handling.warn
+    ) as messages:
         work = handling.handle(messages.batches(), endless=True)
         await _until_interrupted(session, work, lambda: handling.drain(messages.drain))
 
 
 async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes: int | None) -> None:
     """Warn of a bug in servers up to 2.15: a pull by bytes may skip a subject's last message."""
-    from kvctl.jetstream.consumers import admin
-
     if max_bytes is None:
         return
     with suppress(UnreachableError):
@@ -251,7 +247,7 @@ async def _warn_of_size(session: Session, stream: str, consumer: str, max_bytes:
             )
 
 
-async def fetched(fetch: "Fetch") -> Batches:
+async def fetched(fetch: "consumers_fetch.Fetch") -> Batches:
     """Yield a fetch's messages. Raises ServerError if the server ended it before the first one."""
     found = False
     async with fetch, aclosing(fetch.batches()) as source:
@@ -268,7 +264,9 @@ async def fetched(fetch: "Fetch") -> Batches:
 class Handling:
     """Handler of messages: prints and acknowledges them, or passes them to a command."""
 
-    def __init__(self, session: Session, rows: Rows, ack: bool, execution: "MessageExecution | None") -> None:
+    def __init__(
+        self, session: Session, rows: Rows, ack: bool, execution: "message_exec.MessageExecution | None"
+    ) -> None:
         self._session = session
         self._rows = rows
         self._ack = ack
@@ -286,13 +284,11 @@ class Handling:
             raise ReadOnly("Acknowledging changes the consumer", hint="Use `--no-ack` to read without acknowledging")
         execution = None
         if run is not None:
-            from kvctl.cli.process.message_exec import MessageExecution
-
-            execution = MessageExecution(session, run, answers=ack)
+            execution = message_exec.MessageExecution(session, run, answers=ack)
             await execution.prepare(stream, consumer)
         return cls(session, Rows(encoding, table=session.output == "table"), ack, execution)
 
-    def warn(self, event: "Event") -> None:
+    def warn(self, event: "kvctl.Event") -> None:
         """Print an event as a warning, unless it ends the messages with an error."""
         if not event.final:
             self._session.warn(str(event))
@@ -335,7 +331,7 @@ class Handling:
                 if confirm:
                     await _confirmed(batch[-1])
 
-    async def _acknowledge(self, batch: "list[Message]") -> None:
+    async def _acknowledge(self, batch: "list[kvctl.Message]") -> None:
         try:
             for message in batch:
                 await message.ack()
@@ -347,7 +343,7 @@ class Handling:
             await (await self._session.client()).connection.flush()
 
 
-async def _confirmed(message: "Message") -> None:
+async def _confirmed(message: "kvctl.Message") -> None:
     """Acknowledge a message and wait for the confirmation. Raises PermissionDenied, RequestTimeout."""
     with suppress(NoResponders):  # the consumer wants no acknowledgements
         await message.double_ack()
@@ -371,8 +367,6 @@ async def _ordered(
 
 async def _until_interrupted(session: Session, work: Awaitable[None], drain: Callable[[], Awaitable[Any]]) -> None:
     """Await the work; when a signal cancels us, let it drain first."""
-    import asyncio
-
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvctl.cli.records import CONSUMER, CONSUMER_ROW
+from kvctl.jetstream import config_diff, config_text
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text, document, duration_text
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_utc
@@ -85,13 +86,14 @@ def _position(position: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(config: Row) -> Sequence[Column]:
     """Columns for what the configuration says beyond what is shown anyway."""
-    from kvctl.jetstream.config_diff import differences
-    from kvctl.jetstream.config_text import CONSUMER
-
     left_out = {
         "name", "durable_name", "description", "deliver_policy", "ack_policy", "filter_subject", "filter_subjects",
     }  # fmt: skip
-    set_fields = [change for change in differences({}, dict(config), CONSUMER) if change.field not in left_out]
+    set_fields = [
+        change
+        for change in config_diff.differences({}, dict(config), config_text.CONSUMER)
+        if change.field not in left_out
+    ]
     return [
         Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
         for change in set_fields

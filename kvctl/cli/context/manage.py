@@ -2,21 +2,22 @@
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import kvctl
+from kvctl import contexts
 from kvctl.cli.app.command import command, group
+from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import Yes, deletes
 from kvctl.cli.app.session import Session
+from kvctl.cli.context import report
 from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary
 from kvctl.cli.records import CONTEXT_ROW
 from kvctl.errors import ConflictError, ContextNotFound, KvctlError, UsageError
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
-
-if TYPE_CHECKING:
-    from kvctl.contexts import Context, ContextStore
 
 app = group(
     "context",
@@ -34,9 +35,7 @@ _CLEARABLE = [name for name in FIELDS if name not in ("name", "url")]
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import contexts
-
-    return contexts(incomplete)
+    return context_names(incomplete)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context", autocompletion=_names)]
@@ -50,9 +49,7 @@ Select = Annotated[bool, typer.Option("--select", help="Select the context as we
 @command(app, "ls", examples=["kvctl context ls", "kvctl context ls -o name"], see=["context show"])
 def ls(session: Session) -> None:
     """List contexts."""
-    from kvctl.contexts import ContextStore
-
-    store = ContextStore()
+    store = contexts.ContextStore()
     selected, rows = store.selected(), []
     for name in store.names():
         try:
@@ -199,41 +196,33 @@ async def examine(
     Connects, measures the round trip to the server, shows usage and limits of the account, and probes every API
     subject that kvctl uses without changing anything. Exits 5 when JetStream cannot be used.
     """
-    from kvctl.cli.context.report import report
-
     if name is not None:
         session.options.context = name
-    await report(session, session.context, bucket)
+    await report.report(session, session.context, bucket)
 
 
-def _store() -> "ContextStore":
-    from kvctl.contexts import ContextStore
-
-    return ContextStore()
+def _store() -> "contexts.ContextStore":
+    return contexts.ContextStore()
 
 
-def _template(session: Session, store: "ContextStore") -> "Context":
-    from kvctl.contexts import Context
-
+def _template(session: Session, store: "contexts.ContextStore") -> "kvctl.Context":
     other = session.options.context
-    return Context() if other is None else store.stored(other)
+    return kvctl.Context() if other is None else store.stored(other)
 
 
-def _changed(session: Session, context: "Context", url: str | None, description: str | None) -> "Context":
+def _changed(session: Session, context: "kvctl.Context", url: str | None, description: str | None) -> "kvctl.Context":
     """Return the context with the settings of the command line; file paths become absolute."""
-    from kvctl.contexts import flag_settings
-
     flags = {**session.options.connection_flags()}
     if url is not None:
         flags["server"] = url
-    settings = flag_settings(flags)
+    settings = contexts.flag_settings(flags)
     settings |= {name: os.path.abspath(settings[name]) for name in _FILES if name in settings}
     if description is not None:
         settings["description"] = description
     return replace(context, **settings)
 
 
-def _check(context: "Context") -> None:
+def _check(context: "kvctl.Context") -> None:
     ways = {"user": context.user, "creds": context.creds, "nkey": context.nkey, "user_jwt": context.user_jwt}
     given = [name for name, value in ways.items() if value]
     if len(given) > 1:
@@ -245,7 +234,7 @@ def _check(context: "Context") -> None:
         raise UsageError("A password requires a user", hint="Add `--user NAME`")
 
 
-def _require_equal(existing: "Context", wanted: "Context") -> None:
+def _require_equal(existing: "kvctl.Context", wanted: "kvctl.Context") -> None:
     rows = list(differences(existing, wanted))
     if rows:
         raise ConflictError(
@@ -254,10 +243,8 @@ def _require_equal(existing: "Context", wanted: "Context") -> None:
         )
 
 
-def _cleared(context: "Context", fields: list[str]) -> "Context":
-    from kvctl.contexts import Context
-
-    empty = Context()
+def _cleared(context: "kvctl.Context", fields: list[str]) -> "kvctl.Context":
+    empty = kvctl.Context()
     for field in fields:
         name = _FLAG_NAMES.get(field, field).replace("-", "_")
         if name not in _CLEARABLE:
@@ -267,7 +254,7 @@ def _cleared(context: "Context", fields: list[str]) -> "Context":
     return context
 
 
-def _finish(session: Session, store: "ContextStore", name: str, select: bool, *, shown: bool = False) -> None:
+def _finish(session: Session, store: "contexts.ContextStore", name: str, select: bool, *, shown: bool = False) -> None:
     if select:
         store.select(name)
         session.note(f"Selected `{name}`")

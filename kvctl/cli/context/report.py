@@ -1,18 +1,18 @@
 """Report of `context test`: server, limits and permissions of a connection."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import kvctl
+from kvctl import connection as kvctl_connection
+from kvctl import urls
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import CONTEXT_TEST
 from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
+from kvctl.jetstream import api as jetstream_api
+from kvctl.jetstream import permissions as jetstream_permissions
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document, size_text
-
-if TYPE_CHECKING:
-    from kvctl.connection import Connection
-    from kvctl.contexts import Context
-    from kvctl.jetstream.permissions import Access
 
 _LIMITS = {"memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers"}
 _READING = ("look at a bucket", "read a key", "list and watch keys")
@@ -20,11 +20,9 @@ _ALLOWED = {True: "yes", False: "no", None: "unknown"}
 _STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
 
 
-async def report(session: Session, context: "Context", bucket: str | None) -> None:
+async def report(session: Session, context: "kvctl.Context", bucket: str | None) -> None:
     """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used."""
-    from kvctl.urls import redact
-
-    facts: dict[str, Any] = {"name": context.name, "url": redact(context.url), "url_from": context.origin}
+    facts: dict[str, Any] = {"name": context.name, "url": urls.redact(context.url), "url_from": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
     try:
         await _inspect(facts, context, bucket)
@@ -42,25 +40,21 @@ async def report(session: Session, context: "Context", bucket: str | None) -> No
         )
 
 
-async def _inspect(facts: dict[str, Any], context: "Context", bucket: str | None) -> None:
-    from kvctl.connection import connect
-    from kvctl.jetstream.api import Api
-    from kvctl.jetstream.permissions import probe, round_trip
-
-    connection = await connect(context)
+async def _inspect(facts: dict[str, Any], context: "kvctl.Context", bucket: str | None) -> None:
+    connection = await kvctl_connection.connect(context)
     try:
         facts["server"] = _server(connection)
-        facts["rtt"] = round(await round_trip(connection), 6)
-        api = Api(connection)
+        facts["rtt"] = round(await jetstream_permissions.round_trip(connection), 6)
+        api = jetstream_api.Api(connection)
         facts["jetstream"] = await _jetstream(api)
-        access = await probe(api, bucket)
+        access = await jetstream_permissions.probe(api, bucket)
         facts["permissions"] = [asdict(item) for item in access]
         facts["usable"] = facts["jetstream"] is not None or _can_read(access)
     finally:
         await connection.close()
 
 
-def _server(connection: "Connection") -> dict[str, Any]:
+def _server(connection: "kvctl_connection.Connection") -> dict[str, Any]:
     info = connection.server_info
     return {
         "name": info.get("server_name"),
@@ -89,7 +83,7 @@ async def _jetstream(api: Any) -> dict[str, Any] | None:
     return {"domain": info.get("domain"), **used, "limits": limits, "tiers": info.get("tiers")}
 
 
-def _can_read(access: "list[Access]") -> bool:
+def _can_read(access: "list[jetstream_permissions.Access]") -> bool:
     return any(item.allowed for item in access if item.action in _READING)
 
 

@@ -1,13 +1,12 @@
 """Contexts for display, with secrets only as `set`."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import kvctl
+from kvctl import urls
 from kvctl.cli.records import CONTEXT
 from kvctl.render.view import Column, View, document
-
-if TYPE_CHECKING:
-    from kvctl.contexts import Context
 
 FIELDS = CONTEXT.fields[: CONTEXT.fields.index("authentication")]
 """Fields of a context file."""
@@ -23,33 +22,29 @@ _CHANGED = "changed"
 _WAYS = {"creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls"}
 
 
-def summary(context: "Context", selected: str | None) -> dict[str, Any]:
+def summary(context: "kvctl.Context", selected: str | None) -> dict[str, Any]:
     """Build one row of the list of contexts."""
-    from kvctl.urls import redact
-
     return {
         "name": context.name,
-        "url": redact(context.url),
+        "url": urls.redact(context.url),
         "authentication": authentication(context),
         "selected": context.name == selected,
         "description": context.description or None,
     }
 
 
-def authentication(context: "Context") -> str:
+def authentication(context: "kvctl.Context") -> str:
     """Return the kind of credentials in one word."""
     if "@" in context.url:
         return "url"
     return next((kind for field, kind in _WAYS.items() if getattr(context, field)), "none")
 
 
-def facts_of(context: "Context") -> dict[str, Any]:
+def facts_of(context: "kvctl.Context") -> dict[str, Any]:
     """Return the settings for display; a secret is `set` or null."""
-    from kvctl.urls import redact
-
     facts = {name: None if (value := getattr(context, name)) == "" else value for name in FIELDS}
     facts |= dict.fromkeys(context.secrets(), "set")
-    return {**facts, "url": redact(context.url), "authentication": authentication(context)}
+    return {**facts, "url": urls.redact(context.url), "authentication": authentication(context)}
 
 
 def details(facts: dict[str, Any]) -> View:
@@ -66,7 +61,7 @@ def difference_text(row: dict[str, Any]) -> str:
     return f"`{row['field']}` is {before}, not {after}"
 
 
-def differences(before: "Context", after: "Context") -> Iterator[dict[str, Any]]:
+def differences(before: "kvctl.Context", after: "kvctl.Context") -> Iterator[dict[str, Any]]:
     """Yield the fields that differ: `{field, before, after}`."""
     shown_before, shown_after = facts_of(before), facts_of(after)
     for name in FIELDS[1:]:

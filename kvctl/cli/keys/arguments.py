@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
 from kvctl.cli.app.parameters import one_of, revision_numbers
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import ENCODINGS
@@ -15,22 +16,19 @@ from kvctl.kv.point_in_time.moment import Moment, parse_moment
 from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
 
-
-async def open_bucket(session: Session, name: str, *, write: bool = False) -> "Bucket":
+async def open_bucket(session: Session, name: str, *, write: bool = False) -> "kvctl.Bucket":
     """Return a handle on the bucket. Raises UsageError for its name, ReadOnly if `write` and `--read-only` are set."""
     check_bucket(name)
     if write:
         check_writable(session, name)
-    bucket: Bucket = (await session.client()).bucket(name)
+    bucket: kvctl.Bucket = (await session.client()).bucket(name)
     if write:
         note_origin(session, bucket)
     return bucket
 
 
-def note_origin(session: Session, bucket: "Bucket") -> None:
+def note_origin(session: Session, bucket: "kvctl.Bucket") -> None:
     """Note at the end of the command, once, if what was written through a mirror's name went to its origin."""
 
     def note() -> None:

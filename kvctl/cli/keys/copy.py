@@ -1,9 +1,12 @@
 """`kvctl copy` and `kvctl rename`: copy or move a key, within a bucket or to another one."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
+from kvctl import contexts
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import BucketName, DryRun, KeyName, bucket_names
@@ -12,11 +15,10 @@ from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.output.ttl_notice import warn_of_shorter_life
 from kvctl.errors import KeyExists, UsageError
+from kvctl.kv import names
+from kvctl.kv.write import copy_key
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
 
 app = group()
 
@@ -57,8 +59,6 @@ async def copy(
     ttl of the target bucket expires the key sooner. Prints the new revision, or exits 4 if NEWKEY exists, unless
     --overwrite is given.
     """
-    from kvctl.kv.write import copy_key
-
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context)
     await warn_of_shorter_life(session, source, key, target, new_key)
     try:
@@ -87,8 +87,6 @@ async def rename(
     Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite is given, or if KEY changes concurrently. A
     warning reports that the ttl of the target bucket expires the key sooner.
     """
-    from kvctl.kv.write import copy_key
-
     source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, write=True)
     await warn_of_shorter_life(session, source, key, target, new_key)
     if dry_run:
@@ -102,7 +100,7 @@ async def rename(
 
 
 async def _show_rename(
-    session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str, overwrite: bool
+    session: Session, source: "kvctl.Bucket", key: str, target: "kvctl.Bucket", new_key: str, overwrite: bool
 ) -> None:
     """Show the keys that `--dry-run` would write and delete. Raises the errors of the rename's checks."""
     entry = await source.get(key, leader=True)
@@ -126,7 +124,7 @@ async def _ends(
     to_context: str | None,
     *,
     write: bool = False,
-) -> tuple["Bucket", "Bucket"]:
+) -> tuple["kvctl.Bucket", "kvctl.Bucket"]:
     """Return the source and target buckets, one object if they are the same."""
     check_keys([key, new_key])
     if to_context is None and to_bucket in (None, bucket):
@@ -138,19 +136,14 @@ async def _ends(
     return source, await _target(session, to_bucket or bucket, to_context)
 
 
-async def _target(session: Session, bucket: str, context: str | None) -> "Bucket":
+async def _target(session: Session, bucket: str, context: str | None) -> "kvctl.Bucket":
     if context is None:
         return await open_bucket(session, bucket, write=True)
-    import os
-
-    from kvctl.contexts import resolve
-    from kvctl.kv.names import check_bucket
-
-    check_bucket(bucket)
+    names.check_bucket(bucket)
     flags: dict[str, Any] = {"context": context}
     flags |= {name: value for name in ("timeout", "read_only") if (value := getattr(session.options, name)) is not None}
-    client = await session.connect(resolve(flags, os.environ))
-    target: Bucket = client.bucket(bucket)
+    client = await session.connect(contexts.resolve(flags, os.environ))
+    target: kvctl.Bucket = client.bucket(bucket)
     return target
 
 

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import Annotated, BinaryIO, cast
 
 import typer
 
@@ -15,11 +15,10 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters
 from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import KvctlError, PartlyDone, UsageError
+from kvctl.kv.dump import dumper
 from kvctl.phrases import counted, quoted
+from kvctl.render import escapes
 from kvctl.render.view import Column, document
-
-if TYPE_CHECKING:
-    from kvctl.kv.dump.dumper import Dumped
 
 app = group()
 
@@ -82,7 +81,7 @@ async def dump(
 
 
 async def _write_out(
-    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["Dumped"]]
+    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["dumper.Dumped"]]
 ) -> None:
     """Write the dump to a file, or to standard output once it is complete."""
     if to is None:
@@ -123,16 +122,14 @@ def _appearing(path: Path) -> Iterator[BinaryIO]:
 
 
 async def _blocks(session: Session, file: BinaryIO) -> AsyncIterator[bytes]:
-    from kvctl.render.escapes import escape_unicode
-
     while block := file.read(BLOCK):
         if session.terminal.is_terminal:
             block += file.readline()
-            block = escape_unicode(block.decode()).encode()
+            block = escapes.escape_unicode(block.decode()).encode()
         yield block
 
 
-def _report(session: Session, bucket: str, to: Path, made: "Dumped") -> None:
+def _report(session: Session, bucket: str, to: Path, made: "dumper.Dumped") -> None:
     row = {"bucket": bucket, "file": str(to), "entries": made.entries, "cut": made.cut, "exact": made.exact}
     if session.options.output:
         session.show(document(row, *map(Column, row), name="file"))
@@ -141,7 +138,7 @@ def _report(session: Session, bucket: str, to: Path, made: "Dumped") -> None:
         session.note(f"Dumped {counted(made.entries, 'entry')} of `{bucket}` to `{to}`, as of {cut}")
 
 
-def _require_exact(session: Session, bucket: str, made: "Dumped") -> None:
+def _require_exact(session: Session, bucket: str, made: "dumper.Dumped") -> None:
     if made.caveat:
         session.warn(made.caveat)
     if made.exact:

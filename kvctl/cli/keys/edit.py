@@ -1,5 +1,6 @@
 """`kvctl edit`: edit a value in an editor and write it back by compare-and-set."""
 
+import asyncio
 import os
 import shlex
 import shutil
@@ -9,18 +10,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.errors import KeyNotFound, KvctlError, UsageError, WrongRevision
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.entry import Entry
+from kvctl.kv.write import copy_key
 
 app = group()
 
@@ -73,7 +71,7 @@ def _editor(environ: Mapping[str, str]) -> list[str]:
     return program
 
 
-async def _text_entry(bucket: "Bucket", key: str) -> "Entry":
+async def _text_entry(bucket: "kvctl.Bucket", key: str) -> "kvctl.Entry":
     try:
         entry = await bucket.get(key, leader=True)
     except KeyNotFound as error:
@@ -101,21 +99,19 @@ def _write_private(file: Path, data: bytes) -> None:
         stream.write(data)
 
 
-async def _edited(session: Session, bucket: "Bucket", entry: "Entry", program: list[str], file: Path) -> int:
+async def _edited(
+    session: Session, bucket: "kvctl.Bucket", entry: "kvctl.Entry", program: list[str], file: Path
+) -> int:
     """Run the editor and return the revision of its text, the old one if nothing changed."""
-    from kvctl.kv.write.copy_key import remaining_ttl
-
     await _run_editor(session, [*program, str(file)])
     text = _read(file, entry.value)
     if text == entry.value:
         session.note("Unchanged")
         return entry.revision
-    return await bucket.update(entry.key, text, entry.revision, ttl=await remaining_ttl(bucket, entry))
+    return await bucket.update(entry.key, text, entry.revision, ttl=await copy_key.remaining_ttl(bucket, entry))
 
 
 async def _run_editor(session: Session, command: list[str]) -> None:
-    import asyncio
-
     # In `revision=$(kvctl edit ...)` the editor must draw on stderr.
     screen = None if session.terminal.is_terminal else sys.stderr
     with _interrupts_are_the_editors():

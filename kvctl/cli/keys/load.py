@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import Annotated, BinaryIO, cast
 
 import typer
 
@@ -15,14 +15,10 @@ from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.keys.target.interface import Target
 from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import PartlyDone, UsageError
+from kvctl.kv.load import bulk_load, bulk_writer, checkpoint, input_file
+from kvctl.kv.load import rows as load_rows
 from kvctl.phrases import counted
 from kvctl.render.view import Column, document
-
-if TYPE_CHECKING:
-    from kvctl.kv.load.bulk_load import LoadOptions
-    from kvctl.kv.load.bulk_writer import RowCounts
-    from kvctl.kv.load.input_file import LoadInput
-    from kvctl.kv.load.rows import BadRow
 
 app = group()
 
@@ -107,16 +103,14 @@ async def load(
         )
     if resume and not target.resumable:
         session.warn("A load on a branch always starts at the first row")
-    from kvctl.kv.load import bulk_load, input_file
-    from kvctl.kv.load.rows import Mode
-
     with session.terminal.blocking():
         source = input_file.open_input(
             "standard input" if file == "-" else file, _opened(file),
             format=format, key=key, value=value, twice=strict, forced="broken-dump" in forced,
         )  # fmt: skip
+    modes = load_rows.Mode
     options = bulk_load.LoadOptions(
-        mode=Mode.CREATE_ONLY if create_only else Mode.IF_DIFFERENT if if_different else Mode.PUT,
+        mode=modes.CREATE_ONLY if create_only else modes.IF_DIFFERENT if if_different else modes.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
         progress=_checkpoint(file) if target.resumable else None,
         anew=lambda: session.note(f"Restarting the interrupted load of `{file}`; use `--resume` to continue it"),
@@ -128,7 +122,7 @@ async def load(
         raise PartlyDone(f"{rows} rejected", hint="The other rows were written; fix these and load them again")
 
 
-def _show(session: Session, loaded: "RowCounts", *, dry_run: bool) -> None:
+def _show(session: Session, loaded: "bulk_writer.RowCounts", *, dry_run: bool) -> None:
     """Print the counts, in a pipe also in words on stderr, where a log has no other explanation of the numbers."""
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
     session.show(document(row, *map(Column, row), name="written"))
@@ -140,7 +134,9 @@ def _show(session: Session, loaded: "RowCounts", *, dry_run: bool) -> None:
         session.note(f"{rows} replaced by later rows; the bucket does not show if they were stored before", always=True)
 
 
-async def _load(session: Session, target: Target, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
+async def _load(
+    session: Session, target: Target, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+) -> "bulk_writer.RowCounts":
     """Load with a progress bar, and report rejected rows and how to resume."""
     rejections = _Rejections(session)
     try:
@@ -159,9 +155,7 @@ def _checkpoint(file: str) -> Path | None:
     """Return the path prefix of the checkpoint beside a file, None for a pipe."""
     if not os.path.isfile(file):
         return None
-    from kvctl.kv.load.checkpoint import path_for
-
-    return path_for(file)
+    return checkpoint.path_for(file)
 
 
 class _Rejections:
@@ -172,7 +166,7 @@ class _Rejections:
         self._unnamed = 0
         self._named = 0
 
-    def add(self, bad: "BadRow") -> None:
+    def add(self, bad: "load_rows.BadRow") -> None:
         if self._named < SHOWN or self._session.options.verbose:
             self._named += 1
             self._session.warn(f"Line {bad.line}: {bad.reason}")
@@ -200,13 +194,10 @@ def _opened(file: str) -> BinaryIO:
         raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
 
-def _explain_resuming(session: Session, target: Target, options: "LoadOptions") -> None:
-    from kvctl.kv.load.checkpoint import noted
-    from kvctl.kv.load.rows import Mode
-
-    if not target.resumable and options.mode is not Mode.CREATE_ONLY:
+def _explain_resuming(session: Session, target: Target, options: "bulk_load.LoadOptions") -> None:
+    if not target.resumable and options.mode is not load_rows.Mode.CREATE_ONLY:
         session.warn("Interrupted. A load on a branch stages all rows or none: run the command again")
-    elif options.progress is not None and noted(options.progress):
+    elif options.progress is not None and checkpoint.noted(options.progress):
         session.warn("Interrupted. Run the command again with `--resume` to continue")
     else:
         session.warn("Interrupted. Run the command again with `--if-different` to write the missing rows")

@@ -1,16 +1,14 @@
 """`kvctl purge`: delete keys with their history, by name or by filter."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun, Yes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import revision
 from kvctl.cli.keys.removal import IgnoreMissing, Match, Removal, SomeKeys, choose, remove
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
 
 app = group()
 
@@ -42,7 +40,7 @@ async def purge(
     Mirrors, aggregates and backups of the bucket may keep their copies.
     """
 
-    async def one(target: "Bucket", key: str) -> int:
+    async def one(target: "kvctl.Bucket", key: str) -> int:
         return await target.purge(key, revision=if_revision, ttl=ttl)
 
     chosen = choose(keys, match, if_revision)._replace(dry_run=dry_run, yes=yes, ignore_missing=ignore_missing)

@@ -1,11 +1,13 @@
 """Removal of keys by name or by filter, shared by `delete` and `purge`: select, confirm, remove, report."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
+import kvctl
 from kvctl.cli.app.parameters import key_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_filters, check_keys, listed, open_bucket
@@ -21,13 +23,10 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.kv.names import RESERVED, check_bucket, check_key
+from kvctl.kv.read import selection
 from kvctl.phrases import counted, quoted
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.entry import Entry
 
 CONCURRENT_REMOVALS = 64
 """Number of keys that are removed concurrently."""
@@ -47,9 +46,9 @@ class Removal(NamedTuple):
 
     verb: str
     past: str
-    one: Callable[["Bucket", str], Awaitable[int]]
+    one: Callable[["kvctl.Bucket", str], Awaitable[int]]
     """Remove a key and return the revision of its marker."""
-    wants: Callable[["Entry"], bool]
+    wants: Callable[["kvctl.Entry"], bool]
     """Decide by the key's last entry if there is something to remove."""
     asks: bool = False
 
@@ -79,7 +78,7 @@ def choose(keys: list[str] | None, match: list[str] | None, if_revision: object)
 def deletion(chosen: Choice, last: int | None) -> Removal:
     """Return the removal of `kvctl delete`, of keys whose last revision is `last`, if given."""
 
-    async def one(bucket: "Bucket", key: str) -> int:
+    async def one(bucket: "kvctl.Bucket", key: str) -> int:
         try:
             return await (bucket.delete_literal(key) if chosen.literal else bucket.delete(key, revision=last))
         except WrongRevision:
@@ -114,7 +113,7 @@ async def remove(session: Session, bucket: str, removal: Removal, chosen: Choice
         _report_non_conforming(session, target, removal, non_conforming, chosen)
 
 
-async def _matching(bucket: "Bucket", removal: Removal, filters: list[str]) -> tuple[list[str], list[str]]:
+async def _matching(bucket: "kvctl.Bucket", removal: Removal, filters: list[str]) -> tuple[list[str], list[str]]:
     """Return matching keys and matching non-conforming keys, both without reserved keys."""
     keys: list[str] = []
     non_conforming: list[str] = []
@@ -142,7 +141,9 @@ def question(verb: str, keys: Sequence[str], place: str) -> str:
     return f"{verb} {counted(len(keys), 'key')} from {place} ({shown}{', …' if len(keys) > 3 else ''})?"
 
 
-async def _show_plan(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
+async def _show_plan(
+    session: Session, bucket: "kvctl.Bucket", removal: Removal, chosen: Choice, keys: list[str]
+) -> None:
     """Show the keys that would be removed, for `--dry-run`."""
     missing: list[str] = []
     if not chosen.filters:
@@ -157,19 +158,21 @@ def show_plan(session: Session, place: Mapping[str, str], keys: Sequence[str], p
     session.note(f"{counted(len(keys), 'key')} would be {past}")
 
 
-async def _present(bucket: "Bucket", removal: Removal, keys: list[str], literal: bool) -> tuple[list[str], list[str]]:
+async def _present(
+    bucket: "kvctl.Bucket", removal: Removal, keys: list[str], literal: bool
+) -> tuple[list[str], list[str]]:
     """Separate keys with something to remove from missing ones."""
-    from kvctl.kv.read.selection import literal_entry
-
     there: list[str] = []
     missing: list[str] = []
     for key in keys:
-        entry = await (literal_entry(bucket, key, leader=True) if literal else bucket.last_entry(key, leader=True))
+        entry = await (
+            selection.literal_entry(bucket, key, leader=True) if literal else bucket.last_entry(key, leader=True)
+        )
         (there if entry is not None and removal.wants(entry) else missing).append(key)
     return there, missing
 
 
-async def _run(session: Session, bucket: "Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
+async def _run(session: Session, bucket: "kvctl.Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
     done = 0
     missing: dict[str, KvctlError] = {}
     failed: dict[str, KvctlError] = {}
@@ -203,8 +206,6 @@ async def _run(session: Session, bucket: "Bucket", removal: Removal, chosen: Cho
 
 async def _all(removals: Iterable[Awaitable[int]]) -> list[int | KvctlError]:
     """Return the outcome of each removal; any other exception than KvctlError is raised."""
-    import asyncio
-
     outcomes = await asyncio.gather(*removals, return_exceptions=True)
     found: list[int | KvctlError] = []
     for outcome in outcomes:
@@ -229,7 +230,7 @@ def _failure(removal: Removal, failed: dict[str, KvctlError], done: int, wanted:
     )
 
 
-def _report_missing(bucket: "Bucket", missing: list[str], chosen: Choice) -> None:
+def _report_missing(bucket: "kvctl.Bucket", missing: list[str], chosen: Choice) -> None:
     if missing and not chosen.ignore_missing:
         raise KeyNotFound(
             f"{listed(missing)} not in bucket `{bucket.name}`", hint="Use `--ignore-missing` to ignore missing keys"
@@ -237,7 +238,7 @@ def _report_missing(bucket: "Bucket", missing: list[str], chosen: Choice) -> Non
 
 
 def _report_non_conforming(
-    session: Session, bucket: "Bucket", removal: Removal, non_conforming: list[str], chosen: Choice
+    session: Session, bucket: "kvctl.Bucket", removal: Removal, non_conforming: list[str], chosen: Choice
 ) -> None:
     """Report matching keys that only `--literal` may remove. Raises PartlyDone unless it is a dry run."""
     message = f"{listed(non_conforming)} non-conforming (ADR-8) and not {removal.past}"

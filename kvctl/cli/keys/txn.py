@@ -1,23 +1,24 @@
 """`kvctl txn`: change several keys atomically, on conditions."""
 
 import base64
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
 from kvctl.cli.records import TXN
+from kvctl.documents import parser
 from kvctl.errors import ConditionsFailed
+from kvctl.kv.transaction import transaction as kv_transaction
+from kvctl.kv.transaction import transaction_file
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import View
-
-if TYPE_CHECKING:
-    from kvctl.kv.transaction.transaction import Failure, Transaction
 
 app = group()
 
@@ -64,11 +65,8 @@ async def txn(
     has at most 1,000 messages. Each change is one message and can carry one condition. Further conditions on unchanged
     keys are carried by repetitions of a change, which appear in the history of its key.
     """
-    from kvctl.documents import parser
-    from kvctl.kv.transaction.transaction_file import read_transaction
-
     name = "standard input" if file == "-" else file
-    transaction = read_transaction(parser.parse(session.read_input(file), name))
+    transaction = transaction_file.read_transaction(parser.parse(session.read_input(file), name))
     source = await open_bucket(session, bucket, write=not dry_run)
     try:
         if dry_run:
@@ -94,11 +92,11 @@ _DONE = columns("key operation revision")
 _FAILURE = columns("key condition expected found")
 
 
-def _rows(transaction: "Transaction") -> list[dict[str, Any]]:
+def _rows(transaction: "kvctl.Transaction") -> list[dict[str, Any]]:
     return [{"key": change.key, "operation": str(change.operation)} for change in transaction.changes]
 
 
-def _failure(failure: "Failure") -> dict[str, Any]:
+def _failure(failure: "kv_transaction.Failure") -> dict[str, Any]:
     """Return the JSON object of a condition that does not hold."""
     row: dict[str, Any] = {"key": failure.key, "condition": failure.condition}
     if isinstance(failure.expected, bytes):

@@ -1,12 +1,14 @@
 """`kvctl wait`: wait for a condition on a key."""
 
+import asyncio
 import os
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyName, duration
 from kvctl.cli.app.session import Session
@@ -14,10 +16,6 @@ from kvctl.cli.keys.arguments import Encoding, Headers, check_keys, open_bucket,
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.units import format_duration
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.entry import Entry
 
 app = group()
 
@@ -64,8 +62,6 @@ async def wait(
     The command watches the key instead of polling it, and continues across server restarts. On timeout it reads the
     key once more from the leader, and exits 5 if the leader does not answer, because the state is then unknown.
     """
-    import asyncio
-
     check_keys([key])
     if missing and (exists or value is not None or revision_above is not None):
         raise UsageError("`--missing` and other conditions cannot be combined")
@@ -90,7 +86,7 @@ class Condition(NamedTuple):
     value: bytes | None
     above: int | None
 
-    def holds(self, entry: "Entry | None") -> bool:
+    def holds(self, entry: "kvctl.Entry | None") -> bool:
         """Return True if the key's last entry (None if never written) meets the condition."""
         lives = entry is not None and entry.operation == "PUT"
         if self.missing or entry is None or not lives:
@@ -111,13 +107,11 @@ class Condition(NamedTuple):
         return WaitExpired(f"`{key}` {what}{waited}", hint="Wait longer with `--wait-for`")
 
 
-async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: timedelta) -> "Entry | None":
+async def _last_look(bucket: "kvctl.Bucket", key: str, condition: Condition, limit: timedelta) -> "kvctl.Entry | None":
     """Read the key's last entry from the leader, as a watch can lose its connection without noticing.
 
     Raises UnreachableError if nothing answers, WaitExpired if permissions allow only the watch.
     """
-    import asyncio
-
     try:
         async with asyncio.timeout(limit.total_seconds()):
             return await bucket.last_entry(key, leader=True)
@@ -131,12 +125,10 @@ async def _last_look(bucket: "Bucket", key: str, condition: Condition, limit: ti
         ) from None
 
 
-async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool) -> "Entry | None":
+async def _until(bucket: "kvctl.Bucket", key: str, condition: Condition, *, once: bool) -> "kvctl.Entry | None":
     """Return the entry that meets the condition. Raises TimeoutError if it does not hold and `once` is set."""
     if once or not condition.missing:
         return await _until_watched(bucket, key, condition, once)
-    import asyncio
-
     ways = [
         asyncio.ensure_future(_until_watched(bucket, key, condition, once)),
         asyncio.ensure_future(_until_polled(bucket, key, condition)),
@@ -150,9 +142,9 @@ async def _until(bucket: "Bucket", key: str, condition: Condition, *, once: bool
         await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def _until_watched(bucket: "Bucket", key: str, condition: Condition, once: bool) -> "Entry | None":
+async def _until_watched(bucket: "kvctl.Bucket", key: str, condition: Condition, once: bool) -> "kvctl.Entry | None":
     """Watch until an entry of the key, or its absence at the start, meets the condition."""
-    last: Entry | None = None
+    last: kvctl.Entry | None = None
     async with await bucket.watch(key, follow=not once) as watcher, aclosing(watcher.batches()) as batches:
         async for batch in batches:
             for last in batch:
@@ -163,10 +155,8 @@ async def _until_watched(bucket: "Bucket", key: str, condition: Condition, once:
     raise TimeoutError
 
 
-async def _until_polled(bucket: "Bucket", key: str, condition: Condition) -> "Entry | None":
+async def _until_polled(bucket: "kvctl.Bucket", key: str, condition: Condition) -> "kvctl.Entry | None":
     """Read the key periodically until it meets the condition."""
-    import asyncio
-
     while True:
         await asyncio.sleep(LOOK_AGAIN)
         with suppress(UnreachableError):

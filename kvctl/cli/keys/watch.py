@@ -2,22 +2,20 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Filters
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, number, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.cli.keys.output.entry_stream import show_entries
+from kvctl.cli.process import exec
 from kvctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from kvctl.cli.process.exec import Execution
-    from kvctl.kv.entry import Entry
-    from kvctl.kv.read.watch import Watcher
+from kvctl.kv.read import watch as read_watch
 
 app = group()
 
@@ -96,15 +94,13 @@ async def watch(
     await show_entries(session, shape, _batches(watcher, count), endless=True, marked=note)
 
 
-def _execution(session: Session, text: str | None) -> "Execution | None":
+def _execution(session: Session, text: str | None) -> "exec.Execution | None":
     if text is None:
         return None
-    from kvctl.cli.process.exec import Execution
-
-    return Execution(session, text)
+    return exec.Execution(session, text)
 
 
-async def _batches(watcher: "Watcher", count: int | None) -> AsyncGenerator[list["Entry"], None]:
+async def _batches(watcher: "read_watch.Watcher", count: int | None) -> AsyncGenerator[list["kvctl.Entry"], None]:
     """Yield the watcher's batches, up to `count` entries; an empty list marks the end of the initial entries."""
     left = count
     async with watcher, aclosing(watcher.batches()) as batches:
@@ -116,7 +112,7 @@ async def _batches(watcher: "Watcher", count: int | None) -> AsyncGenerator[list
                     return
 
 
-async def _execute(execution: "Execution", batches: AsyncGenerator[list["Entry"], None]) -> None:
+async def _execute(execution: "exec.Execution", batches: AsyncGenerator[list["kvctl.Entry"], None]) -> None:
     async with aclosing(batches):
         async for batch in batches:
             for entry in batch:

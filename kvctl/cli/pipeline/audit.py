@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,10 +10,12 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.topology import audit_views
 from kvctl.cli.topology.audit import All, WaitFor, Work, exit_code, say
-
-if TYPE_CHECKING:
-    from kvctl.topology.audit.findings import Difference
+from kvctl.kv import names as kv_names
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.jobs import audit as audit_job
+from kvctl.topology.audit import findings
 
 app = group()
 
@@ -52,24 +54,18 @@ async def audit(
 
     On one machine, `topology audit` is as fast. Use this command for larger buckets and on clusters.
     """
-    from kvctl.cli.topology.audit_views import difference_row, differences_view
-    from kvctl.kv.names import check_bucket
-    from kvctl.pipeline.jobs.audit import DEFAULT_WAIT, find_pairs
-    from kvctl.pipeline.jobs.audit import audit as compare
-    from kvctl.pipeline.options import parse
-
     for name in (origin, *names):
-        check_bucket(name)
+        kv_names.check_bucket(name)
     target = spark_target(master, remote, conf)
-    options = parse({**source_options(session, target), "bucket": origin})
-    await find_pairs(await session.client(), origin, names)
-    found: list[Difference] = []
+    options = pipeline_options.parse({**source_options(session, target), "bucket": origin})
+    await audit_job.find_pairs(await session.client(), origin, names)
+    found: list[findings.Difference] = []
     keep = found.append if list_all else lambda _: None
-    patience = DEFAULT_WAIT if wait_for is None else wait_for
-    job = partial(compare, options=options, names=names, patience=patience, report=keep)
+    patience = audit_job.DEFAULT_WAIT if wait_for is None else wait_for
+    job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep)
     work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
     if list_all:
-        rows = [difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
-        session.show(replace(differences_view(), rows=rows))
+        rows = [audit_views.difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
+        session.show(replace(audit_views.differences_view(), rows=rows))
     say(session, work, list_all=list_all)
     return exit_code(work)

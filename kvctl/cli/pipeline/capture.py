@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +14,13 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
 from kvctl.errors import HistoryLost, UsageError
+from kvctl.kv import names
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.files import capture_folder, export_files
+from kvctl.pipeline.jobs import capture as capture_job
+from kvctl.pipeline.jobs import compact as compact_job
 from kvctl.render.fields import columns
 from kvctl.render.view import document
-
-if TYPE_CHECKING:
-    from kvctl.pipeline.jobs.capture import Captured
-    from kvctl.pipeline.jobs.compact import Compacted
 
 app = group()
 
@@ -66,24 +67,25 @@ async def capture(
 
     A recreated bucket is a different bucket and needs its own folder and checkpoint.
     """
-    from kvctl.kv.names import check_bucket
-    from kvctl.pipeline.files.export_files import folder_of
-    from kvctl.pipeline.jobs import capture as jobs
-    from kvctl.pipeline.options import parse
-
-    check_bucket(bucket)
+    names.check_bucket(bucket)
     check_forced(force, LOSS)
     _check_trigger(trigger, once=once)
-    target, folder, kept = spark_target(master, remote, conf), folder_of(to), folder_of(checkpoint)
-    jobs.check_places(folder, kept)
+    target = spark_target(master, remote, conf)
+    folder, kept = export_files.folder_of(to), export_files.folder_of(checkpoint)
+    capture_job.check_places(folder, kept)
     await (await session.client()).bucket(bucket).locate()
     options = replace(
-        parse({"bucket": bucket, **source_options(session, target)}),
+        pipeline_options.parse({"bucket": bucket, **source_options(session, target)}),
         max_revisions_per_trigger=max_revisions,
         fail_on_data_loss=LOSS not in (force or ()),
     )
     job = partial(
-        jobs.capture, options=options, folder=folder, checkpoint=kept, once=once, trigger=trigger or jobs.TRIGGER
+        capture_job.capture,
+        options=options,
+        folder=folder,
+        checkpoint=kept,
+        once=once,
+        trigger=trigger or capture_job.TRIGGER,
     )
     try:
         left = partial(_interrupted, folder)
@@ -120,15 +122,13 @@ async def compact(
     An older compaction of the bucket in the folder is replaced once the new one is complete. Other files there are an
     error.
     """
-    from kvctl.pipeline.files.export_files import folder_of
-    from kvctl.pipeline.jobs import compact as jobs
-
-    target, source, folder = spark_target(master, remote, conf), folder_of(path), folder_of(to)
-    state = jobs.check_places(source, folder)
+    target = spark_target(master, remote, conf)
+    source, folder = export_files.folder_of(path), export_files.folder_of(to)
+    state = compact_job.check_places(source, folder)
     if state.forced:
         session.warn(f"The capture continued after data loss (`--force {LOSS}`) and may lack changes and deletions")
     found = await run_job(
-        session, target, f"Compacting {source}", partial(jobs.compact, capture=source, folder=folder),
+        session, target, f"Compacting {source}", partial(compact_job.compact, capture=source, folder=folder),
         incomplete=f"Interrupted: `{folder}` was not changed; run the command again",
     )  # fmt: skip
     session.show(document(_compacted(found), *COMPACTED, name="path"))
@@ -142,16 +142,14 @@ def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:
 
 
 def _interrupted(folder: Path) -> str:
-    from kvctl.pipeline.files.capture_folder import CaptureFolder
-
-    state = CaptureFolder(folder).state()
+    state = capture_folder.CaptureFolder(folder).state()
     reached = "is still empty"
     if state is not None and state.rows:
         reached = f"holds {state.rows:,} rows, up to revision {state.revision:,}"
     return f"Interrupted: `{folder}` {reached}; run the command again to continue"
 
 
-def _captured(found: "Captured") -> dict[str, Any]:
+def _captured(found: "capture_job.Captured") -> dict[str, Any]:
     state = found.state
     return {
         "bucket": state.bucket, "path": found.path, "checkpoint": found.checkpoint, "revision": state.revision,
@@ -159,7 +157,7 @@ def _captured(found: "Captured") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _compacted(found: "Compacted") -> dict[str, Any]:
+def _compacted(found: "compact_job.Compacted") -> dict[str, Any]:
     manifest = found.exported.manifest
     return {
         "bucket": manifest.bucket, "capture": found.capture, "path": found.path, "revision": manifest.cut,

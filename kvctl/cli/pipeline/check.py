@@ -6,6 +6,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, spark_target
 from kvctl.cli.records import SPARK
+from kvctl.pipeline.jobs import check as check_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
@@ -26,8 +27,6 @@ async def check(session: Session, master: Master = None, remote: Remote = None, 
     Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
     `kvctl pipeline` start Spark the same way.
     """
-    from kvctl.pipeline.jobs.check import check
-
-    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check))
+    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check_job.check))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

@@ -1,25 +1,27 @@
 """`kvctl pipeline commit`: commit of an export or a table to a versioned bucket."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import options as bucket_options
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.repo import views
 from kvctl.cli.repo.commit import Meta
 from kvctl.cli.repo.options import At, AtBranch, Author, Message, open_branch, parse_branch
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
-
-if TYPE_CHECKING:
-    from kvctl.pipeline.jobs.load import Input
-    from kvctl.pipeline.options import SourceOptions
-    from kvctl.pipeline.spark.engine import Target
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.jobs import commit as commit_job
+from kvctl.pipeline.jobs import load as load_job
+from kvctl.pipeline.spark import engine
+from kvctl.versions import commits
 
 app = group()
 
@@ -59,47 +61,45 @@ async def commit(
 
     --dry-run sorts and checks all rows and stores nothing.
     """
-    from kvctl.cli.bucket.options import parse_metadata
-    from kvctl.cli.repo.views import show_made
-    from kvctl.pipeline.jobs.commit import commit as record
-    from kvctl.pipeline.options import parse
-    from kvctl.versions.commits import read_clean
-
     place, target = parse_branch(at), spark_target(master, remote, conf)
     if not message.strip():
         raise UsageError("The message is empty", hint="Describe the commit with `-m`")
-    named = parse_metadata(meta or ())
+    named = bucket_options.parse_metadata(meta or ())
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
     _check_state(source)
-    await read_clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
-    options = parse({"bucket": place.repository, **source_options(session, target)})
+    await commits.read_clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
+    options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     if dry_run:
         await _rehearse(session, target, place, source, options)
         return
     made = await run_job(
         session, target, f"Committing to {place}",
         partial(
-            record, source=source, options=options, branch=place.ref, message=message, meta=named,
+            commit_job.commit, source=source, options=options, branch=place.ref, message=message, meta=named,
             author=repository.author,
         ),
         incomplete=f"Interrupted: `{place}` was not changed; run the command again",
     )  # fmt: skip
     if not made.recorded:
         session.note(f"`{place}` already holds these {made.rows} rows", always=True)
-    show_made(session, place.ref, made.commit)
+    views.show_made(session, place.ref, made.commit)
 
 
-async def _rehearse(session: Session, target: "Target", place: At, source: "Input", options: "SourceOptions") -> None:
-    from kvctl.pipeline.jobs.commit import rehearse
-
-    work = partial(rehearse, source=source, options=options, branch=place.ref)
+async def _rehearse(
+    session: Session,
+    target: "engine.Target",
+    place: At,
+    source: "load_job.Input",
+    options: "pipeline_options.SourceOptions",
+) -> None:
+    work = partial(commit_job.rehearse, source=source, options=options, branch=place.ref)
     rows = await run_job(session, target, f"Checking rows for {place}", work)
     row = {"repository": place.repository, "branch": place.ref, "rows": rows}
     show_result(session, row, f"Would commit {counted(rows, 'row')} onto `{place}`", always=True)
 
 
-def _check_state(source: "Input") -> None:
+def _check_state(source: "load_job.Input") -> None:
     if source.history:
         raise UsageError(
             "The export holds every entry, but a commit holds one value per key", hint="Export without `--mode history`"

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -15,15 +16,14 @@ from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
 from kvctl.phrases import counted, quoted
+from kvctl.pipeline import options
+from kvctl.pipeline.files import contents as files_contents
+from kvctl.pipeline.files import export_files, target_folder
+from kvctl.pipeline.jobs import commit_rows
+from kvctl.pipeline.jobs import export as export_job
+from kvctl.pipeline.spark import engine as spark_engine
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, document
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kvctl.pipeline.files.contents import Contents
-    from kvctl.pipeline.jobs.export import Exported
-    from kvctl.pipeline.spark.engine import Engine, Target
 
 app = group()
 
@@ -107,8 +107,6 @@ async def export(
 
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
-    from kvctl.pipeline.files import export_files, target_folder
-
     at = _parse_commit(bucket, mode, on_evicted) if is_ref(bucket) else None
     name = check_bucket(bucket) if at is None else at.repository
     _check_one_of("--format", format, "parquet", "json", "csv")
@@ -140,13 +138,17 @@ async def export(
 
 
 async def _export(
-    session: Session, target: "Target", bucket: str, contents: "Callable[[], Contents]", folder: "Path",
-    format: str, by_prefix: bool, overwrite: bool,
-) -> "Exported":  # fmt: skip
-    def job(engine: "Engine") -> "Exported":
-        from kvctl.pipeline.jobs.export import export  # while the JVM starts
-
-        return export(engine, contents, folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
+    session: Session,
+    target: "spark_engine.Target",
+    bucket: str,
+    contents: "Callable[[], files_contents.Contents]",
+    folder: Path,
+    format: str,
+    by_prefix: bool,
+    overwrite: bool,
+) -> "export_job.Exported":
+    def job(engine: "spark_engine.Engine") -> "export_job.Exported":
+        return export_job.export(engine, contents, folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
 
     return await run_job(
         session, target, f"Exporting {bucket}", job,
@@ -156,18 +158,13 @@ async def _export(
 
 def _contents_of(
     name: str, ref: str | None, reading: dict[str, str], connection: dict[str, str]
-) -> "Callable[[], Contents]":
+) -> "Callable[[], files_contents.Contents]":
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
-    from kvctl.pipeline.files.contents import of_bucket
-    from kvctl.pipeline.options import parse
-
     if ref is not None:
-        from kvctl.pipeline.jobs.commit_rows import of_commit
-
         given = {"filter": reading["filter"]} if reading["filter"] else {}
-        return partial(of_commit, parse({"bucket": name, **given, **connection}), ref)
+        return partial(commit_rows.of_commit, options.parse({"bucket": name, **given, **connection}), ref)
     given = {option: text for option, text in reading.items() if text}
-    return partial(of_bucket, parse({"bucket": name, **given, **connection}))
+    return partial(files_contents.of_bucket, options.parse({"bucket": name, **given, **connection}))
 
 
 async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:
@@ -182,14 +179,12 @@ async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str
 
 def _show_plan(session: Session, name: str, snapshot: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
     """Show the snapshot to export and the number of files to remove."""
-    from kvctl.pipeline.files import target_folder
-
     removed = target_folder.occupants(folder)
     row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **snapshot, "removed": removed.files}
     session.show(document(row, *map(Column, row), name="path"))
 
 
-def _export_row(made: "Exported") -> dict[str, Any]:
+def _export_row(made: "export_job.Exported") -> dict[str, Any]:
     manifest = made.manifest
     return {
         "bucket": manifest.bucket,

@@ -2,7 +2,8 @@
 
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path as FilePath
+from typing import Annotated, Any
 
 import typer
 
@@ -15,16 +16,15 @@ from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_opti
 from kvctl.cli.pipeline.verify import hashing
 from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
+from kvctl.kv import config_edit, settings
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.files import export_files, export_manifest, file_rows
+from kvctl.pipeline.jobs import load as load_job
+from kvctl.pipeline.spark import engine
 from kvctl.render.fields import columns
 from kvctl.render.view import document
-
-if TYPE_CHECKING:
-    from pathlib import Path as FilePath
-
-    from kvctl.pipeline.jobs.load import Input, Loaded, Order
-    from kvctl.pipeline.spark.engine import Target
 
 app = group()
 
@@ -97,14 +97,12 @@ async def load(
     To complete an interrupted load, run it again. Rows that cannot be written are counted, the first ones are listed,
     and the command exits 7. The other rows are written.
     """
-    from kvctl.pipeline.jobs import load as job
-
     check_bucket(into) if dry_run else check_writable(session, into)
     check_forced(force, "shorter-history")
     target = spark_target(master, remote, conf)
     changes = _changes(create, placement)
     source = await open_input(session, path, key, value, format)
-    order = job.Order(
+    order = load_job.Order(
         create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
     )
     client = await session.client()
@@ -120,27 +118,23 @@ async def load(
         raise _rejected(loaded, dead_letter)
 
 
-async def open_input(session: Session, path: str, key: str | None, value: str | None, format: str | None) -> "Input":
+async def open_input(
+    session: Session, path: str, key: str | None, value: str | None, format: str | None
+) -> "load_job.Input":
     """Open a table if a column or format is given, else an export after verifying it. Raises like `open_export`."""
-    from kvctl.pipeline.files import export_files
-    from kvctl.pipeline.jobs import load as job
-
     folder = export_files.folder_of(path)
     if key or value or format:
-        return job.open_table(folder, key=key, value=value, format=format)
+        return load_job.open_table(folder, key=key, value=value, format=format)
     _check_export(folder)
     total = export_files.read_manifest(folder).bytes
-    return await hashing(session, f"Verifying {folder.name}", total, partial(job.open_export, folder))
+    return await hashing(session, f"Verifying {folder.name}", total, partial(load_job.open_export, folder))
 
 
 def _check_export(folder: "FilePath") -> None:
     """Raise UsageError for a data file, ConflictError for a folder of data files without a manifest."""
-    from kvctl.pipeline.files import export_files, file_rows
-    from kvctl.pipeline.files.export_manifest import MANIFEST
-
     if not folder.exists() or export_files.has_manifest(folder) or file_rows.format_of(folder) is None:
         return
-    problem = f"`{folder}` is not a complete export: it has no `{MANIFEST}`"
+    problem = f"`{folder}` is not a complete export: it has no `{export_manifest.MANIFEST}`"
     hint = "To read a table of your own, add `--key COL`, `--value COL` or `--format`"
     raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
 
@@ -149,33 +143,29 @@ _LOADED = columns("bucket path rows written unchanged rejected seconds")
 
 
 async def _load(
-    session: Session, target: "Target", source: "Input", into: str, order: "Order",
+    session: Session, target: "engine.Target", source: "load_job.Input", into: str, order: "load_job.Order",
     *, if_different: bool, dead_letter: str | None,
-) -> "Loaded":  # fmt: skip
-    from kvctl.pipeline.files.export_files import folder_of
-    from kvctl.pipeline.jobs.load import load
-    from kvctl.pipeline.options import parse
-
-    options = parse({"bucket": into, **source_options(session, target)})
+) -> "load_job.Loaded":  # fmt: skip
+    options = pipeline_options.parse({"bucket": into, **source_options(session, target)})
     options = replace(
         options,
         if_different=if_different and not source.history,
-        dead_letter=str(folder_of(dead_letter)) if dead_letter else None,
+        dead_letter=str(export_files.folder_of(dead_letter)) if dead_letter else None,
     )
     return await run_job(
-        session, target, f"Loading {into}", partial(load, source=source, target=options, order=order),
+        session, target, f"Loading {into}", partial(load_job.load, source=source, target=options, order=order),
         incomplete=f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it",
     )  # fmt: skip
 
 
-def _rejected(found: "Loaded", folder: str | None) -> PartlyDone:
+def _rejected(found: "load_job.Loaded", folder: str | None) -> PartlyDone:
     """Build the error for rejected rows, which are in `folder`, if any."""
     kept = f"the rejected rows are in `{folder}`" if folder else "use `--dead-letter DIR` to keep the rejected rows"
     text = _rejected_rows(found, "was" if found.rejected == 1 else "were")
     return PartlyDone(text, hint=f"The other rows were written; {kept}")
 
 
-def _rejected_rows(found: "Loaded", verb: str) -> str:
+def _rejected_rows(found: "load_job.Loaded", verb: str) -> str:
     """Describe the number of rejected rows and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
     more = found.rejected - len(found.samples)
@@ -183,10 +173,7 @@ def _rejected_rows(found: "Loaded", verb: str) -> str:
 
 
 def _changes(create: bool, placement: Given) -> dict[str, Any]:
-    from kvctl.kv.config_edit import edited
-    from kvctl.kv.settings import SETTINGS
-
     if placement and not create:
-        option = SETTINGS[next(iter(placement))].option_name
+        option = settings.SETTINGS[next(iter(placement))].option_name
         raise UsageError(f"`--{option}` requires `--create`")
-    return edited({}, placement)
+    return config_edit.edited({}, placement)

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,10 @@ from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.pipeline.runner import Conf, Master, Remote, given_options, run_job, spark_target
 from kvctl.cli.records import PIPELINE_PLAN
 from kvctl.errors import UsageError
+from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.pipeline.jobs.run import PlannedStatement
 
 app = group()
 
@@ -57,19 +55,17 @@ async def run(
     A row that cannot be written ends the script with exit code 7, unless `deadLetter` is set. --dry-run changes nothing
     and shows Spark's plan of each statement.
     """
-    from kvctl.pipeline.jobs import run as job
-
     if not dry_run:
         session.context.require_writable()
     values = {**given_options(session), **parse_metadata(set or ())}
-    script = job.statements(_text(session, file), values)
+    script = jobs_run.statements(_text(session, file), values)
     target = spark_target(master, remote, conf)
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
-        _show_plan(session, await run_job(session, target, what, partial(job.plan, script=script)))
+        _show_plan(session, await run_job(session, target, what, partial(jobs_run.plan, script=script)))
         return
     left = "Interrupted: rows that were written stay; run the command again to complete the script"
-    ran = await run_job(session, target, what, partial(job.run, script=script), incomplete=left)
+    ran = await run_job(session, target, what, partial(jobs_run.run, script=script), incomplete=left)
     session.show(
         document({**asdict(ran), "seconds": round(ran.seconds, 3)}, *columns("statements seconds"), name="statements")
     )
@@ -82,7 +78,7 @@ def _text(session: Session, file: str) -> str:
         raise UsageError(f"`{file}` is not text in UTF-8") from None
 
 
-def _show_plan(session: Session, planned: list["PlannedStatement"]) -> None:
+def _show_plan(session: Session, planned: list["jobs_run.PlannedStatement"]) -> None:
     """Show the statements; on a terminal also Spark's plans."""
     rows = [asdict(item) for item in planned]
     session.show(View(columns=columns("statement"), tsv=PIPELINE_PLAN.columns, rows=rows, name="statement"))

@@ -4,6 +4,7 @@ async def check(session: Session, master: Master = None, remote: Remote = None, 
     checked = await run_job(session, spark_target(master, remote, conf), "Checking Spark", jobs.check)
 """
 
+import asyncio
 import shutil
 import threading
 import time
@@ -11,19 +12,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from os.path import abspath
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+from kvctl import pipeline
 from kvctl.cli.app.session import Session
 from kvctl.contexts import FLAGS
 from kvctl.errors import UsageError
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.spark import engine as spark_engine
+from kvctl.pipeline.spark import failure, tasks
 from kvctl.render.escapes import escape
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from kvctl.pipeline.spark.engine import Engine, Target
 
 T = TypeVar("T")
 
@@ -40,23 +40,18 @@ CANCEL_TIMEOUT_S = 10.0
 """Seconds that a cancelled job has to clean up."""
 
 
-def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "Target":
+def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "spark_engine.Target":
     """Return the Spark target of the shared options. Raises UsageError, and KvctlError without the extra."""
-    from kvctl.pipeline import require_spark
-    from kvctl.pipeline.spark.engine import Target, parse_conf
-
-    require_spark()
-    return Target(master, remote, parse_conf(conf or []))
+    pipeline.require_spark()
+    return spark_engine.Target(master, remote, spark_engine.parse_conf(conf or []))
 
 
-def source_options(session: Session, target: "Target") -> dict[str, str]:
+def source_options(session: Session, target: "spark_engine.Target") -> dict[str, str]:
     """Return the options of `nats-kv` that connect like this command: names and paths, no secrets.
 
     Workers resolve them. Workers on this machine share its environment; for others, the settings that it implies are
     named. Raises UsageError where a secret would have to be handed over.
     """
-    from kvctl.pipeline.options import from_flags
-
     options = given_options(session)
     if target.local or "context" in options:
         return options
@@ -68,21 +63,21 @@ def source_options(session: Session, target: "Target") -> dict[str, str]:
             "The password or token of this environment cannot be passed to remote workers",
             hint="Name a context that they have with `--context`, or a file with `--password-file` or `--token-file`",
         )
-    return from_flags({flag: getattr(context, name) for name, flag in FLAGS.items()}, abspath) | options
+    return (
+        pipeline_options.from_flags({flag: getattr(context, name) for name, flag in FLAGS.items()}, abspath) | options
+    )
 
 
 def given_options(session: Session) -> dict[str, str]:
     """Return the given connection options as options of `nats-kv`."""
-    from kvctl.pipeline.options import from_flags
-
-    return from_flags(session.options.connection_flags(), abspath)
+    return pipeline_options.from_flags(session.options.connection_flags(), abspath)
 
 
 async def run_job(
     session: Session,
-    target: "Target",
+    target: "spark_engine.Target",
     what: str,
-    job: Callable[["Engine"], T],
+    job: Callable[["spark_engine.Engine"], T],
     *,
     incomplete: str | Callable[[], str] = "",
 ) -> T:
@@ -91,11 +86,7 @@ async def run_job(
     An interruption cancels the running queries and lets the job clean up, then warns with `incomplete`, which may be
     a function that is called only then.
     """
-    import asyncio
-
-    from kvctl.pipeline.spark.engine import Engine
-
-    engine, progress = Engine(target), _Progress()
+    engine, progress = spark_engine.Engine(target), _Progress()
     work = in_thread(partial(_run, engine, job))
     threading.Thread(target=progress.watch, args=[engine, work], name="progress", daemon=True).start()
     try:
@@ -115,12 +106,12 @@ async def run_job(
     return work.result()
 
 
-def _run(engine: "Engine", job: Callable[["Engine"], T]) -> T:
+def _run(engine: "spark_engine.Engine", job: Callable[["spark_engine.Engine"], T]) -> T:
     with engine:
         return job(engine)
 
 
-def _incomplete_text(work: "Future[T]", incomplete: str | Callable[[], str]) -> str:
+def _incomplete_text(work: "asyncio.Future[T]", incomplete: str | Callable[[], str]) -> str:
     """Describe the state after an interruption; a job may have finished before it."""
     if not isinstance(incomplete, str):
         return incomplete()
@@ -128,12 +119,10 @@ def _incomplete_text(work: "Future[T]", incomplete: str | Callable[[], str]) -> 
     return "Interrupted after the job had finished: nothing is incomplete" if incomplete and complete else incomplete
 
 
-def in_thread(work: Callable[[], T]) -> "Future[T]":
+def in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
     """Run the work in a daemon thread, as a blocked call of Spark must not delay the exit; return its result."""
-    import asyncio
-
     loop = asyncio.get_running_loop()
-    future: Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def settle(error: BaseException | None, result: Any = None) -> None:
         if not future.done():
@@ -158,19 +147,17 @@ class _Progress:
     def __init__(self) -> None:
         self.text = "starting"
 
-    def watch(self, engine: "Engine", work: "Future[Any]") -> None:
+    def watch(self, engine: "spark_engine.Engine", work: "asyncio.Future[Any]") -> None:
         """Update the text until the job ends; a call to the JVM can be slow."""
-        from kvctl.pipeline.spark.tasks import progress_text
-
         while not work.done():
             time.sleep(PROGRESS_INTERVAL_S)
             with suppress(OSError):  # files that the job looks at may be moved
                 doing = engine.doing if isinstance(engine.doing, str) else engine.doing()
                 waiting = "planning" if engine.started else "starting Spark"
-                self.text = ", ".join(filter(None, (doing, progress_text(engine)))) or waiting
+                self.text = ", ".join(filter(None, (doing, tasks.progress_text(engine)))) or waiting
 
 
-def _keep_cancelling(engine: "Engine", work: "Future[Any]") -> None:
+def _keep_cancelling(engine: "spark_engine.Engine", work: "asyncio.Future[Any]") -> None:
     """Cancel until the job has ended, as there is nothing to cancel while it plans and between queries."""
     while not work.done():
         engine.cancel()
@@ -180,6 +167,4 @@ def _keep_cancelling(engine: "Engine", work: "Future[Any]") -> None:
 def _show_cause(session: Session, error: BaseException | None) -> None:
     """Show the complete error of Spark with `-v`."""
     if session.options.verbose and error is not None and error.__cause__ is not None:
-        from kvctl.pipeline.spark.failure import text_of
-
-        session.terminal.emit(escape(text_of(error.__cause__), keep="\n\t"))
+        session.terminal.emit(escape(failure.text_of(error.__cause__), keep="\n\t"))

@@ -1,8 +1,9 @@
 """`kvctl pipeline verify`: verification of an export, and its comparison with a bucket."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,11 +15,11 @@ from kvctl.cli.records import VERIFIED
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.files import export_files
+from kvctl.pipeline.jobs import verify as verify_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
-
-if TYPE_CHECKING:
-    from kvctl.pipeline.jobs.verify import Compared, Verified
 
 app = group()
 T = TypeVar("T")
@@ -55,22 +56,17 @@ async def verify(
     counted, and the first thousand are listed as in `bucket diff`: `missing` in the bucket, `extra` in it, or
     `differs`. Exits 4 if there are any. For an export of history, all entries of a key are compared.
     """
-    from kvctl.pipeline.files import export_files
-    from kvctl.pipeline.jobs import verify as job
-
     folder = export_files.folder_of(path)
     manifest = export_files.read_manifest(folder)
     if against:
         check_bucket(against)
     target = spark_target(master, remote, conf) if against else None
-    found = await hashing(session, f"Verifying {folder.name}", manifest.bytes, partial(job.verify, folder))
+    found = await hashing(session, f"Verifying {folder.name}", manifest.bytes, partial(verify_job.verify, folder))
     compared = None
     if target is not None and against and found.whole:
-        from kvctl.pipeline.options import parse
-
-        options = parse({"bucket": against, **source_options(session, target)})
+        options = pipeline_options.parse({"bucket": against, **source_options(session, target)})
         await (await session.client()).bucket(against).locate()
-        work = partial(job.compare, folder=folder, manifest=manifest, options=options)
+        work = partial(verify_job.compare, folder=folder, manifest=manifest, options=options)
         compared = await run_job(session, target, f"Comparing with {against}", work)
     _show_verified(session, found, compared)
     if not found.whole:
@@ -80,7 +76,7 @@ async def verify(
         raise ConflictError(f"Bucket `{against}`, {when}, differs in {counted(count, 'key')}")
 
 
-def _show_verified(session: Session, found: "Verified", compared: "Compared | None") -> None:
+def _show_verified(session: Session, found: "verify_job.Verified", compared: "verify_job.Compared | None") -> None:
     differences = [
         {
             "key": item.key,
@@ -113,7 +109,7 @@ def _show_verified(session: Session, found: "Verified", compared: "Compared | No
     session.show(document(row, *_VERIFIED, tsv=VERIFIED.columns, name="path", sections=sections))
 
 
-def _against_row(compared: "Compared", differences: list[dict[str, Any]]) -> dict[str, Any]:
+def _against_row(compared: "verify_job.Compared", differences: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "bucket": compared.bucket,
         "at": str(compared.at),
@@ -156,8 +152,6 @@ class _Stopped(Exception):
 
 async def hashing(session: Session, what: str, total: int, work: Callable[..., T]) -> T:
     """Run the work in a thread under a progress bar; it stops with the command."""
-    import asyncio
-
     stopped = False
     with session.progress(what, total, unit="bytes") as bar:
 

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,12 +12,11 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Filters, KeyedName, Program
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import listed, split_keys
+from kvctl.cli.keys.target import interface
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.process import programs
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
 from kvctl.phrases import quoted
-
-if TYPE_CHECKING:
-    from kvctl.cli.keys.target.interface import Reader
 
 app = group()
 
@@ -80,15 +79,13 @@ async def env(
     set. As in a shell, the exit code is 127 if it is not found and 126 if it cannot be run. It does not see later
     changes of the keys: use `kvctl watch --exec` to restart or reload it.
     """
-    from kvctl.cli.process.programs import find_program
-
     named, wild = split_keys(filters or [])
     if prefix and not _NAME.match(prefix):
         raise UsageError(
             f"`{prefix}` cannot start the name of a variable",
             hint="Use letters, digits and `_`, and do not start with a digit",
         )
-    path = find_program(words[0])
+    path = programs.find_program(words[0])
     found = await _values(await parse_target(bucket).reader(session), named, wild)
     variables = _variables(found, prefix, upper)
     _refuse_loading(variables, allow or [])
@@ -96,7 +93,7 @@ async def env(
     _become(path, words, variables)
 
 
-async def _values(reader: "Reader", named: list[str], wild: list[str]) -> dict[str, bytes]:
+async def _values(reader: "interface.Reader", named: list[str], wild: list[str]) -> dict[str, bytes]:
     """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]
@@ -147,11 +144,9 @@ def variable_name(key: str, prefix: str = "", *, upper: bool = True) -> str:
 
 def _become(path: str, words: Sequence[str], variables: dict[bytes, bytes]) -> NoReturn:
     """Replace this process. Raises CannotRun."""
-    from kvctl.cli.process.programs import cannot_run
-
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and execve keeps ignored signals ignored
     try:
         os.execve(path, list(words), {**os.environb, **variables})
     except OSError as error:
-        raise cannot_run(words[0], error) from None
+        raise programs.cannot_run(words[0], error) from None

@@ -1,20 +1,16 @@
 """`--exec CMD` for entries: metadata in environment variables, the value on standard input, no shell."""
 
+import asyncio
 import os
 import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.units import duration_seconds, format_time
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
-    from kvctl.kv.entry import Entry
 
 TERMINATION_GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a command that is running when kvctl is interrupted."""
@@ -30,7 +26,7 @@ class Execution:
         self._runs = 0
         self._failed = 0
 
-    async def run(self, entry: "Entry") -> None:
+    async def run(self, entry: "kvctl.Entry") -> None:
         """Run the command for an entry and wait for it to end."""
         await self.attempt(f"`{entry.key}` (revision {entry.revision})", environment(entry), entry.value)
 
@@ -50,8 +46,6 @@ class Execution:
 
     async def _attempt(self, variables: Mapping[bytes, bytes], data: bytes) -> str:
         """Run the command and return the problem, or an empty text."""
-        import asyncio
-
         if any(b"\0" in value for value in variables.values()):
             return "was not run: an environment variable cannot hold a NUL byte"
         try:
@@ -69,7 +63,7 @@ class Execution:
         return "" if code == 0 else f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
 
 
-def environment(entry: "Entry") -> dict[bytes, bytes]:
+def environment(entry: "kvctl.Entry") -> dict[bytes, bytes]:
     """Return the variables that describe an entry; names that are not UTF-8 keep their bytes."""
     facts: Mapping[str, object] = {
         "BUCKET": entry.bucket,
@@ -105,10 +99,8 @@ def _split(text: str) -> list[str]:
     return command
 
 
-async def _end(process: "Process") -> None:
+async def _end(process: "asyncio.subprocess.Process") -> None:
     """Send SIGTERM, and SIGKILL if the command has not ended after TERMINATION_GRACE_S."""
-    import asyncio
-
     with suppress(ProcessLookupError):
         process.terminate()
         try:

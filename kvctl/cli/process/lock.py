@@ -1,21 +1,21 @@
 """`kvctl lock`: run a command under a lease."""
 
+import asyncio
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyName, Program, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
+from kvctl.cli.process import programs, supervisor
 from kvctl.errors import KvctlError, LeaseLost, UsageError
+from kvctl.kv import lease_queue
 from kvctl.units import format_duration
-
-if TYPE_CHECKING:
-    from kvctl.cli.process.supervisor import Supervised
-    from kvctl.kv.lease import Lease
 
 app = group()
 
@@ -70,21 +70,17 @@ async def lock(
     keep the key of a dead holder for at least the marker ttl. A waiting `lock` still takes over after the ttl of the
     lease; one without --wait-for is refused until the key has expired.
     """
-    from kvctl.cli.process.programs import find_program
-    from kvctl.cli.process.supervisor import Supervised
-    from kvctl.kv.lease_queue import acquire
-
     check_keys([key])
     if owner == "":
         raise UsageError("`--owner` must not be empty")
-    find_program(words[0])
+    programs.find_program(words[0])
     source = await open_bucket(session, bucket, write=True)
     name = owner or f"{os.uname().nodename}:{os.getpid()}"
-    lease = await acquire(
+    lease = await lease_queue.acquire(
         source, key, name, TTL if ttl is None else ttl, wait=wait,
         waiting=lambda holder: session.note(f"Waiting for `{key}`, held by `{holder}`"),
     )  # fmt: skip
-    program = Supervised(words, grace=lease.grace * GIVE_UP_FRACTION)
+    program = supervisor.Supervised(words, grace=lease.grace * GIVE_UP_FRACTION)
     with program.signals_passed_on():
         try:
             await program.start(_variables(lease), lease.deadline)
@@ -98,10 +94,8 @@ async def lock(
         return code
 
 
-async def _run(program: "Supervised", lease: "Lease") -> int:
+async def _run(program: "supervisor.Supervised", lease: "kvctl.Lease") -> int:
     """Wait for the program and return its exit code. Raises LeaseLost after ending the program."""
-    import asyncio
-
     keeping = asyncio.ensure_future(lease.keep(program.allow_until))
     ended = asyncio.ensure_future(program.wait())
     try:
@@ -118,7 +112,7 @@ async def _run(program: "Supervised", lease: "Lease") -> int:
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def _release(session: Session, lease: "Lease") -> None:
+async def _release(session: Session, lease: "kvctl.Lease") -> None:
     try:
         await lease.release()
     except KvctlError as error:
@@ -126,7 +120,7 @@ async def _release(session: Session, lease: "Lease") -> None:
         session.warn(f"Could not release `{lease.key}`, it expires within {rest}: {error.message}")
 
 
-def _variables(lease: "Lease") -> dict[bytes, bytes]:
+def _variables(lease: "kvctl.Lease") -> dict[bytes, bytes]:
     """Return the environment variables that describe the lease to COMMAND."""
     facts = {"BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": str(lease.token)}
     return {f"KVCTL_{name}".encode(): os.fsencode(fact) for name, fact in facts.items()}

@@ -1,17 +1,16 @@
 """`--exec CMD` for messages: acknowledged if the command succeeds, redelivered after a delay if it fails."""
 
+import asyncio
 import json
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.process.exec import Execution, variables_of
-from kvctl.errors import KvctlError, NoServer
+from kvctl.errors import KvctlError, NoServer, UnreachableError
+from kvctl.jetstream.consumers import admin
 from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.consumers.message import Message
 
 LONGEST_DELAY = 300
 """Seconds, the longest delay before a message is redelivered whose command keeps failing."""
@@ -33,9 +32,6 @@ class MessageExecution:
 
     async def prepare(self, stream: str, consumer: str | None) -> None:
         """Read the consumer's acknowledgement policy and wait. Raises NotFoundError."""
-        from kvctl.errors import UnreachableError
-        from kvctl.jetstream.consumers import admin
-
         if consumer is None:
             return
         with suppress(UnreachableError):
@@ -44,10 +40,8 @@ class MessageExecution:
             self._answers = self._answers and config.get("ack_policy", "none") != "none"
             self._ack_wait = min([wait / 1e9 for wait in waits if wait] or [ACK_WAIT])
 
-    async def run(self, message: "Message") -> None:
+    async def run(self, message: "kvctl.Message") -> None:
         """Run the command for a message, then acknowledge or reject it."""
-        import asyncio
-
         if self.stopping:
             await self._answer(message, done=False, immediately=True)
             return
@@ -63,7 +57,7 @@ class MessageExecution:
         """Raise PartlyDone if a run failed."""
         self._execution.finish("messages")
 
-    async def _answer(self, message: "Message", *, done: bool, immediately: bool = False) -> None:
+    async def _answer(self, message: "kvctl.Message", *, done: bool, immediately: bool = False) -> None:
         if not self._answers:
             return
         try:
@@ -76,9 +70,7 @@ class MessageExecution:
                 f"The connection was lost before message {message.sequence} was acknowledged: it will be redelivered"
             )
 
-    async def _keep_alive(self, message: "Message") -> None:
-        import asyncio
-
+    async def _keep_alive(self, message: "kvctl.Message") -> None:
         while self._answers:
             await asyncio.sleep(self._ack_wait / 2)
             with suppress(KvctlError):
@@ -90,7 +82,7 @@ def delay(delivered: int) -> timedelta:
     return timedelta(seconds=min(2.0 ** min(delivered - 1, 20), LONGEST_DELAY))
 
 
-def facts(message: "Message") -> dict[str, object]:
+def facts(message: "kvctl.Message") -> dict[str, object]:
     """Return the metadata of a message, which the command receives in its environment."""
     metadata = message.metadata
     return {

@@ -1,6 +1,7 @@
 """Supervision of a program that must not outlive a deadline or this process."""
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
@@ -9,13 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from kvctl.cli.process.programs import cannot_run, find_program
 from kvctl.kv.lease import clock
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
 
 FOREVER = float("inf")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -40,7 +37,7 @@ class Supervised:
         self._group = not _in_foreground()
         self._deadline = 0.0
         self._watcher = -1
-        self._process: Process | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._early: list[int] = []
         """Signals that arrived before the program started."""
 
@@ -61,7 +58,7 @@ class Supervised:
             _send(self.process.pid, number, group=self._group)
 
     @property
-    def process(self) -> "Process":
+    def process(self) -> "asyncio.subprocess.Process":
         """Return the program's process; valid after `start`."""
         assert self._process is not None
         return self._process
@@ -132,8 +129,6 @@ def _prepared(watcher: int, deadline: float) -> Callable[[], None]:
     """
     prctl = None
     if sys.platform == "linux":
-        import ctypes
-
         prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 

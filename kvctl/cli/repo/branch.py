@@ -1,11 +1,14 @@
 """`kvctl branch`: list, inspect, create and delete branches."""
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+from typing import Annotated
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import BRANCH
+from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
     AtBranch,
     Name,
@@ -21,11 +24,9 @@ from kvctl.cli.repo.options import (
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.phrases import counted
-from kvctl.render.fields import columns
+from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View, document
-
-if TYPE_CHECKING:
-    from kvctl.versions.repository import Repository
+from kvctl.versions import refs
 
 app = group(
     "branch",
@@ -44,29 +45,23 @@ CONCURRENT_BRANCHES = 16
 @command(app, "ls", examples=["kvctl branch ls config", "kvctl branch ls config -o name"], see=["branch show"])
 async def ls(session: Session, name: Name) -> None:
     """List branches, each with its last commit and count of staged changes."""
-    import asyncio
-
-    from kvctl.cli.repo.views import BRANCHES
-
     repository = await open_repository(session, parse_name(name))
     rows: list[Row] = []
     names = sorted(await repository.branches())
     for start in range(0, len(names), CONCURRENT_BRANCHES):
         found = await asyncio.gather(*(_row(repository, one) for one in names[start : start + CONCURRENT_BRANCHES]))
         rows += [row for row in found if row is not None]
-    session.show(View(columns=BRANCHES, rows=rows, empty="No branches"))
+    session.show(View(columns=views.BRANCHES, rows=rows, empty="No branches"))
 
 
-async def _row(repository: "Repository", branch: str) -> Row | None:
+async def _row(repository: "kvctl.Repository", branch: str) -> Row | None:
     """Return the row of a branch, None if it was deleted since it was listed."""
-    from kvctl.cli.repo.views import ref_row
-
     try:
         status = await repository.status(branch, values=False)
     except NotFoundError:
         return None
     staged = {"staged": len(status.changes)}
-    return ref_row(branch, await repository.show(status.commit), staged)
+    return views.ref_row(branch, await repository.show(status.commit), staged)
 
 
 @command(
@@ -77,15 +72,13 @@ async def _row(repository: "Repository", branch: str) -> Row | None:
 )
 async def show(session: Session, at: AtBranch) -> None:
     """Show a branch's last commit and number of staged changes."""
-    from kvctl.cli.repo.views import COMMIT, commit_row
-
     place = parse_branch(at)
     repository = await open_branch(session, place, write=False)
     status = await repository.status(place.ref, values=False)
-    commit = commit_row(await repository.show(status.commit))
+    commit = views.commit_row(await repository.show(status.commit))
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     row["last"] = commit
-    last = View(columns=COMMIT[1:], rows=[commit], single=True)
+    last = View(columns=views.COMMIT[1:], rows=[commit], single=True)
     shown = columns("name repository commit staged", commit=Column("commit", style="yellow"))
     session.show(document(row, *shown, tsv=BRANCH.columns, sections=[("Last commit", last)]))
 
@@ -107,9 +100,6 @@ async def create(
     The branch starts at the commit of --from, without staged changes. If the branch already exists at that commit,
     nothing changes. If it exists at another commit, the command fails (4).
     """
-    from kvctl.render.fields import short
-    from kvctl.versions import refs
-
     place = parse_at(at)
     refs.check_new_name(place.ref)
     repository = await open_repository(session, place.repository, write=not dry_run)
@@ -140,8 +130,6 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
 
     Commits are kept while another branch or a tag reaches them. `kvctl repo gc` removes unreachable commits.
     """
-    from kvctl.render.fields import short
-
     place = parse_branch(at)
     if not session.interactive and not dry_run:
         await session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent

@@ -1,24 +1,23 @@
 """`kvctl repo checkout`, and recording a live bucket as a commit."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, bucket_names
 from kvctl.cli.app.session import Session
-from kvctl.cli.repo.options import AtRef, open_repository, parse_at
+from kvctl.cli.repo.options import At, AtRef, open_repository, parse_at
 from kvctl.errors import ConflictError
+from kvctl.kv import names
 from kvctl.phrases import counted, quoted
 from kvctl.render.fields import change_sign, columns
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.cli.repo.options import At
-    from kvctl.kv.bucket import Bucket
-    from kvctl.versions.model import Commit
-    from kvctl.versions.repository import Repository
-    from kvctl.versions.transfer.checkout import CheckoutPlan, CheckoutResult
+from kvctl.versions import commits, model, refs
+from kvctl.versions.transfer import bucket_snapshot
+from kvctl.versions.transfer import checkout as transfer_checkout
 
 app = group()
 
@@ -65,14 +64,11 @@ async def checkout(
     A branch means its last commit, without staged changes. A commit holds only keys and values. Keys that lose a ttl or
     headers are named, and keys that are not legal in ADR-8 are not changed.
     """
-    from kvctl.kv.names import check_bucket
-    from kvctl.versions.transfer import checkout
-
     place = parse_at(at)
-    check_bucket(to)
+    names.check_bucket(to)
     repository = await open_repository(session, place.repository)
     bucket = (await session.client()).bucket(to, read_only=session.context.read_only)
-    rollout = await checkout.plan(repository, place.ref, bucket, dry_run=dry_run)
+    rollout = await transfer_checkout.plan(repository, place.ref, bucket, dry_run=dry_run)
     _warn(session, rollout)
     if dry_run:
         session.show(_view(_rows(rollout)))
@@ -81,11 +77,11 @@ async def checkout(
         _preview(session, rollout)
         await session.confirm(_question(rollout), yes=yes)
     with session.progress(f"Rolling out to {to}", len(rollout.steps), unit="keys") as progress:
-        done = await checkout.apply(rollout, bucket, advance=progress.advance)
+        done = await transfer_checkout.apply(rollout, bucket, advance=progress.advance)
     _report(session, place, rollout, done)
 
 
-async def live_bucket(session: Session, name: str | None) -> "Bucket | None":
+async def live_bucket(session: Session, name: str | None) -> "kvctl.Bucket | None":
     """Open the bucket to record, if one is named. Raises BucketNotFound, UsageError."""
     if name is None:
         return None
@@ -95,11 +91,9 @@ async def live_bucket(session: Session, name: str | None) -> "Bucket | None":
 
 
 async def record(
-    session: Session, repository: "Repository", branch: str, bucket: "Bucket", message: str, **settings: Any
-) -> "Commit":
+    session: Session, repository: "kvctl.Repository", branch: str, bucket: "kvctl.Bucket", message: str, **settings: Any
+) -> "model.Commit":
     """Commit a live bucket, and warn of what a commit cannot hold. Raises as `bucket_snapshot.record`."""
-    from kvctl.versions.transfer import bucket_snapshot
-
     made, found = await bucket_snapshot.record(repository, branch, bucket, message, **settings)
     if found.adorned:
         session.warn(
@@ -110,21 +104,16 @@ async def record(
     return made
 
 
-async def begin_with(session: Session, repository: "Repository", bucket: "Bucket") -> bool:
+async def begin_with(session: Session, repository: "kvctl.Repository", bucket: "kvctl.Bucket") -> bool:
     """Record a live bucket in a repository with only its first commit. Return true if anything was recorded."""
-    from contextlib import suppress
-
-    from kvctl.versions.commits import NothingToCommit
-    from kvctl.versions.refs import MAIN
-
-    if not (await repository.show(MAIN)).parents:
-        with suppress(NothingToCommit):
-            await record(session, repository, MAIN, bucket, f"Bucket {bucket.name}")
+    if not (await repository.show(refs.MAIN)).parents:
+        with suppress(commits.NothingToCommit):
+            await record(session, repository, refs.MAIN, bucket, f"Bucket {bucket.name}")
             return True
     return False
 
 
-def _warn(session: Session, rollout: "CheckoutPlan") -> None:
+def _warn(session: Session, rollout: "transfer_checkout.CheckoutPlan") -> None:
     if rollout.adorned:
         session.warn(
             f"Keys that lose their ttl and headers, which a commit cannot hold: {quoted(rollout.adorned, NAMED)}"
@@ -133,7 +122,7 @@ def _warn(session: Session, rollout: "CheckoutPlan") -> None:
         session.warn(f"Non-conforming keys are not changed: {quoted(rollout.foreign, NAMED)}")
 
 
-def _rows(rollout: "CheckoutPlan") -> list[dict[str, Any]]:
+def _rows(rollout: "transfer_checkout.CheckoutPlan") -> list[dict[str, Any]]:
     return [{"change": step.kind.value, "key": step.key, "revision": step.revision} for step in rollout.steps]
 
 
@@ -141,7 +130,7 @@ def _view(rows: list[dict[str, Any]]) -> View:
     return View(columns=columns("change key revision"), rows=rows, name="key", empty="No differences")
 
 
-def _preview(session: Session, rollout: "CheckoutPlan") -> None:
+def _preview(session: Session, rollout: "transfer_checkout.CheckoutPlan") -> None:
     """List the first changes on stderr of a terminal, before the prompt."""
     for step in rollout.steps[:SHOWN]:
         session.note(f"{change_sign(step.kind.value)} {step.key}")
@@ -149,7 +138,7 @@ def _preview(session: Session, rollout: "CheckoutPlan") -> None:
         session.note(f"... and {len(rollout.steps) - SHOWN:,} more; `--dry-run` lists all")
 
 
-def _question(rollout: "CheckoutPlan") -> str:
+def _question(rollout: "transfer_checkout.CheckoutPlan") -> str:
     removed = sum(step.kind == "removed" for step in rollout.steps)
     written = len(rollout.steps) - removed
     parts = [f"write {counted(written, 'key')}"] if written else []
@@ -158,7 +147,9 @@ def _question(rollout: "CheckoutPlan") -> str:
     return f"{text[0].upper()}{text[1:]} in bucket `{rollout.bucket}`?"
 
 
-def _report(session: Session, place: "At", rollout: "CheckoutPlan", done: "CheckoutResult") -> None:
+def _report(
+    session: Session, place: "At", rollout: "transfer_checkout.CheckoutPlan", done: "transfer_checkout.CheckoutResult"
+) -> None:
     kept, equal = set(done.changed_meanwhile), set(done.done_by_others)
     applied = [] if done.at_once and kept else [step for step in rollout.steps if step.key not in kept | equal]
     removed = sum(step.kind == "removed" for step in applied)
@@ -183,7 +174,7 @@ def _report(session: Session, place: "At", rollout: "CheckoutPlan", done: "Check
         raise _moved_on(rollout, done)
 
 
-def _moved_on(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
+def _moved_on(rollout: "transfer_checkout.CheckoutPlan", done: "transfer_checkout.CheckoutResult") -> ConflictError:
     """Build the error for a bucket that others wrote to after it was compared, with all changes made."""
     return ConflictError(
         f"Others wrote {quoted(done.written_by_others, NAMED)} to bucket `{rollout.bucket}` during the checkout; "
@@ -192,7 +183,7 @@ def _moved_on(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
     )
 
 
-def _conflict(rollout: "CheckoutPlan", done: "CheckoutResult") -> ConflictError:
+def _conflict(rollout: "transfer_checkout.CheckoutPlan", done: "transfer_checkout.CheckoutResult") -> ConflictError:
     left = "nothing was changed" if done.at_once else f"{counted(done.done, 'other change')} were made"
     return ConflictError(
         f"Others changed {quoted(done.changed_meanwhile, NAMED)} in bucket `{rollout.bucket}`; {left}",

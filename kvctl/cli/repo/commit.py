@@ -1,14 +1,16 @@
 """`kvctl repo status`, `commit`, `log` and `diff`."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvctl.cli import records
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import options
 from kvctl.cli.keys.arguments import number
+from kvctl.cli.repo import log_lines, views
 from kvctl.cli.repo.checkout import FromBucket, live_bucket, record
 from kvctl.cli.repo.options import (
     AtBranch,
@@ -23,10 +25,10 @@ from kvctl.cli.repo.options import (
     ref_argument,
 )
 from kvctl.errors import UsageError
+from kvctl.kv import names as kv_names
+from kvctl.render import fields
 from kvctl.render.view import Row, View
-
-if TYPE_CHECKING:
-    from kvctl.versions.model import Commit
+from kvctl.versions import model
 
 app = group()
 
@@ -54,13 +56,11 @@ async def status(session: Session, at: AtBranch) -> None:
     Lists the keys that were written or deleted since the last commit: `+` added, `~` changed, `-` removed. `kvctl repo
     diff` shows values.
     """
-    from kvctl.cli.repo.views import status_view
-
     place = parse_branch(at)
     repository = await open_branch(session, place, write=False)
     found = await repository.status(place.ref, values=False)
     last = await repository.show(found.commit)
-    session.show(status_view(session, place.repository, found, last))
+    session.show(views.status_view(session, place.repository, found, last))
     if not found.changes:
         session.note("Nothing is staged")
 
@@ -94,20 +94,17 @@ async def commit(
 
     The author is --author, KVCTL_AUTHOR, or user and host as in `ann@laptop`.
     """
-    from kvctl.cli.bucket.options import parse_metadata
-    from kvctl.cli.repo.views import show_made
-
     place = parse_branch(at)
     if not message.strip():
         raise UsageError("The message must not be empty", hint="Describe the commit with `-m MSG`")
-    named = parse_metadata(meta or ())
+    named = options.parse_metadata(meta or ())
     bucket = await live_bucket(session, source)
     repository = await open_branch(session, place, author=author)
     if bucket is None:
         made = await repository.commit(place.ref, message, meta=named, allow_empty=allow_empty)
     else:
         made = await record(session, repository, place.ref, bucket, message, meta=named, allow_empty=allow_empty)
-    show_made(session, place.ref, made)
+    views.show_made(session, place.ref, made)
 
 
 @command(
@@ -136,34 +133,27 @@ async def log(
 
     --key shows the commits in which the key differs from all parents, or was removed.
     """
-    from kvctl.cli.repo.log_lines import LogLines, names_of
-    from kvctl.render.fields import columns
-
     place = parse_at(at)
     if key is not None:
-        from kvctl.kv.names import check_key
-
-        check_key(key)
+        kv_names.check_key(key)
     repository = await open_repository(session, place.repository)
     commits = repository.log(place.ref, first_parent=first_parent, key=key, limit=limit)
     as_text = session.options.output is None and (graph or session.output == "table")
     if not as_text:
         together = IN_TABLE if session.output == "table" else 1
-        shown = columns("id message author created", created="Age")
+        shown = fields.columns("id message author created", created="Age")
         view = View(columns=shown, tsv=records.COMMIT.columns, name="id", empty="No commits")
         await session.stream(view, _rows(commits, together))
         return
-    names = names_of(await repository.branches(), await repository.tags())
-    lines = LogLines(names, color=session.terminal.colored, graph=graph)
+    names = log_lines.names_of(await repository.branches(), await repository.tags())
+    lines = log_lines.LogLines(names, color=session.terminal.colored, graph=graph)
     await session.stream_bytes(lines.chunks(commits))
 
 
-async def _rows(commits: AsyncIterator[tuple[str, "Commit"]], together: int) -> AsyncIterator[Sequence[Row]]:
-    from kvctl.cli.repo.views import commit_row
-
+async def _rows(commits: AsyncIterator[tuple[str, "model.Commit"]], together: int) -> AsyncIterator[Sequence[Row]]:
     rows: list[Row] = []
     async for _, found in commits:
-        rows.append(commit_row(found))
+        rows.append(views.commit_row(found))
         if len(rows) == together:
             yield rows
             rows = []
@@ -205,8 +195,6 @@ async def diff(
     --three-dot shows what merging REF into the first ref would change: the changes since their merge base, with `*` for
     conflicts.
     """
-    from kvctl.cli.repo.views import show_changes, show_patch
-
     place = parse_at(at)
     as_patch = _is_patch(session, patch, stat)
     if other is None and three_dot:
@@ -220,9 +208,9 @@ async def diff(
     repository = await open_repository(session, place.repository)
     found = await repository.diff(place.ref, ref, three_dot=three_dot, values=False)
     if as_patch and found:
-        await show_patch(session, repository, found)
+        await views.show_patch(session, repository, found)
     else:
-        await show_changes(session, repository, found, empty="No differences")
+        await views.show_changes(session, repository, found, empty="No differences")
     return PENDING if found and exit_code else 0
 
 

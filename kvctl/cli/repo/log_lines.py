@@ -1,17 +1,15 @@
 """Text of `kvctl repo log`: a block for each commit, or one line beside a graph."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from kvctl.cli.repo import commit_graph
 from kvctl.cli.repo.views import subject
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import short
 from kvctl.render.terminal import paint
 from kvctl.render.view import age_text
 from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.versions.model import Commit
+from kvctl.versions import model
 
 Names = Mapping[str, Sequence[str]]
 """Commit -> names of its branches and tags, as shown."""
@@ -25,11 +23,9 @@ class LogLines:
         self._color = color
         self._graph = graph
 
-    async def chunks(self, commits: AsyncIterator[tuple[str, "Commit"]]) -> AsyncIterator[bytes]:
+    async def chunks(self, commits: AsyncIterator[tuple[str, "model.Commit"]]) -> AsyncIterator[bytes]:
         """Yield the lines of each commit, children before parents."""
-        from kvctl.cli.repo.commit_graph import Graph
-
-        graph, first = Graph(), True
+        graph, first = commit_graph.Graph(), True
         async for _, commit in commits:
             if self._graph:
                 drawn = graph.draw(commit.id, commit.parents)
@@ -39,13 +35,13 @@ class LogLines:
             first = False
             yield utf8("".join(f"{line}\n" for line in lines))
 
-    def _line(self, commit: "Commit") -> str:
+    def _line(self, commit: "model.Commit") -> str:
         who = self._paint(f"{escape(commit.author)}, {age_text(format_time(commit.created_ns))}", "dim")
         return "  ".join(
             filter(None, (self._id(short(commit.id)), escape(subject(commit)), self._named(commit.id), who))
         )
 
-    def _block(self, commit: "Commit") -> list[str]:
+    def _block(self, commit: "model.Commit") -> list[str]:
         time = format_time(commit.created_ns)
         fields = {
             "Merge": " ".join(map(short, commit.parents)) if len(commit.parents) > 1 else "",

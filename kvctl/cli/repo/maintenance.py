@@ -9,8 +9,10 @@ from kvctl.cli.app.parameters import DryRun, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import COLLECTION
 from kvctl.cli.repo.options import AtRef, Name, open_repository, parse_at, parse_name
+from kvctl.kv import names
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
+from kvctl.units import format_time
 
 app = group()
 
@@ -32,11 +34,8 @@ async def annotate(
 
     A key with a staged change has no commit yet.
     """
-    from kvctl.kv.names import check_filter
-    from kvctl.units import format_time
-
     place = parse_at(at)
-    check_filter(filter)
+    names.check_filter(filter)
     repository = await open_repository(session, place.repository)
     rows: list[dict[str, Any]] = []
     for found in await repository.annotate(place.ref, filter):

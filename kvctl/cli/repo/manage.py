@@ -1,28 +1,30 @@
 """`kvctl repo`: create, list, show and delete repositories; the group of all repository commands."""
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 
+import kvctl
 from kvctl.cli import records
+from kvctl.cli.app import live_names
 from kvctl.cli.app.command import Entry, command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.records import REPOSITORY_ROW
-from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag
+from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag, views
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.cli.topology.replicas import show_config, show_result
-from kvctl.errors import UsageError
+from kvctl.errors import KvctlError, UsageError
+from kvctl.jetstream import api as jetstream_api
+from kvctl.kv import stream_kind
 from kvctl.kv.names import is_ref
 from kvctl.render.fields import columns
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.survey.graph import Dependent
-    from kvctl.versions.catalog import Found
-    from kvctl.versions.repository import Repository
+from kvctl.render.view import View, document
+from kvctl.topology.survey import graph, inventory
+from kvctl.versions import catalog, refs, repositories
 
 app = group(
     "repo",
@@ -36,11 +38,9 @@ app = group(
 
 
 def _places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import places, repositories
-
     if is_ref(incomplete):
-        return places(ctx.obj, incomplete)
-    names = repositories(ctx.obj, incomplete)
+        return live_names.places(ctx.obj, incomplete)
+    names = live_names.repositories(ctx.obj, incomplete)
     return [*names, *(f"{name}@" for name in names)]
 
 
@@ -76,10 +76,7 @@ async def init(
     If the repository already exists with this configuration, nothing changes; with another configuration the command
     fails (4). Run the command again to complete an interrupted creation.
     """
-    from kvctl.versions import repositories
-    from kvctl.versions.config import RepositoryConfig
-
-    config = RepositoryConfig(name, settings=settings)
+    config = kvctl.RepositoryConfig(name, settings=settings)
     wanted = config.stream(1)  # usage errors are raised before anything is sent
     if author == "":
         raise UsageError("The author must not be empty")
@@ -100,11 +97,7 @@ async def init(
 @command(app, "ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"])
 async def ls(session: Session) -> None:
     """List repositories."""
-    from kvctl.cli.repo.views import repository_row
-    from kvctl.render.view import View
-    from kvctl.versions import catalog
-
-    rows = [repository_row(found) for found in await catalog.listing((await session.client()).api)]
+    rows = [views.repository_row(found) for found in await catalog.listing((await session.client()).api)]
     shown = columns("name replicas bytes created description")
     empty = "No repositories; create one with `kvctl repo init NAME`"
     session.show(View(columns=shown, tsv=REPOSITORY_ROW.columns, rows=rows, empty=empty))
@@ -122,17 +115,13 @@ async def show(session: Session, name: Place) -> None:
     A repository is shown with its branches and tags. A ref is a branch, a tag, a commit id, or a prefix of one with at
     least four characters. Append `~2` for the parent's parent, or `^2` for the second parent of a merge.
     """
-    from kvctl.cli.repo.views import COMMIT, commit_row, repository_document
-    from kvctl.render.view import document
-    from kvctl.versions.repositories import opened
-
     if is_ref(name):
         at = parse_at(name)
         shown = await (await open_repository(session, at.repository)).show(at.ref)
-        session.show(document(commit_row(shown), *COMMIT, tsv=records.COMMIT.columns, name="id"))
+        session.show(document(views.commit_row(shown), *views.COMMIT, tsv=records.COMMIT.columns, name="id"))
         return
-    found, repository = await opened((await session.client()).api, parse_name(name))
-    session.show(repository_document(found, await repository.branches(), await repository.tags()))
+    found, repository = await repositories.opened((await session.client()).api, parse_name(name))
+    session.show(views.repository_document(found, await repository.branches(), await repository.tags()))
 
 
 @command(
@@ -150,21 +139,18 @@ async def delete(
     If the repository has mirrors, they are listed, and its name must be typed or given with --confirm. Mirrors keep
     their data but receive no new data. The name is also required while a stream that may be a mirror does not answer.
     """
-    from kvctl.kv.stream_kind import Kind
-    from kvctl.versions import catalog
-
     parse_name(name)
     api = (await session.client()).api if dry_run else await writable(session)
     found = await catalog.find(api, name)
     dependents = await _dependents(api, found)
-    mirrors = [item.node.name for item in dependents if item.node.kind != Kind.UNKNOWN]
+    mirrors = [item.node.name for item in dependents if item.node.kind != stream_kind.Kind.UNKNOWN]
     row = {"name": name, "stream": found.stream, "dependents": [{"name": mirror} for mirror in mirrors]}
     if dry_run:
         show_result(session, row, f"Would delete repository `{name}`", always=True)
         return
     for mirror in mirrors:
         session.note(f"Mirror `{mirror}` replicates from `{name}`", always=True)
-    if silent := [f"`{item.node.stream}`" for item in dependents if item.node.kind == Kind.UNKNOWN]:
+    if silent := [f"`{item.node.stream}`" for item in dependents if item.node.kind == stream_kind.Kind.UNKNOWN]:
         session.warn(f"Offline streams that may be mirrors of `{name}`: {', '.join(silent)}")
     question = f"Delete repository `{name}` with all its branches and commits?"
     if dependents or confirm is not None:
@@ -175,21 +161,14 @@ async def delete(
     show_result(session, {**row, "changed": True}, f"Deleted repository `{name}`")
 
 
-async def _branch_hint(name: str, repository: "Repository") -> str:
+async def _branch_hint(name: str, repository: "kvctl.Repository") -> str:
     """Describe how to create a branch after the last one was deleted."""
-    from kvctl.versions import refs
-
     newest = await refs.newest(repository.store)
     return f"Create one at the newest commit: `kvctl branch create {name}@main --from {newest}`"
 
 
-async def _dependents(api: "Api", found: "Found") -> "list[Dependent]":
+async def _dependents(api: "jetstream_api.Api", found: "catalog.Found") -> "list[graph.Dependent]":
     """Return the repository's visible mirrors, and streams that do not answer and may be mirrors of it."""
-    from contextlib import suppress
-
-    from kvctl.errors import KvctlError
-    from kvctl.topology.survey import inventory
-
     with suppress(KvctlError):
         return await inventory.dependents(api, found.stream)
     return []

@@ -1,15 +1,18 @@
 """`kvctl repo merge`, `revert`, `cherry-pick`, `merge-base` and `reset`."""
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import number
+from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
+    At,
     AtBranch,
     Author,
     Name,
@@ -23,12 +26,10 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
+from kvctl.kv import names
 from kvctl.phrases import counted
-
-if TYPE_CHECKING:
-    from kvctl.cli.repo.options import At
-    from kvctl.versions.merges import MergeResult
-    from kvctl.versions.repository import Repository
+from kvctl.versions import merges
+from kvctl.versions.tree import three_way
 
 app = group()
 
@@ -81,8 +82,6 @@ async def merge(
     If SRC is already merged, DST's last commit is printed. A branch with staged changes cannot be merged into (4).
     Unrelated histories exit with 1.
     """
-    from kvctl.versions.tree.three_way import Strategy
-
     place, ref = _branch_of(name, dest), parse_ref(source, parse_name(name))
     if strategy is not None and strategy not in STRATEGIES:
         raise UsageError(f"`{strategy}` is not a merge strategy", hint=f"Use one of {', '.join(STRATEGIES)}")
@@ -90,7 +89,12 @@ async def merge(
         raise UsageError("The message must not be empty")
     repository = await open_branch(session, place, write=not dry_run, author=author)
     combined = repository.merge(
-        ref, place.ref, message or "", strategy=Strategy(strategy) if strategy else None, squash=squash, dry_run=dry_run
+        ref,
+        place.ref,
+        message or "",
+        strategy=three_way.Strategy(strategy) if strategy else None,
+        squash=squash,
+        dry_run=dry_run,
     )
     await _combine(session, repository, place, combined, dry_run, f"`{ref}` is already merged into `{place.ref}`")
 
@@ -147,29 +151,26 @@ async def cherry_pick(
 
 async def _combine(
     session: Session,
-    repository: "Repository",
+    repository: "kvctl.Repository",
     place: "At",
-    combined: "Awaitable[MergeResult]",
+    combined: "Awaitable[merges.MergeResult]",
     dry_run: bool,
     idle: str,
 ) -> None:
     """Run it and print the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
-    from kvctl.cli.repo.views import show_changes, show_conflicts, show_made
-    from kvctl.versions.merges import Conflicting
-
     try:
         done = await combined
-    except Conflicting as error:
-        await show_conflicts(session, repository, error.conflicts)
+    except merges.Conflicting as error:
+        await views.show_conflicts(session, repository, error.conflicts)
         raise
     if dry_run:
-        await show_changes(session, repository, done.changes, empty="Nothing would change")
+        await views.show_changes(session, repository, done.changes, empty="Nothing would change")
         return
     if done.commit is None:
         session.note(idle, always=True)
-        show_made(session, place.ref, await repository.show(place.ref))
+        views.show_made(session, place.ref, await repository.show(place.ref))
         return
-    show_made(session, place.ref, done.commit)
+    views.show_made(session, place.ref, done.commit)
 
 
 @command(app, "merge-base", examples=["kvctl repo merge-base config main try"], see=["repo merge", "repo diff"])
@@ -183,11 +184,9 @@ async def merge_base(
 
     Prints its id, or in JSON the commit. Unrelated histories exit with 1.
     """
-    from kvctl.cli.repo.views import show_commit
-
     refs = [parse_ref(text, parse_name(name)) for text in (one, other)]
     repository = await open_repository(session, name)
-    show_commit(session, await repository.show(await repository.merge_base(*refs)))
+    views.show_commit(session, await repository.show(await repository.merge_base(*refs)))
 
 
 @command(
@@ -231,12 +230,10 @@ async def reset(
 
 
 async def _reset_staged(
-    session: Session, repository: "Repository", place: "At", key: str | None, prefix: str | None, dry_run: bool
+    session: Session, repository: "kvctl.Repository", place: "At", key: str | None, prefix: str | None, dry_run: bool
 ) -> None:
-    from kvctl.kv.names import check_key
-
     if key is not None:
-        check_key(key)
+        names.check_key(key)
     staged = [one.key for one in (await repository.status(place.ref, values=False)).changes]
     dropped = [one for one in staged if (key is None or one == key) and one.startswith(prefix or "")]
     if not dry_run:
@@ -257,15 +254,13 @@ async def _reset_staged(
     show_result(session, row, done if dropped else idle, always=dry_run or not dropped)
 
 
-async def _reset_hard(session: Session, repository: "Repository", place: "At", ref: str, dry_run: bool) -> None:
-    from kvctl.cli.repo.views import show_changes, show_made
-
+async def _reset_hard(session: Session, repository: "kvctl.Repository", place: "At", ref: str, dry_run: bool) -> None:
     moved = await repository.reset_hard(place.ref, ref, dry_run=dry_run)
     if dry_run:
         found = await repository.diff(place.ref, moved.id, values=False)
-        await show_changes(session, repository, found, empty="Nothing would change")
+        await views.show_changes(session, repository, found, empty="Nothing would change")
         return
-    show_made(session, place.ref, moved)
+    views.show_made(session, place.ref, moved)
 
 
 def _branch_of(name: str, text: str) -> "At":

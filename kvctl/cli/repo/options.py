@@ -2,17 +2,18 @@
 
 import re
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+import kvctl
+from kvctl.cli.app import live_names
 from kvctl.cli.app.session import Session
-from kvctl.errors import UsageError
+from kvctl.errors import NotFoundError, UsageError
+from kvctl.jetstream import api as jetstream_api
 from kvctl.kv.names import is_ref, split_ref
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.versions.repository import Repository
+from kvctl.versions import config, refs, repositories
+from kvctl.versions.branch import branch_names
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,251}\Z")
 
@@ -29,10 +30,8 @@ class At(NamedTuple):
     @property
     def is_name(self) -> bool:
         """Report if the ref is a legal branch or tag name."""
-        from kvctl.versions.refs import check_name
-
         try:
-            return bool(check_name(self.ref))
+            return bool(refs.check_name(self.ref))
         except UsageError:
             return False
 
@@ -57,20 +56,16 @@ def parse_branch(text: str) -> At:
 
 def parse_tag(text: str) -> At:
     """Parse NAME@TAG. Raises UsageError for an illegal tag name."""
-    from kvctl.versions.refs import check_name
-
     at = parse_at(text)
-    check_name(at.ref, "tag")
+    refs.check_name(at.ref, "tag")
     return at
 
 
 def parse_name(text: str) -> str:
     """Parse the name of a repository. Raises UsageError."""
-    from kvctl.versions.config import check_repository
-
     if is_ref(text):
         raise UsageError(f"`{text}` is a ref, not a repository", hint=f"Use `{split_ref(text)[0]}`")
-    return check_repository(text)
+    return config.check_repository(text)
 
 
 def parse_ref(text: str, repository: str) -> str:
@@ -86,24 +81,19 @@ def parse_ref(text: str, repository: str) -> str:
 
 async def open_repository(
     session: Session, name: str, *, write: bool = False, author: str | None = None
-) -> "Repository":
+) -> "kvctl.Repository":
     """Open the repository. Raises RepositoryNotFound, ReadOnly for a `write` on a read-only connection."""
-    from kvctl.versions import repositories
-
     if author == "":
         raise UsageError("The author must not be empty")
     api = await (writable(session) if write else _api(session))
     return await repositories.open_repository(api, name, author=author, write=write)
 
 
-async def open_branch(session: Session, at: At, *, write: bool = True, author: str | None = None) -> "Repository":
+async def open_branch(session: Session, at: At, *, write: bool = True, author: str | None = None) -> "kvctl.Repository":
     """Open the repository of an existing branch. Raises as `open_repository`.
 
     Raises BranchNotFound, or UsageError if the ref is not a branch.
     """
-    from kvctl.errors import NotFoundError
-    from kvctl.versions import refs
-
     repository = await open_repository(session, at.repository, write=write, author=author)
     try:
         await refs.branch(repository.store, at.ref)
@@ -122,24 +112,22 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
 
 async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | None:
     """Create a ref; return the commit if another client created the same one first. Raises RefExists."""
-    from kvctl.versions.branch.branch_names import RefExists
-
     try:
         await creation
-    except RefExists as error:
+    except branch_names.RefExists as error:
         if (error.what, error.commit) != (kind, commit):
             raise
         return commit
     return None
 
 
-async def writable(session: Session) -> "Api":
+async def writable(session: Session) -> "jetstream_api.Api":
     """Return the API of a writable connection. Raises ReadOnly."""
     session.context.require_writable()
     return await _api(session)
 
 
-async def _api(session: Session) -> "Api":
+async def _api(session: Session) -> "jetstream_api.Api":
     return (await session.client()).api
 
 
@@ -151,34 +139,24 @@ def _branches(repository: str) -> str:
 
 
 def _repositories(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import repositories
-
-    return repositories(ctx.obj, incomplete)
+    return live_names.repositories(ctx.obj, incomplete)
 
 
 def _places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import places
-
-    return places(ctx.obj, incomplete)
+    return live_names.places(ctx.obj, incomplete)
 
 
 def _branch_places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import places
-
-    return places(ctx.obj, incomplete, tags=False)
+    return live_names.places(ctx.obj, incomplete, tags=False)
 
 
 def _tag_places(ctx: typer.Context, incomplete: str) -> list[str]:
-    from kvctl.cli.app.live_names import places
-
-    return places(ctx.obj, incomplete, branches=False)
+    return live_names.places(ctx.obj, incomplete, branches=False)
 
 
 def _refs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete refs of the repository named earlier on the line."""
-    from kvctl.cli.app.live_names import refs
-
-    return refs(ctx.obj, split_ref(str(ctx.params.get("name") or ctx.params.get("at") or ""))[0], incomplete)
+    return live_names.refs(ctx.obj, split_ref(str(ctx.params.get("name") or ctx.params.get("at") or ""))[0], incomplete)
 
 
 def ref_argument(metavar: str, help: str) -> Any:

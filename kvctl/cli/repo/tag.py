@@ -1,12 +1,15 @@
 """`kvctl tag`: list, create and delete tags."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import TAG
+from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
+    At,
     AtTag,
     Name,
     existing,
@@ -18,12 +21,9 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError
-from kvctl.render.fields import columns
+from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, View, document
-
-if TYPE_CHECKING:
-    from kvctl.cli.repo.options import At
-    from kvctl.versions.repository import Repository
+from kvctl.versions import refs
 
 app = group(
     "tag",
@@ -37,24 +37,20 @@ app = group(
 @command(app, "ls", examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"], see=["tag create"])
 async def ls(session: Session, name: Name) -> None:
     """List tags, each with its commit."""
-    from kvctl.cli.repo.views import TAGS, ref_row
-
     repository = await open_repository(session, parse_name(name))
     tags = sorted((await repository.tags()).items())
-    rows = [ref_row(tag, await repository.show(commit)) for tag, commit in tags]
-    session.show(View(columns=TAGS, rows=rows, empty="No tags"))
+    rows = [views.ref_row(tag, await repository.show(commit)) for tag, commit in tags]
+    session.show(View(columns=views.TAGS, rows=rows, empty="No tags"))
 
 
 @command(app, "show", examples=["kvctl tag show config@v1"], see=["tag ls", "repo show"])
 async def show(session: Session, at: AtTag) -> None:
     """Show a tag with its commit."""
-    from kvctl.cli.repo.views import COMMIT, commit_row
-
     place = parse_tag(at)
     repository = await open_repository(session, place.repository)
-    commit = commit_row(await repository.show(await _commit_of(repository, place)))
+    commit = views.commit_row(await repository.show(await _commit_of(repository, place)))
     row = {"name": place.ref, "repository": place.repository, "commit": commit["id"], "last": commit}
-    last = View(columns=COMMIT[1:], rows=[commit], single=True)
+    last = View(columns=views.COMMIT[1:], rows=[commit], single=True)
     looks = {"name": Column("name", style="green"), "commit": Column("commit", style="yellow")}
     shown = columns("name repository commit", **looks)
     session.show(document(row, *shown, tsv=TAG.columns, sections=[("Commit", last)]))
@@ -77,9 +73,6 @@ async def create(
     If the tag already exists at the same commit, nothing changes. If it exists at another commit, the command fails
     (4): tags do not move. A tag and a branch cannot have the same name.
     """
-    from kvctl.render.fields import short
-    from kvctl.versions import refs
-
     place = parse_tag(at)
     repository = await open_repository(session, place.repository, write=not dry_run)
     commit = await refs.committed(repository.store, parse_ref(ref, place.repository))
@@ -104,8 +97,6 @@ async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: Dry
 
     Its commit is kept while a branch or another tag reaches it.
     """
-    from kvctl.render.fields import short
-
     place = parse_tag(at)
     repository = await open_repository(session, place.repository, write=not dry_run)
     commit = await _commit_of(repository, place)
@@ -116,12 +107,10 @@ async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: Dry
     show_result(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)
 
 
-async def _commit_of(repository: "Repository", place: "At") -> str:
+async def _commit_of(repository: "kvctl.Repository", place: "At") -> str:
     """Return the id of a tag's commit. Raises RefNotFound."""
-    from kvctl.versions.refs import RefNotFound
-
     commit = (await repository.tags()).get(place.ref)
     if commit is None:
         hint = f"List the tags with `kvctl tag ls {place.repository}`"
-        raise RefNotFound(f"Tag `{place.ref}` does not exist", hint=hint)
+        raise refs.RefNotFound(f"Tag `{place.ref}` does not exist", hint=hint)
     return commit

@@ -2,26 +2,24 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY
+from kvctl.cli.repo import patch
 from kvctl.cli.table.views import text_of
+from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns, first_line, short
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.units import format_time, parse_time
-
-if TYPE_CHECKING:
-    from kvctl.versions.catalog import Found
-    from kvctl.versions.key_change import KeyChange, KeyConflict, Status, Value
-    from kvctl.versions.model import Commit
-    from kvctl.versions.repository import Repository
+from kvctl.versions import catalog, key_change, model
 
 
-def subject(commit: "Commit") -> str:
+def subject(commit: "model.Commit") -> str:
     """Return the first line of a commit's message."""
     return first_line(commit.message)
 
@@ -36,7 +34,7 @@ COMMIT = columns(
 """Columns of one commit."""
 
 
-def commit_row(commit: "Commit") -> dict[str, Any]:
+def commit_row(commit: "model.Commit") -> dict[str, Any]:
     """Return a commit as a JSON object."""
     return {
         "id": commit.id,
@@ -50,7 +48,7 @@ def commit_row(commit: "Commit") -> dict[str, Any]:
     }
 
 
-def show_made(session: Session, branch: str, commit: "Commit") -> None:
+def show_made(session: Session, branch: str, commit: "model.Commit") -> None:
     """Print a new commit: only its id in a pipe, `[main 1a2b3c] message` on a terminal."""
     if session.output != "table":
         show_commit(session, commit)
@@ -61,12 +59,12 @@ def show_made(session: Session, branch: str, commit: "Commit") -> None:
     session.write(f"{mark} {escape(subject(commit))}\n".encode())
 
 
-def show_commit(session: Session, commit: "Commit") -> None:
+def show_commit(session: Session, commit: "model.Commit") -> None:
     """Print a commit; only its id in a pipe."""
     session.show(document(commit_row(commit), *COMMIT, tsv=NEW_COMMIT.columns, name="id"))
 
 
-def repository_row(found: "Found") -> dict[str, Any]:
+def repository_row(found: "catalog.Found") -> dict[str, Any]:
     """Return a repository as a JSON object, from its stream."""
     config, info = found.info["config"], found.info
     return {
@@ -80,15 +78,13 @@ def repository_row(found: "Found") -> dict[str, Any]:
     }
 
 
-def repository_document(found: "Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
+def repository_document(found: "catalog.Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
     """Build the view of one repository, with branches and tags."""
-    from kvctl.kv.stream_kind import own_metadata
-
     config = found.info["config"]
     row = repository_row(found) | {
         "compressed": config.get("compression", "none") != "none",
         "records": found.info["state"]["messages"],
-        "metadata": own_metadata(config),
+        "metadata": stream_kind.own_metadata(config),
         "branches": named_rows(branches),
         "tags": named_rows(tags),
     }
@@ -112,7 +108,7 @@ BRANCHES = columns("name commit staged created message", name=_REF, created="Age
 TAGS = columns("name commit created message", name=_REF, created="Age", message="Subject")
 
 
-def ref_row(name: str, commit: "Commit", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def ref_row(name: str, commit: "model.Commit", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a branch or tag with its commit as a JSON object, `more` between id and time."""
     row = {"name": name, "commit": commit.id, **(more or {})}
     return row | {"created": format_time(commit.created_ns), "message": commit.message}
@@ -122,7 +118,7 @@ def ref_row(name: str, commit: "Commit", more: Mapping[str, Any] | None = None) 
 
 
 async def show_changes(
-    session: Session, repository: "Repository", changes: Iterable["KeyChange"], *, empty: str
+    session: Session, repository: "kvctl.Repository", changes: Iterable["key_change.KeyChange"], *, empty: str
 ) -> None:
     """Print keys that differ: a sign and both values in a table, objects in JSON.
 
@@ -140,10 +136,10 @@ async def show_changes(
     await _show_rows(session, View(columns=_CHANGES, name="key", empty=empty), rows())
 
 
-async def show_patch(session: Session, repository: "Repository", changes: Iterable["KeyChange"]) -> None:
+async def show_patch(
+    session: Session, repository: "kvctl.Repository", changes: Iterable["key_change.KeyChange"]
+) -> None:
     """Print keys that differ as a patch, with colours on a terminal."""
-    from kvctl.cli.repo.patch import patch_lines
-
     escaped, colored = session.terminal.is_terminal, session.terminal.colored
 
     def shown(text: str, style: str) -> str:
@@ -155,27 +151,29 @@ async def show_patch(session: Session, repository: "Repository", changes: Iterab
             lines = [
                 shown(text, style)
                 for one in some
-                for text, style in patch_lines(one.key, _bytes(one.before), _bytes(one.after), conflict=one.is_conflict)
+                for text, style in patch.patch_lines(
+                    one.key, _bytes(one.before), _bytes(one.after), conflict=one.is_conflict
+                )
             ]
             yield "".join(f"{line}\n" for line in lines).encode()
 
     await session.stream_bytes(chunks())
 
 
-def _bytes(value: "Value") -> bytes | None:
+def _bytes(value: "key_change.Value") -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
-async def show_conflicts(session: Session, repository: "Repository", conflicts: Iterable["KeyConflict"]) -> None:
+async def show_conflicts(
+    session: Session, repository: "kvctl.Repository", conflicts: Iterable["key_change.KeyConflict"]
+) -> None:
     """Print keys that both sides changed, with the three values."""
-    from kvctl.versions.key_change import KeyChange, Kind
-
     shown, sides = _value_of(session), ("base", "source", "dest")
 
     async def rows() -> AsyncIterator[list[Row]]:
         for one in conflicts:
-            pairs = [KeyChange(one.key, one.base, one.source, Kind.CONFLICT),
-                     KeyChange(one.key, None, one.dest, Kind.CONFLICT)]  # fmt: skip
+            pairs = [key_change.KeyChange(one.key, one.base, one.source, key_change.Kind.CONFLICT),
+                     key_change.KeyChange(one.key, None, one.dest, key_change.Kind.CONFLICT)]  # fmt: skip
             first, second = [change async for some in repository.resolved(pairs) for change in some]
             values = zip(sides, (first.before, first.after, second.after), strict=True)
             yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]
@@ -208,7 +206,7 @@ _CHANGES = columns(
 )
 
 
-def status_view(session: Session, repository: str, status: "Status", last: "Commit") -> View:
+def status_view(session: Session, repository: str, status: "key_change.Status", last: "model.Commit") -> View:
     """Build the view of staged changes: a row for each key, or a document."""
     changes = [{"change": str(one.kind), "key": one.key} for one in status.changes]
     staged = View(columns=columns("change key"), rows=changes, name="key")
@@ -224,19 +222,19 @@ def status_view(session: Session, repository: str, status: "Status", last: "Comm
     return document(row, *shown, tsv=BRANCH_STATUS.columns, name="branch", sections=[("Staged changes", staged)])
 
 
-def _value_of(session: Session) -> Callable[["Value"], Any]:
+def _value_of(session: Session) -> Callable[["key_change.Value"], Any]:
     """Choose how the output format shows a value; None stands for a missing key."""
     return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
 
 
-def _value_row(value: "Value") -> dict[str, str] | None:
+def _value_row(value: "key_change.Value") -> dict[str, str] | None:
     if not isinstance(value, bytes):
         return None
     text, encoding = text_of(value)
     return {"value": text, "encoding": encoding}
 
 
-def _value_text(value: "Value") -> str | None:
+def _value_text(value: "key_change.Value") -> str | None:
     """Return a value as text, or as `base64:...`."""
     if not isinstance(value, bytes):
         return None

@@ -1,15 +1,16 @@
 """`kvctl stream`: create, inspect, edit, purge and delete streams."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.details import dependent_row
 from kvctl.cli.keys.arguments import check_forced, number
-from kvctl.cli.stream import messages
+from kvctl.cli.stream import messages, views
 from kvctl.cli.stream.options import (
     ConfigFile,
     Description,
@@ -24,15 +25,14 @@ from kvctl.cli.stream.options import (
 )
 from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import NoResponders, RequestTimeout, UsageError
-from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream import config_diff, config_text, edits, streams
+from kvctl.jetstream.stream_info import StreamInfo, sources_of
+from kvctl.kv import reserved_streams
 from kvctl.phrases import counted
 from kvctl.render.view import document
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.config_diff import Difference
-    from kvctl.jetstream.config_text import Config
-    from kvctl.topology.hazards.hazards import Hazard
-    from kvctl.topology.survey.graph import Dependent
+from kvctl.topology.apply import edit as apply_edit
+from kvctl.topology.hazards import hazards, lossy_edit
+from kvctl.topology.survey import graph, inventory
 
 app = group(
     "stream",
@@ -66,9 +66,6 @@ async def ls(
     if the servers of a stream do not answer, and its contents are empty then; if only its name is known, its KIND is
     `unknown`.
     """
-    from kvctl.cli.stream.views import listing_view
-    from kvctl.jetstream import streams
-
     api = (await session.client()).api
     found = await streams.listing(api)
     infos, offline = list(found.answering), found.silent
@@ -76,7 +73,7 @@ async def ls(
         wanted = set(await streams.names(api, subject))
         infos = [info for info in infos if info["config"]["name"] in wanted]
         offline = {name: info for name, info in offline.items() if name in wanted}
-    session.show(listing_view(infos, offline))
+    session.show(views.listing_view(infos, offline))
 
 
 @command(
@@ -90,16 +87,13 @@ async def show(session: Session, stream: StreamName) -> None:
 
     If its servers do not answer, it is `offline`: its configuration and servers are shown as far as others know them.
     """
-    from kvctl.cli.stream.views import stream_view
-    from kvctl.jetstream import streams
-
     try:
-        session.show(stream_view(await find(session, stream)))
+        session.show(views.stream_view(await find(session, stream)))
     except (NoResponders, RequestTimeout):
         info = (await streams.listing((await session.client()).api)).silent.get(stream)
         if info is None:
             raise
-        session.show(stream_view(info, offline=True))
+        session.show(views.stream_view(info, offline=True))
         session.warn(f"`{stream}` is offline: only what others know is shown")
 
 
@@ -135,10 +129,7 @@ async def create(
     and shows the differences. The stored configuration is read back: if the server silently dropped a setting, the
     creation is undone.
     """
-    from kvctl.jetstream import edits
-    from kvctl.jetstream.config_text import STREAM
-
-    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, STREAM))
+    asked = await dated_by_server(session, apply_settings(session, {}, config, settings, config_text.STREAM))
     wanted = _with_options(asked, subjects, storage, replicas, description)
     if stream is None and not wanted.get("name"):
         raise UsageError("Missing argument `NAME`", hint="Give it as an argument, or as `name` in the file")
@@ -184,23 +175,17 @@ async def edit(
     that would lose data, harm replicas, or break the table or repository of the stream is refused. --force NAME
     overrides one hazard.
     """
-    from kvctl.jetstream import edits
-    from kvctl.jetstream.config_diff import differences
-    from kvctl.jetstream.config_text import STREAM, copied
-    from kvctl.topology.apply.edit import hazards_of
-    from kvctl.topology.hazards import hazards, lossy_edit
-
     check_forced(force, *hazards.OF_STREAM_EDITS)
     if not (subjects or storage or replicas or description is not None or config or settings):
         raise UsageError("Nothing to change", hint="Set a field, as in `--set max_age=1h`")
-    asked = apply_settings(session, {}, config, None, STREAM)
+    asked = apply_settings(session, {}, config, None, config_text.STREAM)
     info = await find(session, stream)
-    after = apply_settings(session, {**copied(info["config"]), **asked}, None, settings, STREAM)
+    after = apply_settings(session, {**config_text.copied(info["config"]), **asked}, None, settings, config_text.STREAM)
     after = await dated_by_server(session, after, stream)
     after = {**_with_options(after, subjects, storage, replicas, description), "name": stream}
     api = (await session.client()).api
-    differing = differences(info["config"], after, STREAM)
-    found = await hazards_of(api, info, after, lossy_edit.STREAM) if differing else []
+    differing = config_diff.differences(info["config"], after, config_text.STREAM)
+    found = await apply_edit.hazards_of(api, info, after, lossy_edit.STREAM) if differing else []
     if dry_run:
         show_plan(session, differing, found)
         return
@@ -232,12 +217,6 @@ async def delete(
     stream of a table or a repository is refused without --force foreign-kind. While a possible reader does not answer,
     the deletion is refused without --force unreachable-stream.
     """
-    from kvctl.cli.bucket.manage import replicated
-    from kvctl.jetstream import edits
-    from kvctl.kv import reserved_streams
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import graph, inventory
-
     check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
     api = (await session.client()).api
@@ -256,7 +235,7 @@ async def delete(
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not deleted")
     for item in readers:
-        session.note(replicated(stream, item), always=True)
+        session.note(manage.replicated(stream, item), always=True)
     if readers or confirm is not None:
         await session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
     else:
@@ -295,10 +274,6 @@ async def purge(
     name of a stream that is replicated, or that replicates others, must therefore be typed or given with --confirm.
     Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue as before.
     """
-    from kvctl.kv import reserved_streams
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import graph, inventory
-
     if subject == "":
         raise UsageError("`--subject` must not be empty", hint="Omit it to purge messages on all subjects")
     if sequence is not None and keep is not None:
@@ -327,15 +302,18 @@ async def purge(
 
 
 async def _confirm_purge(
-    session: Session, info: StreamInfo, readers: "list[Dependent]", question: str, *, yes: bool, confirm: str | None
+    session: Session,
+    info: StreamInfo,
+    readers: "list[graph.Dependent]",
+    question: str,
+    *,
+    yes: bool,
+    confirm: str | None,
 ) -> None:
     """Confirm the purge, by name if the stream is replicated or is itself a replica."""
-    from kvctl.cli.bucket.manage import replicated
-    from kvctl.jetstream.stream_info import sources_of
-
     stream = info["config"]["name"]
     for item in readers:
-        session.note(replicated(stream, item), always=True)
+        session.note(manage.replicated(stream, item), always=True)
     for source in sources_of(info["config"]):
         origin = source["name"].removeprefix("KV_")
         session.note(f"`{stream}` replicates from `{origin}`: purged messages do not return", always=True)
@@ -347,14 +325,12 @@ async def _confirm_purge(
 
 async def find(session: Session, stream: str) -> StreamInfo:
     """Read the stream's info. Raises StreamNotFound."""
-    from kvctl.jetstream import streams
-
     check_stream(stream)
     with named(stream):
         return await streams.info((await session.client()).api, stream)
 
 
-def show_plan(session: Session, differing: "list[Difference]", found: "list[Hazard]") -> None:
+def show_plan(session: Session, differing: "list[config_diff.Difference]", found: "list[hazards.Hazard]") -> None:
     """Print an edit's changes and hazards for `--dry-run`."""
     session.show(change_view(differing, worded=session.output == "table"))
     for hazard in found:
@@ -362,14 +338,16 @@ def show_plan(session: Session, differing: "list[Difference]", found: "list[Haza
 
 
 def _with_options(
-    config: "Config", subjects: list[str] | None, storage: str | None, replicas: int | None, description: str | None
-) -> "Config":
-    from kvctl.jetstream.config_text import STREAM, assign
-
+    config: "config_text.Config",
+    subjects: list[str] | None,
+    storage: str | None,
+    replicas: int | None,
+    description: str | None,
+) -> "config_text.Config":
     given = {"subjects": subjects, "num_replicas": replicas, "description": description}
     config = {**config, **{name: value for name, value in given.items() if value}}
     if storage is not None:
-        assign(config, f"storage={storage}", STREAM)
+        config_text.assign(config, f"storage={storage}", config_text.STREAM)
     return config
 
 
@@ -377,8 +355,6 @@ async def _purgeable(
     session: Session, info: StreamInfo, subject: str | None, sequence: int | None, keep: int | None
 ) -> int:
     """Count matching messages; with a sequence, an upper bound."""
-    from kvctl.jetstream import streams
-
     count: int = info["state"]["messages"]
     if subject is not None:
         counts = await streams.subjects((await session.client()).api, info["config"]["name"], subject)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +13,14 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, stored_view
 from kvctl.cli.keys.arguments import Encoding, check_forced, number
 from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
+from kvctl.cli.topology import replicas
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
+from kvctl.jetstream import api as jetstream_api
+from kvctl.jetstream import streams
+from kvctl.jetstream.direct import direct_get, multi_get
+from kvctl.kv import reserved_streams
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.jetstream.direct.direct_get import DirectRequest
 
 app = group()
 
@@ -38,8 +39,6 @@ async def subjects(
     subject: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of subjects")] = ">",
 ) -> None:
     """List the subjects of a stream with their message counts."""
-    from kvctl.jetstream import streams
-
     check_stream(stream)
     if not subject:
         raise UsageError("The filter must not be empty")
@@ -95,10 +94,8 @@ async def get(
     PENDING is the number of matching messages after this one. LAST_SEQUENCE is the sequence of the message before it.
     UP_TO_SEQUENCE is the sequence at which --last-of was read. Each is shown if the server reports it.
     """
-    from kvctl.jetstream.direct.direct_get import DirectRequest
-
     check_stream(stream)
-    request = DirectRequest(
+    request = direct_get.DirectRequest(
         sequence=sequence, last_for=last_for, next_for=next_for, start_time_ns=start_time, batch=batch,
         max_bytes=max_bytes, last_of=tuple(last_of or ()), up_to_sequence=up_to_seq, up_to_time_ns=up_to_time,
     )  # fmt: skip
@@ -135,11 +132,6 @@ async def delete_message(
     The message is overwritten on disk, unless --no-erase is given. Mirrors and aggregates keep their copies. The stream
     of a table or a repository is refused without --force foreign-kind.
     """
-    from kvctl.cli.topology.replicas import show_result
-    from kvctl.jetstream import streams
-    from kvctl.jetstream.direct import direct_get
-    from kvctl.kv import reserved_streams
-
     check_forced(force, reserved_streams.FOREIGN_KIND)
     check_stream(stream)
     if sequence < 1:
@@ -152,10 +144,12 @@ async def delete_message(
         await streams.delete_message(api, stream, sequence, erase=erase)
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
-    show_result(session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`")
+    replicas.show_result(
+        session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`"
+    )
 
 
-def _check(request: "DirectRequest", leader: bool) -> None:
+def _check(request: "direct_get.DirectRequest", leader: bool) -> None:
     request.check()
     if leader and request.many:
         raise UsageError(
@@ -164,9 +158,9 @@ def _check(request: "DirectRequest", leader: bool) -> None:
         )
 
 
-async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, rows: Rows) -> Row:
-    from kvctl.jetstream.direct import direct_get, multi_get
-
+async def _one(
+    api: "jetstream_api.Api", stream: str, request: "direct_get.DirectRequest", leader: bool, rows: Rows
+) -> Row:
     found = None
     if not leader:
         try:
@@ -181,7 +175,7 @@ async def _one(api: "Api", stream: str, request: "DirectRequest", leader: bool, 
     return rows.stored(found, _position(found, None))
 
 
-async def _dated(session: Session, stream: str, request: "DirectRequest") -> "DirectRequest":
+async def _dated(session: Session, stream: str, request: "direct_get.DirectRequest") -> "direct_get.DirectRequest":
     """Resolve relative times against the server's clock."""
     return replace(
         request,
@@ -190,10 +184,9 @@ async def _dated(session: Session, stream: str, request: "DirectRequest") -> "Di
     )
 
 
-async def _many(api: "Api", stream: str, request: "DirectRequest", rows: Rows) -> AsyncIterator[Sequence[Row]]:
-    from kvctl.jetstream import streams
-    from kvctl.jetstream.direct import multi_get
-
+async def _many(
+    api: "jetstream_api.Api", stream: str, request: "direct_get.DirectRequest", rows: Rows
+) -> AsyncIterator[Sequence[Row]]:
     try:
         async with aclosing(multi_get.read(api, stream, request)) as pages:
             async for page in pages:

@@ -2,34 +2,29 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli.app import live_names
 from kvctl.cli.app.session import Session
+from kvctl.documents import parser
 from kvctl.errors import StreamNotFound, UsageError
+from kvctl.jetstream import config_diff, config_text, streams
 from kvctl.render.fields import columns
 from kvctl.render.view import View
 from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
-if TYPE_CHECKING:
-    from kvctl.jetstream.config_diff import Difference
-    from kvctl.jetstream.config_text import Config, Schema
-
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of streams."""
-    from kvctl.cli.app.live_names import streams
-
-    return streams(ctx.obj, incomplete)
+    return live_names.streams(ctx.obj, incomplete)
 
 
 def consumer_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of the consumers of the stream in argument `stream`."""
-    from kvctl.cli.app.live_names import consumers
-
-    return consumers(ctx.obj, ctx.params.get("stream"), incomplete)
+    return live_names.consumers(ctx.obj, ctx.params.get("stream"), incomplete)
 
 
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream", autocompletion=stream_names)]
@@ -82,43 +77,41 @@ def _check(name: str, what: str) -> str:
 
 
 def apply_settings(
-    session: Session, config: "Config", file: str | None, texts: Iterable[str] | None, schema: "Schema"
-) -> "Config":
+    session: Session,
+    config: "config_text.Config",
+    file: str | None,
+    texts: Iterable[str] | None,
+    schema: "config_text.Schema",
+) -> "config_text.Config":
     """Return the configuration with the fields of the file, then of `--set`. Raises UsageError."""
-    from kvctl.jetstream import config_text
-
     found = {**config, **(_from_file(session, file, schema) if file else {})}
     for text in texts or ():
         config_text.assign(found, text, schema)
     return found
 
 
-async def dated_by_server(session: Session, config: "Config", stream: str | None = None) -> "Config":
+async def dated_by_server(
+    session: Session, config: "config_text.Config", stream: str | None = None
+) -> "config_text.Config":
     """Return the configuration with relative times resolved against the clock of the stream's leader.
 
     Without a stream, the clock is that of the connected server. Raises StreamNotFound.
     """
-    from kvctl.jetstream import config_text
-    from kvctl.jetstream.streams import ServerClock
-
     if not config_text.is_relative(config):
         return config
     api = (await session.client()).api
-    clock = await (ServerClock.read(api, stream) if stream else ServerClock.of_connection(api))
-    found: Config = config_text.dated(config, clock.now_ns())
+    clock = await (streams.ServerClock.read(api, stream) if stream else streams.ServerClock.of_connection(api))
+    found: config_text.Config = config_text.dated(config, clock.now_ns())
     return found
 
 
-def _from_file(session: Session, file: str, schema: "Schema") -> "Config":
-    from kvctl.documents import parser
-    from kvctl.jetstream import config_text
-
+def _from_file(session: Session, file: str, schema: "config_text.Schema") -> "config_text.Config":
     name = "standard input" if file == "-" else file
     document = parser.parse(session.read_input(file), name) if file == "-" else parser.read(file)
     return config_text.read(document.data, schema, document.where)
 
 
-def change_view(found: "Iterable[Difference]", *, worded: bool) -> View:
+def change_view(found: "Iterable[config_diff.Difference]", *, worded: bool) -> View:
     """Build the view of an edit's changes, `worded` for people or in plain values."""
     rows = []
     for change in found:
@@ -127,7 +120,7 @@ def change_view(found: "Iterable[Difference]", *, worded: bool) -> View:
     return View(columns=columns("field before after"), rows=rows, name="field", empty="Nothing would change")
 
 
-def change_rows(found: "Iterable[Difference]") -> list[dict[str, Any]]:
+def change_rows(found: "Iterable[config_diff.Difference]") -> list[dict[str, Any]]:
     """Return the changes as JSON objects."""
     return [{"field": change.field, "before": change.before, "after": change.after} for change in found]
 
@@ -136,7 +129,5 @@ async def by_server(session: Session, stream: str, time_ns: int | None) -> int |
     """Return the time of an option; a relative one is resolved against the clock of the stream's leader."""
     if not isinstance(time_ns, Ago):
         return time_ns
-    from kvctl.jetstream.streams import ServerClock
-
-    clock = await ServerClock.read((await session.client()).api, stream)
+    clock = await streams.ServerClock.read((await session.client()).api, stream)
     return time_ns.on(clock.now_ns())

@@ -6,9 +6,12 @@ from typing import Any
 from kvctl.cli.bucket.details import cluster_row, servers_view
 from kvctl.cli.bucket.views import server_time
 from kvctl.cli.records import STREAM, STREAM_ROW
+from kvctl.jetstream import config_diff, config_text
 from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states
+from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text, document
+from kvctl.topology.survey import offline as survey_offline
 from kvctl.units import format_time, parse_utc
 
 
@@ -42,9 +45,7 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     """Return a stream as a JSON object; of an `offline` one, what only its servers know is null."""
-    from kvctl.topology.survey.offline import placed_in
-
-    state, placed = info["state"], placed_in(info) if offline else None
+    state, placed = info["state"], survey_offline.placed_in(info) if offline else None
     row = {
         **(_offline(info, {}) if offline else _summary(info, {})),
         "retention": info["config"].get("retention", "limits"),
@@ -64,13 +65,11 @@ def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
 
 
 def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
-    from kvctl.kv.stream_kind import KIND, kind_of
-
     config, state = info["config"], info["state"]
-    owner = (config.get("metadata") or {}).get(KIND)
+    owner = (config.get("metadata") or {}).get(stream_kind.KIND)
     return {
         "name": config["name"],
-        "kind": owner or str(kind_of(config, known) or "stream"),
+        "kind": owner or str(stream_kind.kind_of(config, known) or "stream"),
         "subjects": config.get("subjects") or [],
         "messages": state["messages"],
         "bytes": state["bytes"],
@@ -108,11 +107,8 @@ def _origin(origin: SourceState) -> dict[str, Any]:
 
 def _settings(config: Row) -> list[Column]:
     """Return columns for settings that differ from the defaults."""
-    from kvctl.jetstream.config_diff import differences
-    from kvctl.jetstream.config_text import STREAM
-
     left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
-    differing = differences({}, dict(config), STREAM)
+    differing = config_diff.differences({}, dict(config), config_text.STREAM)
     return [
         Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
         for change in differing

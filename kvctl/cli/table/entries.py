@@ -15,6 +15,9 @@ from kvctl.errors import KeyNotFound
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
+from kvctl.tables import changes as tables_changes
+from kvctl.tables import keys as tables_keys
+from kvctl.tables.update import batch_file
 
 app = group()
 
@@ -49,11 +52,8 @@ async def put(
     Prints the new version; in a pipe, nothing else. With --if-version, the entry is written only if it has this
     version. Otherwise the command exits with 4 and reports the current version.
     """
-    from kvctl.tables.changes import NO_VERSION, Version
-    from kvctl.tables.keys import parse_key
-
-    condition = NO_VERSION if if_version is None else Version.parse(if_version)
-    data, name = _checked(session, key, value, file, family), parse_key(key)
+    condition = tables_changes.NO_VERSION if if_version is None else tables_changes.Version.parse(if_version)
+    data, name = _checked(session, key, value, file, family), tables_keys.parse_key(key)
     target = await open_table(session, table)
     version = await target.replace(name, data, condition, family=family)
     show_writes(session, [write_row(family, name, version)], single=True)
@@ -67,9 +67,7 @@ async def put_if_absent(
 
     Prints its version. The command exits with 4 if the entry exists.
     """
-    from kvctl.tables.keys import parse_key
-
-    data, name = _checked(session, key, value, file, family), parse_key(key)
+    data, name = _checked(session, key, value, file, family), tables_keys.parse_key(key)
     target = await open_table(session, table)
     version = await target.put_if_absent(name, data, family=family)
     show_writes(session, [write_row(family, name, version)], single=True)
@@ -90,14 +88,12 @@ async def get(
     Prints the value: the exact bytes in a pipe, escaped and with a newline on a terminal. -o prints the complete entry
     with its version.
     """
-    from kvctl.tables.changes import named
-    from kvctl.tables.keys import parse_key
-
-    name = parse_key(key)
+    name = tables_keys.parse_key(key)
     entry = await (await open_table(session, table)).get(name, family=family, leader=leader)
     if entry is None:
         raise KeyNotFound(
-            f"{named(family, name)} is not in table `{table}`", hint=f"List the keys with `kvctl table keys {table}`"
+            f"{tables_changes.named(family, name)} is not in table `{table}`",
+            hint=f"List the keys with `kvctl table keys {table}`",
         )
     if session.options.output is not None:
         session.show(document(entry_row(entry, encoding), *ENTRIES, tsv=TABLE_ENTRY.columns, name="key"))
@@ -114,9 +110,7 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
 
     Prints `true` or `false`; the exit code is 0 or 3.
     """
-    from kvctl.tables.keys import parse_key
-
-    name = parse_key(key)
+    name = tables_keys.parse_key(key)
     there = await (await open_table(session, table)).exists(name, family=family)
     text, how = text_of(name)
     row = {"key": text, "key_encoding": how, "family": family, "exists": there}
@@ -138,10 +132,7 @@ async def get_all(
 
     In JSON, missing entries are null. In other formats they are left out, and the exit code is 3.
     """
-    from kvctl.tables.changes import named
-    from kvctl.tables.keys import parse_key
-
-    names = [parse_key(key) for key in keys]
+    names = [tables_keys.parse_key(key) for key in keys]
     found = await (await open_table(session, table)).get_all(names, family=family, leader=leader)
     rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
     with_nulls = session.output in ("json", "ndjson", "yaml")
@@ -149,7 +140,7 @@ async def get_all(
     shown = rows if with_nulls else [row for row in rows if row]
     session.show(View(columns=ENTRIES, tsv=TABLE_ENTRY.columns, rows=shown, name="key", light=True))
     if missing and not with_nulls:
-        listed = ", ".join(named(family, name) for name in missing[:10])
+        listed = ", ".join(tables_changes.named(family, name) for name in missing[:10])
         raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))
     return 0
 
@@ -167,16 +158,13 @@ async def remove(
 
     Removing a missing entry succeeds and writes nothing, unless --if-version is given.
     """
-    from kvctl.tables.changes import NO_VERSION, Version, named
-    from kvctl.tables.keys import parse_key
-
-    condition = NO_VERSION if if_version is None else Version.parse(if_version)
-    name = parse_key(key)
+    condition = tables_changes.NO_VERSION if if_version is None else tables_changes.Version.parse(if_version)
+    name = tables_keys.parse_key(key)
     await (await open_table(session, table)).remove(name, condition, family=family)
     if session.options.output is not None:
         show_writes(session, [write_row(family, name, None)], single=True)
     else:
-        session.note(f"Removed {named(family, name)}")
+        session.note(f"Removed {tables_changes.named(family, name)}")
 
 
 @command(app, "rm", examples=["kvctl table rm users alice"], see=["table remove"], hidden=True)
@@ -208,10 +196,8 @@ async def update(
 
     Prints the versions in the order of the file, with an empty line for each removal.
     """
-    from kvctl.tables.update.batch_file import read_changes
-
     source = "standard input" if file == "-" else file
-    changes = read_changes(session.read_input(file), source)
+    changes = batch_file.read_changes(session.read_input(file), source)
     target = await open_table(session, table)
     if dry_run:
         await target.check(changes)
@@ -224,10 +210,8 @@ async def update(
 
 def _checked(session: Session, key: str, value: str | None, file: str | None, family: str | None) -> bytes:
     """Check the key and read the value. Raises UsageError."""
-    from kvctl.tables.keys import check_key, parse_key
-
     require_value(value, file)
-    check_key(family, parse_key(key))
+    tables_keys.check_key(family, tables_keys.parse_key(key))
     data: Any = read_value(session, value, file)
     assert isinstance(data, bytes)
     return data

@@ -1,24 +1,30 @@
 """`kvctl table`: create, inspect, edit, seal, compact and delete tables."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Force, Yes, deletes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.records import TABLE_ROW
-from kvctl.cli.table import entries, scan
+from kvctl.cli.table import entries, scan, views
 from kvctl.cli.table.options import TableName
-from kvctl.cli.topology.replicas import show_result, show_sealed
-from kvctl.errors import UsageError
+from kvctl.cli.topology.replicas import show_config, show_result, show_sealed
+from kvctl.errors import RefusedError, UsageError
+from kvctl.kv import catalog
 from kvctl.phrases import counted
-
-if TYPE_CHECKING:
-    from kvctl.kv.catalog import Edit
+from kvctl.render.view import View
+from kvctl.tables import catalog as tables_catalog
+from kvctl.tables import config as tables_config
+from kvctl.tables import marker_cleanup
+from kvctl.tables import table as tables_table
+from kvctl.topology.hazards import hazards, lossy_edit
+from kvctl.topology.survey import edit_cost
 
 app = group(
     "table",
@@ -63,16 +69,12 @@ async def create(
 
     If the table already exists with this configuration, nothing changes. With another configuration the command fails.
     """
-    from kvctl.cli.topology.replicas import show_config
-    from kvctl.tables import catalog
-    from kvctl.tables.config import TableConfig
-
-    config = TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=settings)
+    config = kvctl.TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=settings)
     config.head(1)  # usage errors are raised before anything is sent
     if dry_run:
         show_config(session, config.head(1))
         return
-    found, fresh = await catalog.create(await _writable(session), config)
+    found, fresh = await tables_catalog.create(await _writable(session), config)
     text = f"Created table `{name}`" if fresh else f"Table `{name}` already exists with this configuration"
     row = {"name": name, "stream": found.info["config"]["name"], "partitions": config.partitions, "changed": fresh}
     show_result(session, row, text, always=not fresh)
@@ -81,16 +83,12 @@ async def create(
 @command(app, "ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"])
 async def ls(session: Session) -> None:
     """List tables."""
-    from kvctl.cli.table.views import TABLES, table_row
-    from kvctl.render.view import View
-    from kvctl.tables import catalog
-
     api = (await session.client()).api
     rows = []
-    for found in await catalog.listing(api):
-        rows.append(table_row(found, [info async for _, info in catalog.partitions(api, found)]))
+    for found in await tables_catalog.listing(api):
+        rows.append(views.table_row(found, [info async for _, info in tables_catalog.partitions(api, found)]))
     empty = "No tables; create one with `kvctl table create NAME`"
-    session.show(View(columns=TABLES, tsv=TABLE_ROW.columns, rows=rows, empty=empty))
+    session.show(View(columns=views.TABLES, tsv=TABLE_ROW.columns, rows=rows, empty=empty))
 
 
 @command(app, "show", examples=["kvctl table show users", "kvctl table show users -o json"], see=["table ls"])
@@ -99,11 +97,8 @@ async def show(session: Session, table: TableName) -> None:
 
     RANGE is the range of key hashes in a partition. ENTRIES includes removed entries until `kvctl table compact`.
     """
-    from kvctl.cli.table.views import table_document
-    from kvctl.tables import catalog
-
     api = (await session.client()).api
-    session.show(await table_document(api, await catalog.find(api, table)))
+    session.show(await views.table_document(api, await tables_catalog.find(api, table)))
 
 
 @command(
@@ -129,21 +124,18 @@ async def edit(
     The difference is shown first. An edit that would lose entries is refused without --force lossy-edit. The number of
     partitions and --partition-streams cannot be changed.
     """
-    from kvctl.tables import catalog
-    from kvctl.topology.hazards import hazards
-
     check_forced(force, hazards.LOSSY_EDIT)
     _check_clear(clear)
     if not settings and not clear and partitions is None:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl table edit --help`")
     api = (await session.client()).api
     await _refuse_repartition(session, table, partitions)
-    edits = await catalog.plan_edit(api, table, settings, clear or ())
+    edits = await tables_catalog.plan_edit(api, table, settings, clear or ())
     found = await _show_differences(session, edits)
     if dry_run:
         return
     hazards.refuse(found, force, f"The edit of table `{table}` would lose entries")
-    await catalog.apply_edit(await _writable(session), edits)
+    await tables_catalog.apply_edit(await _writable(session), edits)
     changed = any(edit.differences for edit in edits)
     text = f"Changed table `{table}`" if changed else f"No changes to table `{table}`"
     show_result(session, {"name": table, "changed": changed}, text, always=not changed)
@@ -155,13 +147,13 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
 
     Entries can still be read. A sealed table cannot be unsealed, but it can be deleted.
     """
-    from kvctl.tables import catalog
-
     api = await _writable(session)
-    found = await catalog.find(api, table)
+    found = await tables_catalog.find(api, table)
     if not dry_run and not found.sealed:
         await session.confirm(f"Seal table `{table}`? This is permanent: the table becomes read-only", yes=yes)
-    changed = not found.sealed if dry_run else await catalog.seal(api, table)  # also completes an interrupted one
+    changed = (
+        not found.sealed if dry_run else await tables_catalog.seal(api, table)
+    )  # also completes an interrupted one
     show_sealed(session, "table", table, changed=changed, dry_run=dry_run)
 
 
@@ -183,10 +175,7 @@ async def compact(
     compaction, a removed entry may reappear. Compact a table while its server is stable, or keep the markers if such an
     entry would do harm.
     """
-    from kvctl.tables import marker_cleanup
-    from kvctl.tables.table import Table
-
-    opened = await Table.open(await _writable(session), table)
+    opened = await tables_table.Table.open(await _writable(session), table)
     found = await marker_cleanup.find(opened, older_than=older_than or timedelta())
     count = sum(len(one.entries) for one in found)
     if not dry_run:
@@ -205,10 +194,8 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     A table whose creation or deletion was interrupted is deleted, too. To remove a single entry, use `kvctl table
     remove`.
     """
-    from kvctl.tables import catalog
-
     api = await _writable(session)
-    found = await catalog.find(api, table, incomplete=True)
+    found = await tables_catalog.find(api, table, incomplete=True)
     if dry_run:
         show_result(
             session,
@@ -218,7 +205,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
         )
         return
     await session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
-    await catalog.delete(api, table)
+    await tables_catalog.delete(api, table)
     show_result(session, {"name": table, "changed": True}, f"Deleted table `{table}`")
 
 
@@ -228,21 +215,16 @@ async def _writable(session: Session) -> Any:
 
 
 def _check_clear(clear: list[str] | None) -> None:
-    from kvctl.tables.config import SETTINGS
-
     for name in clear or ():
         field = name.replace("-", "_")
-        if field not in SETTINGS and field != "placement" and not name.startswith("metadata."):
+        if field not in tables_config.SETTINGS and field != "placement" and not name.startswith("metadata."):
             raise UsageError(f"`{name}` is not a table field that can be cleared")
 
 
 async def _refuse_repartition(session: Session, table: str, partitions: int | None) -> None:
-    from kvctl.errors import RefusedError
-    from kvctl.tables import catalog
-
     if partitions is None:
         return
-    there = (await catalog.find((await session.client()).api, table)).config.partitions
+    there = (await tables_catalog.find((await session.client()).api, table)).config.partitions
     if partitions != there:
         raise RefusedError(
             f"Table `{table}` has {there} partitions, which cannot be changed",
@@ -250,16 +232,13 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
         )
 
 
-async def _show_differences(session: Session, edits: "list[Edit]") -> list[Any]:
+async def _show_differences(session: Session, edits: "list[catalog.Edit]") -> list[Any]:
     """Print the differences on stderr, and return the hazards of all streams."""
-    from kvctl.topology.hazards.lossy_edit import lossy
-    from kvctl.topology.survey import edit_cost
-
     api = (await session.client()).api
     for text in dict.fromkeys(str(item) for edit in edits for item in edit.differences):
         session.note(text, always=True)
     found = []
     for edit in edits:
         cost = await edit_cost.cost(api, edit.before, edit.info, edit.after)
-        found += lossy(edit.before, edit.after, cost)
+        found += lossy_edit.lossy(edit.before, edit.after, cost)
     return found

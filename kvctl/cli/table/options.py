@@ -1,27 +1,22 @@
 """Parameters of the table commands."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from kvctl.cli.app import live_names
 from kvctl.cli.app.session import Session
-
-if TYPE_CHECKING:
-    from kvctl.tables.table import Table
+from kvctl.tables import table
 
 
 def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of tables."""
-    from kvctl.cli.app.live_names import tables
-
-    return tables(ctx.obj, incomplete)
+    return live_names.tables(ctx.obj, incomplete)
 
 
 def table_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete keys of the table that the argument `table` names, in the family of `--family`."""
-    from kvctl.cli.app.live_names import table_keys
-
-    return table_keys(ctx.obj, ctx.params.get("table"), ctx.params.get("family"), incomplete)
+    return live_names.table_keys(ctx.obj, ctx.params.get("table"), ctx.params.get("family"), incomplete)
 
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table", autocompletion=table_names)]
@@ -39,8 +34,6 @@ IfVersion = Annotated[
 ]
 
 
-async def open_table(session: Session, name: str) -> "Table":
+async def open_table(session: Session, name: str) -> "table.Table":
     """Open the table. Raises UsageError, TableNotFound."""
-    from kvctl.tables.table import Table
-
-    return await Table.open((await session.client()).api, name, read_only=session.context.read_only)
+    return await table.Table.open((await session.client()).api, name, read_only=session.context.read_only)

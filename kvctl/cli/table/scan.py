@@ -13,6 +13,8 @@ from kvctl.cli.records import TABLE_ENTRY, TABLE_KEY
 from kvctl.cli.table.options import Family, TableName, open_table
 from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row
 from kvctl.render.view import Column, View
+from kvctl.tables import keys as tables_keys
+from kvctl.tables import ranges
 
 app = group()
 
@@ -112,12 +114,12 @@ async def _scan(
 
 
 def _range(family: str | None, prefix: str | None, start: str | None, end: str | None) -> Any:
-    from kvctl.tables.keys import parse_key
-    from kvctl.tables.ranges import Families, Range
-
     def bound(text: str | None) -> bytes | None:
-        return None if text is None else parse_key(text)
+        return None if text is None else tables_keys.parse_key(text)
 
-    return Range(
-        Families.ALL if family is None else family, prefix=bound(prefix) or b"", start=bound(start), end=bound(end)
+    return ranges.Range(
+        ranges.Families.ALL if family is None else family,
+        prefix=bound(prefix) or b"",
+        start=bound(start),
+        end=bound(end),
     )

@@ -2,20 +2,19 @@
 
 import base64
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import TABLE, TABLE_WRITE
 from kvctl.errors import KvctlError
+from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
-from kvctl.units import duration_seconds, format_time, parse_time
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.tables.catalog import Found
-    from kvctl.tables.entry import Entry, Key
+from kvctl.tables import catalog, entry_count, keys
+from kvctl.tables import entry as tables_entry
+from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
 
 def _family_text(family: str | None) -> str:
@@ -51,13 +50,13 @@ def write_row(family: str | None, key: bytes, version: object) -> dict[str, Any]
     return {"key": text, **coded, "family": family, "version": None if version is None else str(version)}
 
 
-def key_row(key: "Key") -> dict[str, Any]:
+def key_row(key: "tables_entry.Key") -> dict[str, Any]:
     """Return the row of a key in a listing."""
     text, encoding = text_of(key.key)
     return {"key": text, "key_encoding": encoding, "family": key.family, "version": str(key.version)}
 
 
-def entry_row(entry: "Entry", encoding: str | None = None) -> dict[str, Any]:
+def entry_row(entry: "tables_entry.Entry", encoding: str | None = None) -> dict[str, Any]:
     """Return the row of an entry."""
     key, key_encoding = text_of(entry.key)
     value, how = text_of(entry.value, encoding)
@@ -67,7 +66,7 @@ def entry_row(entry: "Entry", encoding: str | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table_row(found: "Found", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
+def table_row(found: "catalog.Found", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
     """Return the row of a table; `infos` are those of its partitions' streams."""
     config, info = found.config, found.info
     known = [item for item in (info, *infos) if item is not None]
@@ -85,19 +84,15 @@ def table_row(found: "Found", infos: Sequence[StreamInfo | None] = ()) -> dict[s
     }
 
 
-async def table_document(api: "Api", found: "Found") -> View:
+async def table_document(api: "jetstream_api.Api", found: "catalog.Found") -> View:
     """Build the view of one table and its partitions."""
-    from kvctl.tables import catalog, entry_count
-    from kvctl.tables.keys import hash_range
-    from kvctl.units import duration_from_ns
-
     config = found.config
     infos = [info async for _, info in catalog.partitions(api, found)]
     entries = await entry_count.counts(api, found)
     partitions = []
     for number in range(config.partitions):
         info = infos[number] if config.apart else found.info
-        first, last = hash_range(number, config.partitions)
+        first, last = keys.hash_range(number, config.partitions)
         partitions.append({
             "partition": number,
             "range": [f"{first:016x}", f"{last:016x}"],
@@ -121,7 +116,5 @@ def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: boo
     session.show(view)
 
 
-def _metadata(found: "Found") -> dict[str, str]:
-    from kvctl.kv.stream_kind import own_metadata
-
-    return own_metadata(found.info["config"])
+def _metadata(found: "catalog.Found") -> dict[str, str]:
+    return stream_kind.own_metadata(found.info["config"])

@@ -1,21 +1,32 @@
 """`kvctl aggregate`: create, inspect and delete aggregates, change their origins."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import manage, views
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
+from kvctl.cli.topology.replicas import (
+    DenyPurge,
+    NoWait,
+    WaitFor,
+    build,
+    list_replicas,
+    show_config,
+    show_replica,
+    show_result,
+)
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
-
-if TYPE_CHECKING:
-    from kvctl.topology.model.origins import Origin
+from kvctl.topology.apply import builders, origin_removal
+from kvctl.topology.hazards import hazards
+from kvctl.topology.model import notation
 
 app = group(
     "aggregate",
@@ -91,14 +102,11 @@ async def create(
     and the aggregate keeps filling. Configurations that would lose, hide or mix up data are refused, and all hazards
     are reported together. --force NAME overrides one.
     """
-    from kvctl.topology.apply.builders import plan_aggregate
-    from kvctl.topology.model.origins import Aggregate
-
     _check_force(force)
     origins = tuple(_parsed(origin, keys, prefix, maps))
-    aggregate = Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **settings)
+    aggregate = kvctl.Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **settings)
     aggregate.to_stream()  # raises before anything is sent
-    plan = await plan_aggregate((await session.client()).api, aggregate, force or ())
+    plan = await builders.plan_aggregate((await session.client()).api, aggregate, force or ())
     await build(session, plan, "aggregate", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
 
@@ -124,8 +132,6 @@ async def add_origin(
 
     The aggregate receives everything the new origin holds. The command waits for it, as `aggregate create` does.
     """
-    from kvctl.topology.apply import builders
-
     _check_force(force)
     (added,) = _parsed([origin], keys, prefix, maps)
     added.to_source(name)  # usage errors are raised before anything is sent
@@ -157,11 +163,6 @@ async def remove_origin(
     Servers up to 2.15 have a bug (nats-server issue 8505): if one crashes later, values that the history limit had
     dropped before the removal may return.
     """
-    from kvctl.cli.bucket.views import origin_rows
-    from kvctl.cli.topology.replicas import show_config, show_result
-    from kvctl.topology.apply import origin_removal
-    from kvctl.topology.hazards import hazards
-
     check_forced(force, hazards.LAST_ORIGIN)
     api = (await session.client()).api
     found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
@@ -181,7 +182,7 @@ async def remove_origin(
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}", unit="entries") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
-    row = {"name": name, "stream": found.after["name"], "origins": origin_rows(found.after),
+    row = {"name": name, "stream": found.after["name"], "origins": views.origin_rows(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")
@@ -229,13 +230,9 @@ async def edit(
     An edit that would lose data, hide data of the origin, or keep data that the origin drops is refused without --force
     NAME.
     """
-    from kvctl.cli.bucket.manage import check_changes
-    from kvctl.cli.bucket.manage import edit as edit_bucket
-    from kvctl.topology.apply import builders
-
-    check_changes(settings, clear)
+    manage.check_changes(settings, clear)
     await builders.find_aggregate((await session.client()).api, name)
-    await edit_bucket(session, name, settings, clear, dry_run, force)
+    await manage.edit(session, name, settings, clear, dry_run, force)
 
 
 @command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])
@@ -253,24 +250,19 @@ async def delete(
     If other streams replicate from the aggregate, they are listed, and its name must be typed or given with --confirm.
     While a possible reader does not answer, the deletion is refused without --force unreachable-stream.
     """
-    from kvctl.cli.bucket.manage import delete as delete_bucket
-    from kvctl.topology.apply import builders
-
     await builders.find_aggregate((await session.client()).api, name)
-    await delete_bucket(session, name, yes, confirm, dry_run, force)
+    await manage.delete(session, name, yes, confirm, dry_run, force)
 
 
 def _check_force(force: list[str] | None) -> None:
-    from kvctl.topology.hazards import hazards
-
     check_forced(force, *hazards.OF_AGGREGATES)
 
 
-def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None) -> "list[Origin]":
+def _parsed(
+    specs: list[str], keys: list[str] | None, prefix: str | None, maps: list[str] | None
+) -> "list[kvctl.Origin]":
     """Parse origins; a single one may take its keys, prefix and maps from options. Raises UsageError."""
-    from kvctl.topology.model.notation import parse_maps, parse_origin
-
-    origins = [parse_origin(spec) for spec in specs]
+    origins = [notation.parse_origin(spec) for spec in specs]
     if not (keys or prefix is not None or maps):
         return origins
     if len(origins) > 1:
@@ -286,6 +278,6 @@ def _parsed(specs: list[str], keys: list[str] | None, prefix: str | None, maps: 
             origin,
             keys=(*origin.keys, *(keys or ())),
             prefix=prefix or origin.prefix,
-            maps=(*origin.maps, *parse_maps(maps or ())),
+            maps=(*origin.maps, *notation.parse_maps(maps or ())),
         )
     ]

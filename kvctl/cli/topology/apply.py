@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,15 +16,16 @@ from kvctl.cli.topology.plan import Prune, say
 from kvctl.cli.topology.plan_view import change_row, plan_document, plan_text, show_plan
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
+from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.apply.applier import Report
-    from kvctl.topology.plan.plan import Change, Plan
-    from kvctl.topology.plan.plan_file import Saved
+from kvctl.topology.apply import applier, fill
+from kvctl.topology.hazards import hazards
+from kvctl.topology.model import file as model_file
+from kvctl.topology.plan import description, plan_file, plan_hazards, planner, revalidation
+from kvctl.topology.plan import plan as plan_model
+from kvctl.topology.survey import inventory
 
 app = group()
 
@@ -71,8 +72,6 @@ async def apply(
     If a step fails after others were applied, the exit code is 7. After a failure or an interruption, run the command
     again: it continues where it stopped. A second run changes nothing.
     """
-    from kvctl.topology.plan import plan_hazards
-
     check_forced(force, *plan_hazards.OF_PLANS)
     saved, apis = await _planned(session, plan, file, prune=prune)
     forced = [*(force or ()), *saved.forced]
@@ -96,16 +95,13 @@ async def apply(
 
 async def _planned(
     session: Session, plan: str | None, file: str | None, *, prune: bool
-) -> "tuple[Saved, Mapping[str, Api]]":
+) -> "tuple[plan_file.Saved, Mapping[str, jetstream_api.Api]]":
     """Load a saved plan and check that it is fresh, or create one. Raises UsageError, ConflictError."""
-    from kvctl.topology.model.file import read_topology
-    from kvctl.topology.plan import plan_file, planner
-
     if (plan is None) == (file is None):
         raise UsageError("Give a saved plan, or `--file FILE`", hint="`kvctl topology apply -f topology.yaml`")
     if file is not None:
         text = read_document(session, file)
-        topology = read_topology(text)
+        topology = model_file.read_topology(text)
         apis = await open_places(session, topology)
         found = await planner.plan(topology, apis, prune=prune)
         return plan_file.Saved(text.data, text.source, found, plan_file.addresses(apis), prune=prune), apis
@@ -119,10 +115,8 @@ async def _planned(
     return await _refreshed(saved, apis), apis
 
 
-async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
+async def _refreshed(saved: "plan_file.Saved", apis: "Mapping[str, jetstream_api.Api]") -> "plan_file.Saved":
     """Reduce a saved plan to its pending changes, with current hazards. Raises ConflictError when it is stale."""
-    from kvctl.topology.plan import plan_file, revalidation
-
     here = plan_file.addresses(apis)
     for name, address in saved.addresses.items():
         if here.get(name) != address:
@@ -132,16 +126,14 @@ async def _refreshed(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
     return replace(saved, plan=await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
 
 
-async def _rechecked(saved: "Saved", apis: "Mapping[str, Api]") -> "Saved":
+async def _rechecked(saved: "plan_file.Saved", apis: "Mapping[str, jetstream_api.Api]") -> "plan_file.Saved":
     """Return the plan if it is no more harmful than the one just confirmed. Raises ConflictError."""
-    from kvctl.topology.plan import revalidation
-
     now = await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
     revalidation.require_as_shown(saved.plan, now)
     return saved
 
 
-def preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
+def preview(session: Session, found: "plan_model.Plan", forced: Sequence[str]) -> None:
     """Print the plan, and the hazards that have to be overridden."""
     show_plan(session, found, forced)
     if not found.changes:
@@ -153,8 +145,8 @@ def preview(session: Session, found: "Plan", forced: Sequence[str]) -> None:
 
 async def confirm_plan(
     session: Session,
-    found: "Plan",
-    apis: "Mapping[str, Api]",
+    found: "plan_model.Plan",
+    apis: "Mapping[str, jetstream_api.Api]",
     *,
     forced: Sequence[str],
     yes: bool,
@@ -162,8 +154,6 @@ async def confirm_plan(
     question: str = "",
 ) -> None:
     """Show the plan on a terminal and confirm it. Raises HazardRefused, ReadOnly, Cancelled, UsageError."""
-    from kvctl.topology.hazards import hazards
-
     if session.output == "table":
         show_plan(session, found, forced)
     elif session.interactive:
@@ -173,12 +163,14 @@ async def confirm_plan(
     await _ask(session, found, yes=yes, confirmed=confirmed, question=question)
 
 
-def _require_writable(apis: "Mapping[str, Api]") -> None:
+def _require_writable(apis: "Mapping[str, jetstream_api.Api]") -> None:
     for name, api in apis.items():
         api.connection.context.require_writable(f"Context `{name}`" if name else "The connection")
 
 
-async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequence[str], question: str) -> None:
+async def _ask(
+    session: Session, found: "plan_model.Plan", *, yes: bool, confirmed: Sequence[str], question: str
+) -> None:
     """Confirm the plan, then by name each change that drops data or has readers."""
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
     if named and not session.interactive:
@@ -191,24 +183,19 @@ async def _ask(session: Session, found: "Plan", *, yes: bool, confirmed: Sequenc
         await session.confirm(_consequence(change), typed_name=name)
 
 
-def _consequence(change: "Change") -> str:
-    from kvctl.topology.plan import description
-
+def _consequence(change: "plan_model.Change") -> str:
     what = "will be recreated" if change.action == "recreate" else "will be deleted"
     title = description.title(change)
     return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
 
 
-async def _execute(session: Session, saved: "Saved", apis: "Mapping[str, Api]", limit: timedelta | None) -> "Report":
+async def _execute(
+    session: Session, saved: "plan_file.Saved", apis: "Mapping[str, jetstream_api.Api]", limit: timedelta | None
+) -> "applier.Report":
     """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
-    from kvctl.topology.apply import applier
-    from kvctl.topology.apply.fill import Filling, unfilled
-    from kvctl.topology.plan import planner
-    from kvctl.topology.survey.inventory import survey
-
-    filling = Filling(limit)
+    filling = fill.Filling(limit)
     if limit is not None:
-        await filling.resume(apis, unfilled(saved.topology(), await survey(apis)))
+        await filling.resume(apis, fill.unfilled(saved.topology(), await inventory.survey(apis)))
     with session.progress("Applying", len(applier.writes(saved.plan.changes)), unit="changes") as progress:
         entries = saved.topology().entries
         report = await applier.apply(apis, saved.plan, filling, progress.advance, entries=entries)
@@ -223,7 +210,7 @@ async def _execute(session: Session, saved: "Saved", apis: "Mapping[str, Api]", 
     return report
 
 
-def show_report(session: Session, found: "Plan", forced: Sequence[str], report: "Report") -> None:
+def show_report(session: Session, found: "plan_model.Plan", forced: Sequence[str], report: "applier.Report") -> None:
     """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     for row in rows:
@@ -234,6 +221,6 @@ def show_report(session: Session, found: "Plan", forced: Sequence[str], report: 
         session.show(View(columns=_COLUMNS, rows=rows))
 
 
-def _past(found: "Plan") -> str:
+def _past(found: "plan_model.Plan") -> str:
     """Summarise applied changes: `2 created, 1 changed`."""
     return ", ".join(f"{count} {action}d" for action, count in found.summary.items() if count)

@@ -1,25 +1,30 @@
 """`kvctl topology audit`: compare replicas with their origins, and repair those that differ."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, MarkdownFormat, Yes, bucket_names, check_markdown, duration
 from kvctl.cli.app.session import Session
+from kvctl.cli.topology import audit_views
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.errors import BucketNotFound, KvctlError, UsageError
+from kvctl.jetstream import api
+from kvctl.kv import catalog
+from kvctl.kv import names as kv_names
 from kvctl.phrases import counted, quoted
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.audit.findings import Difference, Outcome
-    from kvctl.topology.audit.repair import Repair, StandIn
-    from kvctl.topology.model.file import Topology
-    from kvctl.topology.survey.graph import Inventory, Replica
+from kvctl.topology.audit import audit as replica_audit
+from kvctl.topology.audit import findings
+from kvctl.topology.audit import repair as audit_repair
+from kvctl.topology.health import arrival
+from kvctl.topology.model import file as model_file
+from kvctl.topology.survey import graph
+from kvctl.topology.survey import inventory as survey_inventory
 
 app = group()
 
@@ -40,11 +45,11 @@ WaitFor = Annotated[
 class Work:
     """Scope and findings of one run."""
 
-    replicas: "list[Replica]"
-    left: "list[StandIn]"
+    replicas: "list[graph.Replica]"
+    left: "list[audit_repair.StandIn]"
     """Mirrors whose repair was interrupted."""
-    outcomes: "list[Outcome]" = field(default_factory=list)
-    repairs: "list[Repair]" = field(default_factory=list)
+    outcomes: "list[findings.Outcome]" = field(default_factory=list)
+    repairs: "list[audit_repair.Repair]" = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     """Streams that do not answer and are, or may be, replicas."""
 
@@ -93,8 +98,6 @@ async def audit(
     check_markdown(format, session.options.output)
     if format and (list_all or repair):
         raise UsageError(f"`--format` and `{'--all' if list_all else '--repair'}` cannot be combined")
-    from kvctl.cli.topology.audit_views import audit_markdown
-
     await _check(session, names, file, repair=repair, yes=yes, dry_run=dry_run)
     topology = read_file(session, file) if file else None
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
@@ -104,7 +107,7 @@ async def audit(
     patience = timedelta(seconds=10) if wait_for is None else wait_for
     if format is not None:
         await _audit(session, work, patience)
-        session.write(audit_markdown(work.outcomes, work.unseen).encode())
+        session.write(audit_views.audit_markdown(work.outcomes, work.unseen).encode())
         return exit_code(work)
     if not repair:
         await _show(session, work, patience, list_all=list_all)
@@ -128,47 +131,37 @@ async def _check(
     session: Session, names: list[str] | None, file: str | None, *, repair: bool, yes: bool, dry_run: bool
 ) -> None:
     """Check the arguments before anything is sent. Raises UsageError, ReadOnly."""
-    from kvctl.kv.names import check_bucket
-
     if names and file:
         raise UsageError("NAME and `--file` cannot be combined")
     if not repair and (yes or dry_run):
         raise UsageError(f"`{'--dry-run' if dry_run else '--yes'}` needs `--repair`: an audit changes nothing")
     for name in names or ():
-        check_bucket(name)
+        kv_names.check_bucket(name)
     if repair and not dry_run:
         session.context.require_writable()
         if not session.interactive:
             await session.confirm("Repair the replicas that differ?", yes=yes)
 
 
-async def _find(apis: "Mapping[str, Api]", names: Sequence[str], topology: "Topology | None") -> Work:
+async def _find(apis: "Mapping[str, api.Api]", names: Sequence[str], topology: "model_file.Topology | None") -> Work:
     """Find the replicas to audit. Raises BucketNotFound."""
-    from kvctl.topology.audit import repair
-    from kvctl.topology.survey import graph
-    from kvctl.topology.survey.inventory import survey
-
-    inventory = await survey(apis)
-    found, left = inventory.replicas(), repair.stand_ins(inventory, names)
+    inventory = await survey_inventory.survey(apis)
+    found, left = inventory.replicas(), audit_repair.stand_ins(inventory, names)
     if topology is not None:
         unseen = _unseen_of_file(topology, inventory)
         return Work(_of_file(topology, found, unseen), left, unseen=[stream for _, _, stream in unseen])
     known = {*(item.name for item in found), *(item.name for item in left)}
     for name in names:
         if name not in known and not graph.is_origin(found, name):
-            from kvctl.kv import catalog
-
             await catalog.find(apis[""], name)
     unknown = [stream for place in inventory.places.values() for stream in place.unknown]
     return Work(graph.named(found, names) if names else found, left, unseen=unknown)
 
 
-def _unseen_of_file(topology: "Topology", inventory: "Inventory") -> list[tuple[str, str, str]]:
+def _unseen_of_file(topology: "model_file.Topology", inventory: "graph.Inventory") -> list[tuple[str, str, str]]:
     """List place, name and stream of the file's replicas that do not answer and whose configuration is unknown."""
-    from kvctl.kv.names import STREAM_PREFIX
-
     streams = {name: name for name in topology.mirrors}
-    streams |= {name: STREAM_PREFIX + name for name in topology.aggregates}
+    streams |= {name: kv_names.STREAM_PREFIX + name for name in topology.aggregates}
     at = {name: topology.places.get(name, "") for name in streams}
     return [
         (at[name], name, stream) for name, stream in streams.items() if stream in inventory.places[at[name]].unknown
@@ -176,8 +169,8 @@ def _unseen_of_file(topology: "Topology", inventory: "Inventory") -> list[tuple[
 
 
 def _of_file(
-    topology: "Topology", found: "Sequence[Replica]", unseen: Sequence[tuple[str, str, str]]
-) -> "list[Replica]":
+    topology: "model_file.Topology", found: "Sequence[graph.Replica]", unseen: Sequence[tuple[str, str, str]]
+) -> "list[graph.Replica]":
     wanted = {(topology.places.get(name, ""), name) for name in (*topology.mirrors, *topology.aggregates)}
     chosen = [item for item in found if (item.place.name, item.name) in wanted]
     seen = {(item.place.name, item.name) for item in chosen} | {(place, name) for place, name, _ in unseen}
@@ -192,24 +185,21 @@ def _of_file(
 
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare all replicas; `for_repair` also collects the repairs that are needed."""
-    from kvctl.topology.audit import repair
-    from kvctl.topology.audit.audit import audit, messages_to_read
-
     for replica in work.replicas:
-        differences: list[Difference] = []
+        differences: list[findings.Difference] = []
         keep = differences.append if for_repair and str(replica.kind) == "aggregate" else lambda _: None
-        with session.progress(f"Auditing {replica.name}", messages_to_read(replica), unit="keys") as progress:
-            outcomes = await audit(replica, patience, report=keep, advance=progress.advance)
+        with session.progress(
+            f"Auditing {replica.name}", replica_audit.messages_to_read(replica), unit="keys"
+        ) as progress:
+            outcomes = await replica_audit.audit(replica, patience, report=keep, advance=progress.advance)
         work.outcomes += outcomes
-        if for_repair and (needed := repair.needed(replica, outcomes, differences)) is not None:
+        if for_repair and (needed := audit_repair.needed(replica, outcomes, differences)) is not None:
             work.repairs.append(needed)
 
 
 async def _show(session: Session, work: Work, patience: timedelta, *, list_all: bool) -> None:
-    from kvctl.cli.topology.audit_views import differences_view
-
     if list_all:
-        await session.stream(differences_view(), _differences(session, work, patience))
+        await session.stream(audit_views.differences_view(), _differences(session, work, patience))
     else:
         await _audit(session, work, patience)
     say(session, work, list_all=list_all)
@@ -217,18 +207,13 @@ async def _show(session: Session, work: Work, patience: timedelta, *, list_all: 
 
 async def _differences(session: Session, work: Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield each difference as soon as it is known."""
-    import asyncio
-
-    from kvctl.cli.topology.audit_views import difference_row
-    from kvctl.topology.audit.audit import audit
-
     for replica in work.replicas:
-        found: list[Difference] = []
-        task = asyncio.ensure_future(audit(replica, patience, report=found.append))
+        found: list[findings.Difference] = []
+        task = asyncio.ensure_future(replica_audit.audit(replica, patience, report=found.append))
         try:
             while not task.done() or found:
                 await asyncio.wait([task], timeout=0.1)
-                rows = [difference_row(item) for item in found]
+                rows = [audit_views.difference_row(item) for item in found]
                 found.clear()
                 if rows:
                     yield rows
@@ -239,28 +224,25 @@ async def _differences(session: Session, work: Work, patience: timedelta) -> Asy
 
 def say(session: Session, work: Work, *, list_all: bool) -> None:
     """Print the outcomes, and warnings about what the counts do not show."""
-    from kvctl.cli.topology.audit_views import outcomes_view
-    from kvctl.topology.audit import repair
-
     if list_all:
         for outcome in work.outcomes:
             counts = ", ".join(f"{count} {kind}" for kind, count in outcome.counts.items() if count) or "no differences"
             if outcome.error is None:
                 session.note(f"`{outcome.replica}` of `{outcome.origin}`: {outcome.keys} keys, {counts}", always=True)
     else:
-        session.show(outcomes_view(work.outcomes))
+        session.show(audit_views.outcomes_view(work.outcomes))
     if work.unseen:
         names = quoted(work.unseen)
         session.warn(f"Streams that may be replicas do not answer and were not audited: {names}")
     for outcome in work.outcomes:
         for warning in _warnings(outcome):
             session.warn(warning)
-    unfinished = [f"aggregate `{item.name}`" for item in work.replicas if repair.is_unfinished(item)]
+    unfinished = [f"aggregate `{item.name}`" for item in work.replicas if audit_repair.is_unfinished(item)]
     for what in (*(f"mirror `{left.name}`" for left in work.left), *unfinished):
         session.warn(f"A repair of {what} was interrupted; `--repair` completes it")
 
 
-def _warnings(outcome: "Outcome") -> list[str]:
+def _warnings(outcome: "findings.Outcome") -> list[str]:
     pair = f"`{outcome.replica}` of `{outcome.origin}`"
     found = []
     if outcome.error is not None:
@@ -274,18 +256,13 @@ def _warnings(outcome: "Outcome") -> list[str]:
 
 
 def _show_steps(session: Session, work: Work) -> None:
-    from kvctl.cli.topology.audit_views import repairs_view
-
-    session.show(repairs_view(work.repairs))
+    session.show(audit_views.repairs_view(work.repairs))
     for left in work.left:
         session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
 
 
 async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:
     """Confirm and repair one replica after the other; a failure is a warning and does not stop the rest."""
-    from kvctl.topology.audit import repair
-    from kvctl.topology.health import arrival
-
     for item in work.repairs:
         session.note(_step(item))
     names = dict.fromkeys([*(left.name for left in work.left), *(item.replica.name for item in work.repairs)])
@@ -293,10 +270,10 @@ async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, y
     limit = arrival.WAIT_FOR if wait_for is None else wait_for
     for left in work.left:
         with session.progress(f"Filling {left.name}", unit="entries") as progress:
-            await _try(session, left.name, repair.complete(left, limit, progress.advance))
+            await _try(session, left.name, audit_repair.complete(left, limit, progress.advance))
     for item in work.repairs:
         with session.progress(f"Repairing {item.replica.name}", unit="entries") as progress:
-            await _try(session, item.replica.name, repair.run(item, limit, progress.advance))
+            await _try(session, item.replica.name, audit_repair.run(item, limit, progress.advance))
 
 
 async def _try(session: Session, name: str, step: Awaitable[None]) -> None:
@@ -308,7 +285,7 @@ async def _try(session: Session, name: str, step: Awaitable[None]) -> None:
         session.note(f"Repaired `{name}`")
 
 
-def _step(item: "Repair") -> str:
+def _step(item: "audit_repair.Repair") -> str:
     """Describe a repair for the confirmation prompt."""
     name = item.replica.name
     if str(item.replica.kind) == "mirror":

@@ -1,20 +1,19 @@
 """Views of an audit: pairs of origin and replica, their differences, repairs."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE
+from kvctl.render import markdown
 from kvctl.render.fields import columns, health_style
 from kvctl.render.view import Column, View
-
-if TYPE_CHECKING:
-    from kvctl.topology.audit.findings import Difference, Outcome
-    from kvctl.topology.audit.repair import Repair
+from kvctl.topology.audit import findings
+from kvctl.topology.audit import repair as audit_repair
 
 _RESULTS = {True: "green", False: "red"}
 
 
-def outcomes_view(outcomes: "Sequence[Outcome]") -> View:
+def outcomes_view(outcomes: "Sequence[findings.Outcome]") -> View:
     """Build a row for each pair; on a terminal, samples of the differences follow."""
     rows = [outcome_row(outcome) for outcome in outcomes]
     samples = [difference_row(item) for outcome in outcomes for item in outcome.sorted_samples()]
@@ -28,7 +27,7 @@ def differences_view() -> View:
     return View(columns=_DIFFERENCE, tsv=AUDIT_DIFFERENCE.columns, name="key", empty="No differences")
 
 
-def repairs_view(repairs: "Iterable[Repair]") -> View:
+def repairs_view(repairs: "Iterable[audit_repair.Repair]") -> View:
     """Build a row for each replica to repair."""
     rows = [
         {
@@ -49,45 +48,45 @@ def repairs_view(repairs: "Iterable[Repair]") -> View:
     )
 
 
-def audit_markdown(outcomes: "Sequence[Outcome]", unseen: Sequence[str] = ()) -> str:
+def audit_markdown(outcomes: "Sequence[findings.Outcome]", unseen: Sequence[str] = ()) -> str:
     """Return the result as a report in Markdown: a table of the pairs, samples of the differences, errors."""
-    from kvctl.render import markdown as report
-
     rows = [outcome_row(outcome) for outcome in outcomes]
     words = ("origin", "replica", "keys", "missing", "extra", "stale", "differing")
     pairs = [
         (
-            *(report.plain(str(row[name])) if row[name] is not None else None for name in words),
+            *(markdown.plain(str(row[name])) if row[name] is not None else None for name in words),
             row["state"] or _result(row["consistent"]),
-            report.plain(", ".join(row["causes"])),
+            markdown.plain(", ".join(row["causes"])),
         )
         for row in rows
     ]
     samples = [
-        (report.plain(item.origin), report.plain(item.replica), report.plain(item.key), str(item.kind),
-         report.plain(item.cause or ""))
+        (markdown.plain(item.origin), markdown.plain(item.replica), markdown.plain(item.key), str(item.kind),
+         markdown.plain(item.cause or ""))
         for outcome in outcomes for item in outcome.sorted_samples()
     ]  # fmt: skip
     errors = [
-        f"- {report.prose(f'`{outcome.replica}` of `{outcome.origin}` was not audited: {outcome.error.message}')}\n"
+        f"- {markdown.prose(f'`{outcome.replica}` of `{outcome.origin}` was not audited: {outcome.error.message}')}\n"
         for outcome in outcomes
         if outcome.error is not None
     ]
-    errors += [f"- {report.prose(f'`{stream}` does not answer, and may be a replica')}\n" for stream in unseen]
+    errors += [f"- {markdown.prose(f'`{stream}` does not answer, and may be a replica')}\n" for stream in unseen]
     drift = sum(outcome.consistent is False for outcome in outcomes)
     unread = sum(outcome.consistent is None for outcome in outcomes) + len(unseen)
     result = f"{drift} of {len(outcomes)} differ" if drift else f"{unread} not audited" if unread else "no differences"
-    return report.document(
-        report.heading(f"Audit: {result}"),
-        report.table(("Origin", "Replica", "Keys", "Missing", "Extra", "Stale", "Differing", "Result", "Causes"), pairs)
+    return markdown.document(
+        markdown.heading(f"Audit: {result}"),
+        markdown.table(
+            ("Origin", "Replica", "Keys", "Missing", "Extra", "Stale", "Differing", "Result", "Causes"), pairs
+        )
         if pairs
         else "",
-        report.table(("Origin", "Replica", "Key", "Difference", "Cause"), samples) if samples else "",
+        markdown.table(("Origin", "Replica", "Key", "Difference", "Cause"), samples) if samples else "",
         "".join(errors),
     )
 
 
-def outcome_row(outcome: "Outcome") -> dict[str, Any]:
+def outcome_row(outcome: "findings.Outcome") -> dict[str, Any]:
     """Return one pair as a JSON object."""
     row: dict[str, Any] = {
         "origin": outcome.origin,
@@ -112,7 +111,7 @@ def outcome_row(outcome: "Outcome") -> dict[str, Any]:
     return row | dict.fromkeys(_COUNTS) if outcome.error else row
 
 
-def difference_row(item: "Difference") -> dict[str, Any]:
+def difference_row(item: "findings.Difference") -> dict[str, Any]:
     """Return one difference as a JSON object."""
     return {
         "origin": item.origin,

@@ -1,7 +1,7 @@
 """`kvctl topology destroy`: delete everything in a topology file."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,13 +11,12 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.apply import confirm_plan, preview, show_report
 from kvctl.cli.topology.file import File, open_places, read_document
+from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.apply.applier import Report
-    from kvctl.topology.model.file import Topology
-    from kvctl.topology.plan.plan import Plan
+from kvctl.topology.apply import applier, fill
+from kvctl.topology.model import file as model_file
+from kvctl.topology.plan import plan as plan_model
+from kvctl.topology.plan import plan_hazards, planner, revalidation
 
 app = group()
 
@@ -47,11 +46,8 @@ async def destroy(
 
     If a deletion fails after others were made, the exit code is 7. Run the command again to complete it.
     """
-    from kvctl.topology.model.file import read_topology
-    from kvctl.topology.plan import plan_hazards, planner, revalidation
-
     check_forced(force, *plan_hazards.OF_PLANS)
-    topology = read_topology(read_document(session, file))
+    topology = model_file.read_topology(read_document(session, file))
     apis = await open_places(session, topology)
     found = await planner.destruction(topology, apis)
     for warning in found.warnings:
@@ -73,14 +69,12 @@ async def destroy(
     session.note(deleted if found.changes else "Nothing to delete", always=not found.changes)
 
 
-async def _delete(session: Session, topology: "Topology", apis: "Mapping[str, Api]", found: "Plan") -> "Report":
+async def _delete(
+    session: Session, topology: "model_file.Topology", apis: "Mapping[str, jetstream_api.Api]", found: "plan_model.Plan"
+) -> "applier.Report":
     """Make the deletions and look again; errors are in the report."""
-    from kvctl.topology.apply import applier
-    from kvctl.topology.apply.fill import Filling
-    from kvctl.topology.plan import planner
-
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:
-        report = await applier.apply(apis, found, Filling(None), progress.advance)
+        report = await applier.apply(apis, found, fill.Filling(None), progress.advance)
     if found.changes and report.error is None:
         patience = max(api.connection.timeout for api in apis.values())
         report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)

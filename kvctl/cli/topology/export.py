@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
+from kvctl.documents import variables
 from kvctl.phrases import quoted
+from kvctl.render import escapes, yaml_text
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.topology.views.export import Exported
+from kvctl.topology.model import file
+from kvctl.topology.survey import inventory
+from kvctl.topology.views import export as views_export
 
 app = group()
 
@@ -46,11 +48,8 @@ async def export(session: Session, names: Names = None) -> None:
     Tables, repositories, streams that are not buckets, and settings that a file cannot express are left out. Warnings
     and comments name them.
     """
-    from kvctl.topology.survey import inventory
-    from kvctl.topology.views.export import export as exported_from
-
     found = await inventory.survey({"": (await session.client()).api})
-    show_exported(session, exported_from(found, names or ()), found.places[""].unreachable)
+    show_exported(session, views_export.export(found, names or ()), found.places[""].unreachable)
 
 
 @command(
@@ -66,19 +65,15 @@ def schema(session: Session) -> None:
 
         # yaml-language-server: $schema=topology.schema.json
     """
-    from kvctl.topology.model.file import json_schema
-
     if session.options.output is None:
         session.output = "json"
-    session.show(document(json_schema()))
+    session.show(document(file.json_schema()))
 
 
-def show_exported(session: Session, exported: "Exported", unreachable: Iterable[str] = ()) -> None:
+def show_exported(session: Session, exported: "views_export.Exported", unreachable: Iterable[str] = ()) -> None:
     """Print a topology file, as YAML unless `--output` is given, and warnings of what it leaves out."""
-    from kvctl.documents.variables import escaped
-
     if session.output in ("json", "ndjson"):
-        session.show(document(escaped(exported.document)))
+        session.show(document(variables.escaped(exported.document)))
     elif session.output == "name":
         inside = [
             name for section in ("buckets", "mirrors", "aggregates") for name in exported.document.get(section, ())
@@ -90,12 +85,8 @@ def show_exported(session: Session, exported: "Exported", unreachable: Iterable[
         session.warn(warning)
 
 
-def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
+def as_yaml(exported: "views_export.Exported", *, terminal: bool) -> bytes:
     """Write the file as YAML, with comments on what it cannot express."""
-    from kvctl.documents.variables import escaped
-    from kvctl.render.escapes import escape_unicode, utf8
-    from kvctl.render.yaml_text import dump_short
-
     text = ""
     for section, value in exported.document.items():
         if not isinstance(value, Mapping):
@@ -105,10 +96,10 @@ def as_yaml(exported: "Exported", *, terminal: bool) -> bytes:
         for name, fields in value.items():
             if remarks := exported.remarks.get(name):
                 text += _comment([f"not expressed: {', '.join(remarks)}"])
-            text += indent(dump_short(escaped({name: fields})), "  ", lambda line: line != "\n")
+            text += indent(yaml_text.dump_short(variables.escaped({name: fields})), "  ", lambda line: line != "\n")
     if exported.left_out:
         text += "\n" + _comment((f"left out: {name}, {reason}" for name, reason in exported.left_out.items()), "")
-    return utf8(escape_unicode(text) if terminal else text)
+    return escapes.utf8(escapes.escape_unicode(text) if terminal else text)
 
 
 def _comment(lines: Iterable[str], margin: str = "  ") -> str:
@@ -119,7 +110,7 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _warnings(exported: "Exported", unreachable: Iterable[str]) -> list[str]:
+def _warnings(exported: "views_export.Exported", unreachable: Iterable[str]) -> list[str]:
     """Describe what the file leaves out, a line for each reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in exported.left_out.items():

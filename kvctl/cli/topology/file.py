@@ -1,19 +1,17 @@
 """Topology files on the command line: the option, reading, and opening their contexts."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import kvctl
 from kvctl.cli.app.session import Session
+from kvctl.documents import parser, variables
 from kvctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from kvctl.contexts import Context
-    from kvctl.documents.parser import Document
-    from kvctl.jetstream.api import Api
-    from kvctl.kv.client import Client
-    from kvctl.topology.model.file import Topology
+from kvctl.jetstream import api
+from kvctl.topology.model import file as model_file
+from kvctl.topology.survey import accounts
 
 File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
 OptionalFile = Annotated[
@@ -21,10 +19,8 @@ OptionalFile = Annotated[
 ]
 
 
-def read_document(session: Session, file: str) -> "Document":
+def read_document(session: Session, file: str) -> "parser.Document":
     """Read the file as plain data with line numbers, and variables of the environment replaced. Raises UsageError."""
-    from kvctl.documents import parser, variables
-
     content = session.read_input(file)
     try:
         document = parser.parse(content, "standard input" if file == "-" else file)
@@ -35,18 +31,15 @@ def read_document(session: Session, file: str) -> "Document":
     return variables.expanded(document, os.environ)
 
 
-def read_file(session: Session, file: str) -> "Topology":
+def read_file(session: Session, file: str) -> "model_file.Topology":
     """Read the topology in a file. Raises UsageError."""
-    from kvctl.topology.model.file import read_topology
-
-    return read_topology(read_document(session, file))
+    return model_file.read_topology(read_document(session, file))
 
 
-async def open_places(session: Session, topology: "Topology") -> "dict[str, Api]":
+async def open_places(session: Session, topology: "model_file.Topology") -> "dict[str, api.Api]":
     """Open an API for each of the file's contexts; the empty name is the context in use, if the file uses it."""
-    from kvctl.topology.survey import accounts
 
-    async def connect(context: "Context") -> "Client":
+    async def connect(context: "kvctl.Context") -> "kvctl.Client":
         for warning in context.warnings:
             session.warn(warning)
         return await session.connect(context)

@@ -1,6 +1,6 @@
 """`kvctl topology graph`: draw buckets and their replicas."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,9 @@ from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.topology.views.diagram import Line
-    from kvctl.topology.views.drawing import Graph
+from kvctl.topology.health import health
+from kvctl.topology.survey import inventory
+from kvctl.topology.views import diagram, drawing
 
 app = group()
 
@@ -69,22 +68,14 @@ async def graph(
         session.write(_drawing(session, drawn, format))
 
 
-async def _graph(session: Session, names: list[str], file: str | None) -> "Graph":
+async def _graph(session: Session, names: list[str], file: str | None) -> "drawing.Graph":
     if file is not None:
-        from kvctl.topology.views.drawing import of_topology
-
-        return of_topology(read_file(session, file), names)
-    from kvctl.topology.health import health
-    from kvctl.topology.survey import inventory
-    from kvctl.topology.views import drawing
-
+        return drawing.of_topology(read_file(session, file), names)
     found = await inventory.survey({"": (await session.client()).api})
     return drawing.of_inventory(found, await health.check_health(found.around(names)), names)
 
 
-def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
-    from kvctl.topology.views import diagram
-
+def _drawing(session: Session, drawn: "drawing.Graph", format: str) -> bytes:
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")
@@ -93,7 +84,7 @@ def _drawing(session: Session, drawn: "Graph", format: str) -> bytes:
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 
 
-def painted(line: "Line", *, color: bool) -> str:
+def painted(line: "diagram.Line", *, color: bool) -> str:
     """Return a line for a terminal, escaped, and with colours if wanted."""
     texts = [(escape(text), style) for text, style in line]
     return "".join(paint(text, style) if color and style and text else text for text, style in texts).rstrip() + "\n"

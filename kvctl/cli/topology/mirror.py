@@ -1,20 +1,31 @@
 """`kvctl mirror`: create, inspect, promote and delete mirrors."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
+from kvctl.cli.topology.replicas import (
+    DenyPurge,
+    NoWait,
+    WaitFor,
+    build,
+    list_replicas,
+    show_config,
+    show_replica,
+    show_result,
+)
+from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.apply.promotion import Promotion
+from kvctl.topology.apply import builders, promotion
+from kvctl.topology.hazards import hazards
+from kvctl.topology.model import notation, origins
+from kvctl.topology.survey import graph, inventory
 
 app = group(
     "mirror",
@@ -85,10 +96,6 @@ async def create(
     A mirror of some keys (--keys) would answer reads of all other keys with `not found`. It is refused where it can
     answer reads of its origin: use an aggregate with one origin instead.
     """
-    from kvctl.topology.apply import builders
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.model import notation, origins
-
     check_forced(force, *hazards.OF_MIRRORS)
     external = notation.external(origin_domain, origin_api, deliver)
     wanted = origins.Origin(origin, keys=tuple(keys or ()), external=external)
@@ -147,10 +154,6 @@ async def promote(
     --delete-mirror asks for confirmation on a terminal. If other streams replicate from the mirror, they are listed,
     and its name must be typed or given with --confirm.
     """
-    from kvctl.cli.topology.replicas import show_config, show_result
-    from kvctl.topology.apply import promotion
-    from kvctl.topology.hazards import hazards
-
     check_forced(force, hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
     client = await session.client()
     found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
@@ -171,18 +174,19 @@ async def promote(
 
 
 async def _confirm_deletion(
-    session: Session, api: "Api", found: "Promotion", yes: bool, confirm: str | None, force: list[str] | None
+    session: Session,
+    api: "jetstream_api.Api",
+    found: "promotion.Promotion",
+    yes: bool,
+    confirm: str | None,
+    force: list[str] | None,
 ) -> None:
     """Confirm the deletion of the mirror: by name if it has readers, else on a terminal."""
-    from kvctl.cli.bucket.manage import replicated
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.survey import graph, inventory
-
     name = found.mirror
     readers = await inventory.dependents(api, found.info["config"]["name"])
     hazards.refuse(graph.unknown(readers), force, f"Mirror `{name}` was not promoted")
     for item in readers:
-        session.note(replicated(name, item), always=True)
+        session.note(manage.replicated(name, item), always=True)
     if readers or confirm is not None:
         await session.confirm(f"Mirror `{name}` is deleted after the copy", typed_name=name, confirmed=confirm)
     elif session.interactive:
@@ -214,13 +218,9 @@ async def edit(
     An edit that would lose data, hide data of the origin, or keep data that the origin drops is refused without --force
     NAME.
     """
-    from kvctl.cli.bucket.manage import check_changes
-    from kvctl.cli.bucket.manage import edit as edit_bucket
-    from kvctl.topology.apply import builders
-
-    check_changes(settings, clear)
+    manage.check_changes(settings, clear)
     await builders.find_mirror((await session.client()).api, name)
-    await edit_bucket(session, name, settings, clear, dry_run, force)
+    await manage.edit(session, name, settings, clear, dry_run, force)
 
 
 @command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])
@@ -239,8 +239,5 @@ async def delete(
     listed, and its name must be typed or given with --confirm. While a possible reader does not answer, the deletion is
     refused without --force unreachable-stream.
     """
-    from kvctl.cli.bucket.manage import delete as delete_bucket
-    from kvctl.topology.apply import builders
-
     await builders.find_mirror((await session.client()).api, name)
-    await delete_bucket(session, name, yes, confirm, dry_run, force)
+    await manage.delete(session, name, yes, confirm, dry_run, force)

@@ -1,20 +1,22 @@
 """`kvctl topology plan`: show pending changes and their hazards."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Force, MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
+from kvctl.cli.keys import arguments
 from kvctl.cli.topology.file import File, open_places, read_document
 from kvctl.cli.topology.plan_view import plan_markdown, show_plan
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
-
-if TYPE_CHECKING:
-    from kvctl.topology.plan.plan import Plan
+from kvctl.topology.hazards import hazards
+from kvctl.topology.model import file as model_file
+from kvctl.topology.plan import plan as plan_model
+from kvctl.topology.plan import plan_file, plan_hazards, planner
 
 app = group()
 
@@ -58,16 +60,11 @@ async def plan(
     With --format markdown, the plan is a report for a pull request: a table of the changes, with their differences and
     hazards.
     """
-    from kvctl.cli.keys.arguments import check_forced
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.model.file import read_topology
-    from kvctl.topology.plan import plan_file, plan_hazards, planner
-
-    check_forced(force, *plan_hazards.OF_PLANS)
+    arguments.check_forced(force, *plan_hazards.OF_PLANS)
     check_markdown(format, session.options.output)
     _check_out(file, out)
     document = read_document(session, file)
-    topology = read_topology(document)
+    topology = model_file.read_topology(document)
     apis = await open_places(session, topology)
     found = await planner.plan(topology, apis, prune=prune)
     say(session, found, prune=prune)
@@ -94,7 +91,7 @@ def _check_out(file: str, out: str | None) -> None:
         raise UsageError(f"`--out {out}` would replace the topology file", hint="`--out topology.plan`")
 
 
-def say(session: Session, found: "Plan", *, prune: bool) -> None:
+def say(session: Session, found: "plan_model.Plan", *, prune: bool) -> None:
     """Print a plan's warnings, and the streams that `--prune` would delete."""
     for warning in found.warnings:
         session.warn(warning)

@@ -1,22 +1,23 @@
 """Views of a plan: JSON, rows, and the text shown before the confirmation."""
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.app.session import Session
+from kvctl.kv import stream_kind
+from kvctl.render import markdown
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.topology.plan.plan import Change, Plan
+from kvctl.topology.plan import description
+from kvctl.topology.plan import plan as plan_model
 
 _STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
 _COLUMNS = columns("action kind name place differences")
 
 
-def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> None:
+def show_plan(session: Session, plan: "plan_model.Plan", forced: Collection[str] = ()) -> None:
     """Print a plan in the chosen format: text on a terminal, rows in a pipe."""
     if session.output == "table":
         text = plan_text(plan, forced, colored=session.terminal.colored)
@@ -27,7 +28,7 @@ def show_plan(session: Session, plan: "Plan", forced: Collection[str] = ()) -> N
         session.show(View(columns=_COLUMNS, rows=[change_row(change) for change in plan.changes]))
 
 
-def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
+def plan_document(plan: "plan_model.Plan", forced: Collection[str] = ()) -> dict[str, Any]:
     """Return the plan as one JSON object."""
     return {
         "changes": [change_row(change) for change in plan.changes],
@@ -44,11 +45,8 @@ def plan_document(plan: "Plan", forced: Collection[str] = ()) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def change_row(change: "Change") -> dict[str, Any]:
+def change_row(change: "plan_model.Change") -> dict[str, Any]:
     """Return one change as a JSON object."""
-    from kvctl.kv.stream_kind import without_server_metadata
-    from kvctl.topology.plan import description
-
     drops = change.drops
     return {
         "action": str(change.action),
@@ -65,54 +63,47 @@ def change_row(change: "Change") -> dict[str, Any]:
         "leaving": [{"name": source["name"].removeprefix("KV_")} for source in change.leaving],
         "readers": [{"name": reader} for reader in change.readers],
         "confirm": change.asks_name,
-        "config": change.after and without_server_metadata(change.after),
+        "config": change.after and stream_kind.without_server_metadata(change.after),
         "entries": [{"key": key} for key in change.entries],
     }
 
 
-def plan_markdown(plan: "Plan", forced: Collection[str] = ()) -> str:
+def plan_markdown(plan: "plan_model.Plan", forced: Collection[str] = ()) -> str:
     """Return the plan as a report in Markdown: a table of the changes, then the hazards and warnings."""
-    from kvctl.render import markdown as report
-    from kvctl.topology.plan import description
-
     rows = [
         (
             str(change.action),
-            report.prose(description.title(change)),
+            markdown.prose(description.title(change)),
             "<br>".join(
-                report.plain(line)
+                markdown.plain(line)
                 for item in description.differences(change)
                 for line in description.difference_lines(item)
             ),
-            "<br>".join(map(report.prose, description.remarks(change))),
+            "<br>".join(map(markdown.prose, description.remarks(change))),
         )
         for change in plan.changes
     ]
     hazards = [
-        (report.plain(hazard.name), "yes" if hazard.name in forced else "no", report.prose(hazard.evidence))
+        (markdown.plain(hazard.name), "yes" if hazard.name in forced else "no", markdown.prose(hazard.evidence))
         for hazard in plan.hazards
     ]
-    return report.document(
-        report.heading(f"Plan: {description.summary(plan)}" if plan.changes else "Plan: nothing to change"),
-        report.table(("Action", "Change of", "Differences", "Effect"), rows) if rows else "",
-        report.table(("Hazard", "Forced", "Evidence"), hazards) if hazards else "",
-        "".join(f"- Warning: {report.prose(text)}\n" for text in plan.warnings),
+    return markdown.document(
+        markdown.heading(f"Plan: {description.summary(plan)}" if plan.changes else "Plan: nothing to change"),
+        markdown.table(("Action", "Change of", "Differences", "Effect"), rows) if rows else "",
+        markdown.table(("Hazard", "Forced", "Evidence"), hazards) if hazards else "",
+        "".join(f"- Warning: {markdown.prose(text)}\n" for text in plan.warnings),
     )
 
 
-def plan_text(plan: "Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:
+def plan_text(plan: "plan_model.Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:
     """Describe the plan: a paragraph for each change, then a summary."""
-    from kvctl.topology.plan import description
-
     if not plan.changes:
         return ""
     blocks = ["".join(f"{line}\n" for line in _lines(change, forced, colored)) for change in plan.changes]
     return "\n".join([*blocks, f"{description.summary(plan)}\n"])
 
 
-def _lines(change: "Change", forced: Collection[str], colored: bool) -> Iterator[str]:
-    from kvctl.topology.plan import description
-
+def _lines(change: "plan_model.Change", forced: Collection[str], colored: bool) -> Iterator[str]:
     def styled(text: str, style: str) -> str:
         return paint(escape(text), style if colored else "")
 

@@ -2,23 +2,26 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from kvctl import atomic_file
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Force, one_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.keys import arguments
 from kvctl.cli.topology import apply, audit, destroy, export, graph, plan, status, trace
 from kvctl.cli.topology.file import File, read_file
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
+from kvctl.render import escapes, formats, yaml_text
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
-
-if TYPE_CHECKING:
-    from kvctl.topology.model.file import Topology
-    from kvctl.topology.views.deployers import Placed
+from kvctl.topology.hazards import hazards
+from kvctl.topology.model import file as model_file
+from kvctl.topology.plan import rendered
+from kvctl.topology.views import deployers
 
 app = group("topology", help="Buckets, mirrors and aggregates described in a file")
 
@@ -68,8 +71,6 @@ def render(
 
     A setting that a format cannot express is refused by name, unless --force lossy-format is given.
     """
-    from kvctl.topology.plan import rendered
-
     _check(session, format, to, force)
     topology = read_file(session, file)
     found = rendered.render(topology)
@@ -77,9 +78,7 @@ def render(
         session.output = session.options.output or "json"
         session.show(View(columns=columns("name subjects mirror sources"), rows=found.streams))
     else:
-        from kvctl.topology.views.deployers import Placed
-
-        streams = [Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
+        streams = [deployers.Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
         _show(session, topology, streams, format, to, force)
     for warning in found.warnings:
         session.warn(warning)
@@ -87,12 +86,9 @@ def render(
 
 def _check(session: Session, format: str, to: Path | None, force: list[str] | None) -> None:
     """Raise UsageError for options that cannot be combined."""
-    from kvctl.cli.keys.arguments import check_forced
-    from kvctl.topology.views.deployers import LOSSY_FORMAT
-
     if format not in FORMATS:
         raise UsageError(f"`{format}` is not a format of `topology render`", hint=f"Use one of {quoted(FORMATS)}")
-    check_forced(force, LOSSY_FORMAT)
+    arguments.check_forced(force, deployers.LOSSY_FORMAT)
     output, syntaxes = session.options.output, _SYNTAXES.get(format, ())
     if output is not None and syntaxes and output not in syntaxes:
         allowed = " or ".join(f"`-o {name}`" for name in syntaxes)
@@ -102,13 +98,10 @@ def _check(session: Session, format: str, to: Path | None, force: list[str] | No
 
 
 def _show(
-    session: Session, topology: "Topology", streams: "list[Placed]", format: str, to: Path | None,
+    session: Session, topology: "model_file.Topology", streams: "list[deployers.Placed]", format: str, to: Path | None,
     force: list[str] | None,
 ) -> None:  # fmt: skip
     """Print or write the streams in the format of another tool. Raises HazardRefused."""
-    from kvctl.topology.hazards import hazards
-    from kvctl.topology.views import deployers
-
     lost = deployers.lossy(format, streams, topology.contexts)
     hazards.refuse(lost, force, f"The format `{format}` cannot express the complete topology")
     if format == "nats":
@@ -129,20 +122,15 @@ def _show(
 
 def _write_resources(session: Session, resources: list[dict[str, Any]]) -> None:
     """Print resources of Kubernetes: YAML documents, or a list in JSON."""
-    from kvctl.render.escapes import escape_unicode, utf8
-    from kvctl.render.yaml_text import dump
-
     if session.options.output == "json":
         session.show(document({"apiVersion": "v1", "kind": "List", "items": resources}))
         return
-    text = "---\n".join(dump(resource) for resource in resources)
-    session.write(utf8(escape_unicode(text) if session.terminal.is_terminal else text))
+    text = "---\n".join(yaml_text.dump(resource) for resource in resources)
+    session.write(escapes.utf8(escapes.escape_unicode(text) if session.terminal.is_terminal else text))
 
 
-def _show_files(session: Session, streams: "list[Placed]", to: Path | None) -> None:
+def _show_files(session: Session, streams: "list[deployers.Placed]", to: Path | None) -> None:
     """Write one file for each stream, or print the only one."""
-    from kvctl.topology.views.deployers import file_name
-
     if to is None:
         if len(streams) != 1:
             raise UsageError(
@@ -152,7 +140,7 @@ def _show_files(session: Session, streams: "list[Placed]", to: Path | None) -> N
         session.output = "json"
         session.show(document(streams[0].config))
         return
-    paths = [to / file_name(stream) for stream in streams]
+    paths = [to / deployers.file_name(stream) for stream in streams]
     _write_files(zip(paths, streams, strict=True))
     session.write("".join(f"{path}\n" for path in paths).encode("utf-8", "surrogateescape"))
     there = {path for folder in {path.parent for path in paths} for path in folder.glob("*.json")}
@@ -160,14 +148,11 @@ def _show_files(session: Session, streams: "list[Placed]", to: Path | None) -> N
         session.warn(f"Files in `{to}` that are not part of this topology: {quoted(map(str, others))}")
 
 
-def _write_files(files: "Iterable[tuple[Path, Placed]]") -> None:
-    from kvctl import atomic_file
-    from kvctl.render.formats import JsonWriter
-
+def _write_files(files: "Iterable[tuple[Path, deployers.Placed]]") -> None:
     for path, stream in files:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = JsonWriter(document(stream.config)).rows([stream.config])
+            text = formats.JsonWriter(document(stream.config)).rows([stream.config])
             atomic_file.replace(path, text, mode=atomic_file.PUBLIC)
         except OSError as error:
             raise KvctlError(f"Cannot write `{path}`: {error.strerror}") from None

@@ -3,25 +3,28 @@
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import details
 from kvctl.cli.bucket.views import origin_rows
 from kvctl.cli.records import REPLICA_ROW
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.kv import config as kv_config
+from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
+from kvctl.topology.apply import builders
+from kvctl.topology.health import arrival, overview
+from kvctl.topology.health import health as health_health
+from kvctl.topology.survey import graph
+from kvctl.topology.survey import inventory as survey_inventory
 from kvctl.units import duration_seconds, format_time
-
-if TYPE_CHECKING:
-    from kvctl.topology.apply.builders import Plan
-    from kvctl.topology.health.health import ReplicaHealth
-    from kvctl.topology.survey.graph import Place
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
 WaitFor = Annotated[
@@ -34,7 +37,7 @@ DenyPurge = Annotated[
 
 async def build(
     session: Session,
-    plan: "Plan",
+    plan: "builders.Plan",
     what: str,
     *,
     force: list[str] | None,
@@ -43,9 +46,6 @@ async def build(
     dry_run: bool,
 ) -> None:
     """Apply a plan, wait, report the result; `what` is `mirror` or `aggregate`. Raises as `apply` and `wait`."""
-    from kvctl.topology.apply import builders
-    from kvctl.topology.health import arrival
-
     for warning in plan.warnings:
         session.warn(warning)
     new, changes = plan.info is None, plan.changes
@@ -75,7 +75,7 @@ async def build(
     show_result(session, row, text, always=not changes)
 
 
-def _built(plan: "Plan", info: "StreamInfo") -> str:
+def _built(plan: "builders.Plan", info: "StreamInfo") -> str:
     """Return the origins of a replica, and what a mirror answers."""
     origins = " and ".join(f"`{name}`" for name in dict.fromkeys(row["name"] for row in origin_rows(plan.config)))
     if not plan.config.get("mirror"):
@@ -115,13 +115,14 @@ def show_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_ru
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
     """Print all mirrors, or all aggregates, with the worst state of their links to origins."""
-    from kvctl.topology.health.health import check_health
-    from kvctl.topology.survey.inventory import survey
-
-    inventory = await survey({"": (await session.client()).api})
+    inventory = await survey_inventory.survey({"": (await session.client()).api})
     place = inventory.places[""]
-    found: dict[str, list[ReplicaHealth]] = {stream: [] for stream in place.known if place.kind(stream) == kind}
-    for item in await check_health(inventory.only(link for link in inventory.links if link.reader in found)):
+    found: dict[str, list[health_health.ReplicaHealth]] = {
+        stream: [] for stream in place.known if place.kind(stream) == kind
+    }
+    for item in await health_health.check_health(
+        inventory.only(link for link in inventory.links if link.reader in found)
+    ):
         found[item.link.reader].append(item)
     rows = [_row(place, place.known[stream], health) for stream, health in found.items()]
     if kind == "mirror":
@@ -138,11 +139,6 @@ async def list_replicas(session: Session, kind: str, empty: str) -> None:
 
 async def show_replica(session: Session, name: str, kind: str) -> None:
     """Print all that is known of a mirror or an aggregate. Raises BucketNotFound, RefusedError for other kinds."""
-    from kvctl.cli.bucket import details
-    from kvctl.kv.stream_kind import Kind
-    from kvctl.topology.apply import builders
-    from kvctl.topology.health import overview
-
     api = (await session.client()).api
     try:
         found = await overview.inspect(api, name)
@@ -150,17 +146,17 @@ async def show_replica(session: Session, name: str, kind: str) -> None:
         await (builders.find_mirror(api, name) if kind == "mirror" else builders.find_aggregate(api, name))
         raise
     if found.info is not None:
-        builders.require_kind(name, found.info["config"], Kind(kind))
+        builders.require_kind(name, found.info["config"], stream_kind.Kind(kind))
     details.show(session, found)
 
 
-def _row(place: "Place", info: StreamInfo, found: "list[ReplicaHealth]") -> dict[str, Any]:
-    from kvctl.kv.config import BucketStatus
-    from kvctl.topology.health.health import worst
-    from kvctl.topology.survey.graph import upstreams
-
+def _row(place: "graph.Place", info: StreamInfo, found: "list[health_health.ReplicaHealth]") -> dict[str, Any]:
     configs = {name: other["config"] for name, other in place.known.items()}
-    status, origins, offline = BucketStatus.from_info(info, configs), upstreams(info), info in place.offline.values()
+    status, origins, offline = (
+        kv_config.BucketStatus.from_info(info, configs),
+        graph.upstreams(info),
+        info in place.offline.values(),
+    )
     return {
         "name": status.bucket,
         "stream": status.stream,
@@ -171,7 +167,7 @@ def _row(place: "Place", info: StreamInfo, found: "list[ReplicaHealth]") -> dict
         "ttl": duration_seconds(status.ttl) or None,
         "replicas": status.replicas,
         "lag": _if_known([item.lag for item in found], sum),
-        "state": str(state.state) if (state := worst(found)) else None,
+        "state": str(state.state) if (state := health_health.worst(found)) else None,
         "last_seen": _if_known([item.last_seen for item in found], max),
         "error": "; ".join(origin.error for origin in origins if origin.error) or None,
         "last_revision": None if offline else status.last_revision,
@@ -181,7 +177,7 @@ def _row(place: "Place", info: StreamInfo, found: "list[ReplicaHealth]") -> dict
     }
 
 
-def _clued(stream: str, place: "Place") -> dict[str, Any]:
+def _clued(stream: str, place: "graph.Place") -> dict[str, Any]:
     """Return the row of an offline mirror of which only its origin and its cluster are known."""
     known = {"name": stream, "stream": stream, "origins": origin_rows({"mirror": place.clues[stream].source}),
              "state": "offline", "cluster": place.cluster_of(stream)}  # fmt: skip

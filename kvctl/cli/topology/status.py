@@ -1,29 +1,32 @@
 """`kvctl topology status`: the state of replicas, once or live."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from kvctl import atomic_file
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import STATUS
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, RequestTimeout, UnreachableError, UsageError
+from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
+from kvctl.render import formats, text_table
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import columns
 from kvctl.render.terminal import Screen
 from kvctl.render.view import View, duration_text
-
-if TYPE_CHECKING:
-    from kvctl.jetstream.api import Api
-    from kvctl.topology.health.status import Row, Wanted
+from kvctl.topology.health import status as health_status
+from kvctl.topology.model import notation
+from kvctl.topology.survey import inventory as survey_inventory
 
 app = group()
 
@@ -94,10 +97,8 @@ async def status(
     _check_format(session, format, to, watch=watch)
     if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
         raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
-    from kvctl.topology.health.status import Wanted
-
     topology = read_file(session, file) if file is not None else None
-    wanted = Wanted(names or (), topology)
+    wanted = health_status.Wanted(names or (), topology)
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     if format is not None:
         await _metrics(session, apis, wanted, to)
@@ -122,45 +123,41 @@ def _check_format(session: Session, format: str | None, to: str | None, *, watch
         raise UsageError(f"`--format` and `{'--watch' if watch else '--output'}` cannot be combined")
 
 
-async def _metrics(session: Session, apis: "dict[str, Api]", wanted: "Wanted", to: str | None) -> None:
+async def _metrics(
+    session: Session, apis: "dict[str, jetstream_api.Api]", wanted: "health_status.Wanted", to: str | None
+) -> None:
     """Write the metrics to stdout, or replace a file with them. Raises KvctlError for a file that cannot be written."""
-    from pathlib import Path
-
-    from kvctl.atomic_file import PUBLIC, replace
-    from kvctl.topology.health.status import exposition, metrics, status_of
-    from kvctl.topology.survey.inventory import survey
-
-    inventory = await survey(apis)
-    rows = await status_of(inventory, wanted)
+    inventory = await survey_inventory.survey(apis)
+    rows = await health_status.status_of(inventory, wanted)
     linked = {row[name] for row in rows for name in ("replica", "origin")} if wanted.selects else None
-    text = exposition(metrics(rows, inventory, lambda name: linked is None or name in linked)).encode()
+    text = health_status.exposition(
+        health_status.metrics(rows, inventory, lambda name: linked is None or name in linked)
+    ).encode()
     if to is None:
         session.write(text)
         return
     try:
-        replace(Path(to), text, mode=PUBLIC)
+        atomic_file.replace(Path(to), text, mode=atomic_file.PUBLIC)
     except OSError as error:
         raise KvctlError(f"Cannot write `{to}`: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    rows: "list[Row]"
+    rows: "list[health_status.Row]"
     trouble: str = ""
     """Reason why the rows are those of an earlier look."""
 
 
-async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> AsyncGenerator[_Look, None]:
+async def _looks(
+    apis: "dict[str, jetstream_api.Api]", wanted: "health_status.Wanted", interval: float
+) -> AsyncGenerator[_Look, None]:
     """Yield the rows at each interval. The first look must succeed; later ones survive a lost connection."""
-    import asyncio
-
-    from kvctl.topology.health.status import status as rows_of
-
     look: _Look | None = None
     while True:
         begun = time.monotonic()
         try:
-            look = _Look(await _while_online(apis, rows_of(apis, wanted, min(interval / 2, 1))))
+            look = _Look(await _while_online(apis, health_status.status(apis, wanted, min(interval / 2, 1))))
             wanted = replace(wanted, must_exist=False)
         except (UnreachableError, RequestTimeout) as error:
             if look is None or any(api.connection.closed for api in apis.values()):
@@ -170,10 +167,10 @@ async def _looks(apis: "dict[str, Api]", wanted: "Wanted", interval: float) -> A
         await asyncio.sleep(max(begun + interval - time.monotonic(), 0.05))
 
 
-async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["Row"]]) -> list["Row"]:
+async def _while_online(
+    apis: "dict[str, jetstream_api.Api]", work: Coroutine[Any, Any, list["health_status.Row"]]
+) -> list["health_status.Row"]:
     """Return the work's result. Raises NoServer as soon as a connection is lost, even if the work would retry."""
-    import asyncio
-
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=_CONNECTION_CHECK_S))[0]:
@@ -184,29 +181,26 @@ async def _while_online(apis: "dict[str, Api]", work: Coroutine[Any, Any, list["
         task.cancel()
 
 
-async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["Row"], None]:
+async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["health_status.Row"], None]:
     """Yield the rows that changed at each look; a lost connection is reported once."""
-    from kvctl.topology.health.status import changes
-
     before = _Look([])
     async for look in looks:
         if look.trouble and not before.trouble:
             session.warn(f"{look.trouble}; waiting for the connection")
-        if changed := changes(before.rows, look.rows):
+        if changed := health_status.changes(before.rows, look.rows):
             yield changed
         before = look
 
 
 async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedelta) -> None:
     """Draw the table at every look."""
-    from kvctl.render.formats import render
-    from kvctl.render.text_table import table_writer
-
     look = await anext(looks)
     with Screen(session.terminal) as screen:
         while True:
-            table = table_writer(_table(look.rows), width=session.terminal.width, color=session.terminal.colored)
-            screen.draw(utf8(f"{_headline(look, interval)}\n\n") + render(table, list(table.view.rows)))
+            table = text_table.table_writer(
+                _table(look.rows), width=session.terminal.width, color=session.terminal.colored
+            )
+            screen.draw(utf8(f"{_headline(look, interval)}\n\n") + formats.render(table, list(table.view.rows)))
             look = await anext(looks)
 
 
@@ -218,15 +212,13 @@ def _headline(look: _Look, interval: timedelta) -> str:
     return f"{count}  ({times})" + (f"  {escape(look.trouble)}" if look.trouble else "")
 
 
-def _view(rows: "list[Row]") -> View:
+def _view(rows: "list[health_status.Row]") -> View:
     return View(columns=_COLUMNS, tsv=STATUS.columns, rows=rows, name="replica", empty="No mirrors or aggregates")
 
 
-def _table(rows: "list[Row]") -> View:
+def _table(rows: "list[health_status.Row]") -> View:
     """Build the view of a table, with the evidence below each row."""
-    from kvctl.topology.model.notation import with_rules_text
-
-    return replace(_view(rows), rows=[with_rules_text(row, row["stream"]) for row in rows], below="evidence")
+    return replace(_view(rows), rows=[notation.with_rules_text(row, row["stream"]) for row in rows], below="evidence")
 
 
 _COLUMNS = columns(

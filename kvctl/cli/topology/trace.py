@@ -1,6 +1,6 @@
 """`kvctl topology trace`: where a key goes through replication, and where it came from."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, KeyName
@@ -8,12 +8,12 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.cli.topology.graph import painted
 from kvctl.errors import KeyNotFound, UnreachableError
+from kvctl.kv import names
 from kvctl.phrases import quoted
 from kvctl.render.escapes import utf8
 from kvctl.render.view import Column, View, document
-
-if TYPE_CHECKING:
-    from kvctl.topology.views.trace import Trace
+from kvctl.topology.views import drawing, live_trace
+from kvctl.topology.views import trace as views_trace
 
 app = group()
 
@@ -44,31 +44,22 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     and a stream that may hold one does not answer, the exit code is 5. With --file, the route is computed from the
     file, without a server and without states.
     """
-    from kvctl.kv.names import check_bucket, check_key
-
-    check_bucket(bucket), check_key(key)
+    names.check_bucket(bucket), names.check_key(key)
     found = await _trace(session, bucket, key, file)
     if found.offline:
         session.warn(f"Offline streams that may replicate the key: {quoted(found.offline)}")
     if session.options.output in ("json", "yaml"):
         session.show(document(found.to_json()))
     elif session.output == "table":
-        from kvctl.topology.views.trace import text
-
-        session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in text(found))))
+        session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in views_trace.text(found))))
     else:
         session.show(View(columns=_COLUMNS, rows=_rows(found)))
     return None if found.known else UnreachableError.exit_code
 
 
-async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "Trace":
+async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "views_trace.Trace":
     if file is not None:
-        from kvctl.topology.views.drawing import of_topology
-        from kvctl.topology.views.trace import predicted
-
-        return predicted(of_topology(read_file(session, file)), bucket, key)
-    from kvctl.topology.views import live_trace
-
+        return views_trace.predicted(drawing.of_topology(read_file(session, file)), bucket, key)
     found = await live_trace.trace({"": (await session.client()).api}, bucket, key)
     if not found.exists:
         raise KeyNotFound(
@@ -78,10 +69,11 @@ async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "
     return found
 
 
-def _rows(found: "Trace") -> list[dict[str, Any]]:
-    from kvctl.topology.views.trace import flat
-
-    return [{"role": role, "depth": depth, "via": via, **item.to_json()} for role, depth, via, item in flat(found)]
+def _rows(found: "views_trace.Trace") -> list[dict[str, Any]]:
+    return [
+        {"role": role, "depth": depth, "via": via, **item.to_json()}
+        for role, depth, via, item in views_trace.flat(found)
+    ]
 
 
 _COLUMNS = tuple(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.units import format_duration
 

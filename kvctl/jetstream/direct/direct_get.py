@@ -7,9 +7,9 @@ import json
 import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kvctl.dataclass import dataclass
 from kvctl.deferred import pattern
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
 from kvctl.jetstream.api import Api

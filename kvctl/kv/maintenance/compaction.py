@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.streams import ServerClock

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.units import duration_ns, format_duration, format_time, parse_duration, parse_time
 

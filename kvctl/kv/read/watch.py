@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer

@@ -18,9 +18,8 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import Away, KvctlError, OutcomeUnknown, PermissionDenied, StreamNotFound, WrongRevision
 from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.direct.direct_get import StoredMessage

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api

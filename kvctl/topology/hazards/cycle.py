@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.topology.hazards.hazards import CYCLE, Hazard, landing, name_of
 from kvctl.topology.model.subjects import meet, parse
 

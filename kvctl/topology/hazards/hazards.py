@@ -7,9 +7,9 @@ readable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import reserved_streams

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.config_diff import shown
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.phrases import counted

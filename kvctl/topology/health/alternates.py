@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get

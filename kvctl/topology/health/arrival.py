@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import (
     ConflictError,
     JetStreamDisabled,

@@ -7,9 +7,9 @@ written, an origin can have gained at most one entry with each revision that has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import counted

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, Hazard, name_of
 from kvctl.topology.survey.graph import live_part

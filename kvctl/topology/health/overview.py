@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct import direct_get

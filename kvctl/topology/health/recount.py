@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo, sources_of

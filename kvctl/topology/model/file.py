@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.documents.parser import Document, Path
 from kvctl.documents.reader import Reader, read
 from kvctl.documents.record import (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import reserved_streams

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import UsageError
 from kvctl.kv.names import SUBJECT_PREFIX, check_filter, is_wild
 

@@ -7,10 +7,9 @@ what the origins implied before the change becomes what they imply after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.stream_info import SourceConfig, StreamConfig, StreamInfo, sources_of
 from kvctl.kv.config import differences

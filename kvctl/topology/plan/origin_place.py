@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX

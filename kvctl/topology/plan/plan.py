@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo

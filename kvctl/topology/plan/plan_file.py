@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvctl import atomic_file
-from kvctl.dataclass import dataclass
 from kvctl.documents import parser, variables
 from kvctl.documents.parser import Document
 from kvctl.errors import UsageError

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, SourceState, StreamConfig, StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX

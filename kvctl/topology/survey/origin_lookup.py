@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import (
     BucketNotFound,
     JetStreamDisabled,

@@ -4,17 +4,15 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import kvctl
 from kvctl.cli.records import WRITE
 from kvctl.errors import KvctlError
 from kvctl.render.escapes import utf8
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View
 from kvctl.units import duration_seconds, format_size, format_time
-
-if TYPE_CHECKING:
-    from kvctl.kv.entry import Entry
 
 ENCODINGS = ("utf-8", "base64")
 _FRACTION = 9
@@ -40,18 +38,18 @@ class Shape:
         self.live = live
         """Table of changes, with the time first."""
 
-    def row(self, entry: "Entry") -> Row:
+    def row(self, entry: "kvctl.Entry") -> Row:
         """Return the entry's JSON object, or with `table` its row for a terminal. Raises KvctlError."""
         return self._table_row(entry) if self.table else self._object(entry)
 
-    def lines(self, entries: "Sequence[Entry]") -> bytes:
+    def lines(self, entries: "Sequence[kvctl.Entry]") -> bytes:
         """Encode entries as ndjson, identical to the ndjson writer but five times as fast. Raises as `row`."""
         plain = not (self.meta_only or self.headers or self.encoding == "base64")
         if plain:
             return utf8("".join(self._lines(entries)))
         return utf8("".join([self._line(entry) for entry in entries]))
 
-    def records(self, entries: "Sequence[Entry]") -> list[Row]:
+    def records(self, entries: "Sequence[kvctl.Entry]") -> list[Row]:
         """Return rows with the columns of `view` alone, twice as fast as `row`. Raises as `row`."""
         if self.meta_only or self.headers or self.encoding == "base64":
             return [self._object(entry) for entry in entries]
@@ -65,7 +63,7 @@ class Shape:
             for entry, created, text in _plain(entries)
         ]  # fmt: skip
 
-    def _lines(self, entries: "Sequence[Entry]") -> list[str]:
+    def _lines(self, entries: "Sequence[kvctl.Entry]") -> list[str]:
         """Format entries with only the basic fields and a text value directly, others by way of their object."""
         lines, bucket, begin = [], None, ""
         for entry, created, text in _plain(entries):
@@ -81,7 +79,7 @@ class Shape:
             )
         return lines
 
-    def _line(self, entry: "Entry") -> str:
+    def _line(self, entry: "kvctl.Entry") -> str:
         return f"{_encode(self._object(entry))}\n"
 
     def view(self, **settings: Any) -> View:
@@ -89,7 +87,7 @@ class Shape:
         shown = _table_columns(self) if self.table else _record_columns(self)
         return View(columns=shown, name="key", **settings)
 
-    def document(self, entry: "Entry") -> View:
+    def document(self, entry: "kvctl.Entry") -> View:
         """Return a view of one entry: an object in JSON, one field per line on a terminal."""
         self.table = False
         record = _record_columns(self)
@@ -97,7 +95,7 @@ class Shape:
         tsv = [column.key for column in record]
         return View(columns=shown, tsv=tsv, name="key", rows=[self.row(entry)], single=True)
 
-    def _object(self, entry: "Entry") -> dict[str, Any]:
+    def _object(self, entry: "kvctl.Entry") -> dict[str, Any]:
         row: dict[str, Any] = {
             "bucket": entry.bucket,
             "key": entry.key,
@@ -121,14 +119,14 @@ class Shape:
             row["headers"] = {}
         return row
 
-    def _add_headers(self, row: dict[str, Any], entry: "Entry") -> None:
+    def _add_headers(self, row: dict[str, Any], entry: "kvctl.Entry") -> None:
         ttl = entry.ttl
         if ttl is not None:
             row["ttl"] = duration_seconds(ttl)
         if self.headers:
             row["headers"] = entry.headers
 
-    def _table_row(self, entry: "Entry") -> dict[str, Any]:
+    def _table_row(self, entry: "kvctl.Entry") -> dict[str, Any]:
         row: dict[str, Any] = {
             "created": format_time(entry.created_ns),
             "operation": str(entry.operation),
@@ -144,7 +142,7 @@ class Shape:
         return row
 
 
-def encode(entry: "Entry", wanted: str | None = None) -> tuple[str, str]:
+def encode(entry: "kvctl.Entry", wanted: str | None = None) -> tuple[str, str]:
     """Return the value as text with its encoding, UTF-8 or else base64. Raises KvctlError if `wanted` UTF-8 fails."""
     if wanted != "base64":
         try:
@@ -157,7 +155,7 @@ def encode(entry: "Entry", wanted: str | None = None) -> tuple[str, str]:
     return base64.b64encode(entry.value).decode(), "base64"
 
 
-def _plain(entries: "Sequence[Entry]") -> "Iterator[tuple[Entry, str, str | None]]":
+def _plain(entries: "Sequence[kvctl.Entry]") -> "Iterator[tuple[kvctl.Entry, str, str | None]]":
     """Yield entries, with time and text of those that have only the basic fields and a text value."""
     second = begin = ""
     for entry in entries:
@@ -193,7 +191,7 @@ def revision_view(bucket: str, key: str, revision: int) -> View:
     return writing_view([{"bucket": bucket, "key": key, "revision": revision}], single=True)
 
 
-def _words(entry: "Entry", encoding: str | None) -> str:
+def _words(entry: "kvctl.Entry", encoding: str | None) -> str:
     if entry.reason is not None:
         return f"({entry.reason})"
     text, kind = encode(entry, encoding)

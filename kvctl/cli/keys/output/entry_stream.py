@@ -2,14 +2,11 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
+import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.render.view import Row
-
-if TYPE_CHECKING:
-    from kvctl.kv.entry import Entry
 
 MARK = {"event": "current"}
 """Event that marks the end of the initial entries."""
@@ -18,7 +15,7 @@ MARK = {"event": "current"}
 async def show_entries(
     session: Session,
     shape: Shape,
-    batches: AsyncGenerator[list["Entry"], None],
+    batches: AsyncGenerator[list["kvctl.Entry"], None],
     *,
     endless: bool = False,
     empty: str = "",
@@ -37,7 +34,7 @@ async def show_entries(
 
 
 async def _lines(
-    shape: Shape, batches: AsyncGenerator[list["Entry"], None], marked: str | None
+    shape: Shape, batches: AsyncGenerator[list["kvctl.Entry"], None], marked: str | None
 ) -> AsyncIterator[bytes]:
     async with aclosing(batches):
         async for batch in batches:
@@ -45,7 +42,7 @@ async def _lines(
 
 
 async def _rows(
-    session: Session, shape: Shape, batches: AsyncGenerator[list["Entry"], None], marked: str | None
+    session: Session, shape: Shape, batches: AsyncGenerator[list["kvctl.Entry"], None], marked: str | None
 ) -> AsyncIterator[Sequence[Row]]:
     records = session.output == "tsv" and not session.options.columns
     async with aclosing(batches):

@@ -3,27 +3,22 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.errors import KvctlError
+from kvctl.kv.write import expiry
 from kvctl.phrases import counted
 from kvctl.units import format_duration
-
-if TYPE_CHECKING:
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.entry import Entry
 
 NAMED = 10
 """Maximum number of keys to name in warnings."""
 
 
-async def warn_of_return(session: Session, bucket: "Bucket", keys: Sequence[str]) -> None:
+async def warn_of_return(session: Session, bucket: "kvctl.Bucket", keys: Sequence[str]) -> None:
     """Warn about keys just written with a ttl whose previous values will reappear; silent if they are unreadable."""
-    from kvctl.kv.write.expiry import returning
-
     with suppress(KvctlError):
-        found = await returning(bucket, keys)
+        found = await expiry.returning(bucket, keys)
         _warn_of_each(
             session,
             [
@@ -34,12 +29,10 @@ async def warn_of_return(session: Session, bucket: "Bucket", keys: Sequence[str]
         )
 
 
-async def warn_of_other_life(session: Session, bucket: "Bucket", ttls: Mapping[str, timedelta]) -> None:
+async def warn_of_other_life(session: Session, bucket: "kvctl.Bucket", ttls: Mapping[str, timedelta]) -> None:
     """Warn about keys just written with a ttl that expire earlier or later; silent if that cannot be read."""
-    from kvctl.kv.write.expiry import bucket_ttl
-
     with suppress(KvctlError):
-        most = await bucket_ttl(bucket)
+        most = await expiry.bucket_ttl(bucket)
         entries = await bucket.get_many(list(ttls), leader=True)
         living = [entry for entry in entries if entry is not None]
         texts = [text for entry in living if (text := _other_life(bucket.name, entry, ttls[entry.key], most))]
@@ -54,7 +47,7 @@ def _warn_of_each(session: Session, texts: Sequence[str]) -> None:
         session.warn(f"{counted(more, 'more key')} {'is' if more == 1 else 'are'} affected")
 
 
-def _other_life(bucket: str, entry: "Entry", ttl: timedelta, most: timedelta | None) -> str | None:
+def _other_life(bucket: str, entry: "kvctl.Entry", ttl: timedelta, most: timedelta | None) -> str | None:
     lives = ttl if entry.ttl is None else entry.ttl
     if most is not None and most < lives:
         return f"`{entry.key}` expires after {format_duration(most)}, the ttl of bucket `{bucket}`"
@@ -66,17 +59,17 @@ def _other_life(bucket: str, entry: "Entry", ttl: timedelta, most: timedelta | N
     return None
 
 
-async def warn_of_shorter_life(session: Session, source: "Bucket", key: str, target: "Bucket", new_key: str) -> None:
+async def warn_of_shorter_life(
+    session: Session, source: "kvctl.Bucket", key: str, target: "kvctl.Bucket", new_key: str
+) -> None:
     """Warn if the ttl of the target bucket ends a value earlier than in its own; silent if that cannot be read."""
-    from kvctl.kv.write.expiry import bucket_ttl, time_left
-
     if source is target:
         return
     with suppress(KvctlError):
-        most = await bucket_ttl(target)
+        most = await expiry.bucket_ttl(target)
         if most is None:
             return
-        left = await time_left(source, await source.get(key, leader=True))
+        left = await expiry.time_left(source, await source.get(key, leader=True))
         if left is None or left > most:
             session.warn(
                 f"`{new_key}` expires after {format_duration(most)}, the ttl of bucket `{target.name}`; "

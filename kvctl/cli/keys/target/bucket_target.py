@@ -3,9 +3,11 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import kvctl
 from kvctl.cli.app.session import Session
+from kvctl.cli.keys import removal
 from kvctl.cli.keys.arguments import check_writable, open_bucket, parse_revision
 from kvctl.cli.keys.output.entry_rows import Shape, encode, revision_view
 from kvctl.cli.keys.output.entry_stream import show_entries
@@ -13,21 +15,13 @@ from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
+from kvctl.kv.dump import dumper
+from kvctl.kv.load import bulk_load, bulk_writer, input_file
 from kvctl.kv.names import check_bucket
+from kvctl.kv.point_in_time import as_of as point_in_time_as_of
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
 from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.cli.keys.removal import Choice
-    from kvctl.kv.bucket import Bucket
-    from kvctl.kv.dump.dumper import Dumped
-    from kvctl.kv.entry import Entry
-    from kvctl.kv.load.bulk_load import LoadOptions
-    from kvctl.kv.load.bulk_writer import RowCounts
-    from kvctl.kv.load.input_file import LoadInput
-    from kvctl.kv.point_in_time.as_of import Past
-    from kvctl.kv.point_in_time.moment import Moment
 
 
 class BucketTarget(Target):
@@ -54,20 +48,16 @@ class BucketTarget(Target):
     async def writer(self, session: Session) -> Writer:
         return BucketWriter(session, await open_bucket(session, self.text, write=True))
 
-    async def delete(self, session: Session, chosen: "Choice", expected: str | None) -> None:
-        from kvctl.cli.keys.removal import deletion, remove
-
+    async def delete(self, session: Session, chosen: "removal.Choice", expected: str | None) -> None:
         last = None if expected is None else parse_revision(expected)
-        await remove(session, self.text, deletion(chosen, last), chosen)
+        await removal.remove(session, self.text, removal.deletion(chosen, last), chosen)
 
     async def dumping(
-        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
+        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
+    ) -> Callable[[BinaryIO], Awaitable["dumper.Dumped"]]:
         source = await open_bucket(session, self.text)
 
-        async def write(file: BinaryIO) -> "Dumped":
-            from kvctl.kv.dump import dumper
-
+        async def write(file: BinaryIO) -> "dumper.Dumped":
             with session.progress(f"Dumping {self.text}", unit="entries") as progress:
                 if as_of is not None:
                     return await dumper.dump_past(source, as_of, file, filters, advance=progress.advance)
@@ -77,33 +67,33 @@ class BucketTarget(Target):
 
         return write
 
-    async def load(self, session: Session, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
-        from kvctl.kv.load import bulk_load
-
+    async def load(
+        self, session: Session, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+    ) -> "bulk_writer.RowCounts":
         return await bulk_load.load(await open_bucket(session, self.text, write=not options.dry_run), source, options)
 
 
 class CurrentReader(Reader):
     """Current state: `leader` for reads that are never stale, `literal` for non-conforming keys, `revision` of one."""
 
-    def __init__(self, bucket: "Bucket", reading: Reading) -> None:
+    def __init__(self, bucket: "kvctl.Bucket", reading: Reading) -> None:
         self.place = f"bucket `{bucket.name}`"
         self.fields = {"bucket": bucket.name}
         self.listing: str | None = f"List the keys with `kvctl keys {bucket.name}`"
         self._bucket = bucket
         self._reading = reading
-        self._source: Bucket | Past = bucket
+        self._source: kvctl.Bucket | point_in_time_as_of.Past = bucket
 
-    async def one(self, key: str) -> "Entry":
+    async def one(self, key: str) -> "kvctl.Entry":
         get = self._bucket.get_literal if self._reading.literal else self._bucket.get
         return await get(key, revision=self._reading.revision, leader=self._reading.leader)
 
-    async def named(self, keys: Sequence[str]) -> list["Entry | None"]:
+    async def named(self, keys: Sequence[str]) -> list["kvctl.Entry | None"]:
         if not self._reading.literal:
             return await self._bucket.get_many(keys, leader=self._reading.leader)
         return [await self._if_there(key) for key in keys]
 
-    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["Entry"], None]:
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["kvctl.Entry"], None]:
         return self._bucket.get_matching(*filters, leader=self._reading.leader)
 
     def names(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[bytes], None]:
@@ -127,16 +117,18 @@ class CurrentReader(Reader):
         shown = columns(f"revision created {'operation' if deleted else ''} key", created="Age")
         return View(columns=shown, tsv=KEY.columns, name="key", empty="No keys")
 
-    def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["Entry"], None]:
+    def history(
+        self, filters: Sequence[str], since: "kvctl.Moment | None"
+    ) -> AsyncGenerator[list["kvctl.Entry"], None]:
         return self._bucket.history_batches(*filters, since=since, literal=self._reading.literal and bool(filters))
 
-    async def show(self, session: Session, batches: AsyncGenerator[list["Entry"], None], *, empty: str) -> None:
+    async def show(self, session: Session, batches: AsyncGenerator[list["kvctl.Entry"], None], *, empty: str) -> None:
         await show_entries(session, self._reading.shape, batches, empty=empty)
 
-    async def show_history(self, session: Session, batches: AsyncGenerator[list["Entry"], None]) -> None:
+    async def show_history(self, session: Session, batches: AsyncGenerator[list["kvctl.Entry"], None]) -> None:
         await show_entries(session, self._reading.shape, batches, empty="No entries")
 
-    async def show_one(self, session: Session, entry: "Entry") -> None:
+    async def show_one(self, session: Session, entry: "kvctl.Entry") -> None:
         shape: Shape = self._reading.shape
         if session.options.output is not None or shape.headers:
             session.show(shape.document(entry))
@@ -146,7 +138,7 @@ class CurrentReader(Reader):
             encode(entry, shape.encoding)  # raises if UTF-8 was requested and the value is not
             session.value(entry.value)
 
-    async def _if_there(self, key: str) -> "Entry | None":
+    async def _if_there(self, key: str) -> "kvctl.Entry | None":
         try:
             return await self.one(key)
         except KeyNotFound:
@@ -156,27 +148,27 @@ class CurrentReader(Reader):
 class AsOfReader(CurrentReader):
     """Earlier state."""
 
-    def __init__(self, bucket: "Bucket", past: "Past", reading: Reading) -> None:
+    def __init__(self, bucket: "kvctl.Bucket", past: "point_in_time_as_of.Past", reading: Reading) -> None:
         super().__init__(bucket, reading)
         self.place += f" as of {past.moment}"
         self.listing = None
         self.caveat = past.caveat
         self._source = self._past = past
 
-    async def one(self, key: str) -> "Entry":
+    async def one(self, key: str) -> "kvctl.Entry":
         return await self._past.get(key, literal=self._reading.literal)
 
-    async def named(self, keys: Sequence[str]) -> list["Entry | None"]:
+    async def named(self, keys: Sequence[str]) -> list["kvctl.Entry | None"]:
         return await self._past.get_many(keys, literal=self._reading.literal)
 
-    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["Entry"], None]:
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["kvctl.Entry"], None]:
         return self._past.entry_batches(*filters)
 
 
 class BucketWriter(Writer):
     """Writes of single keys of a bucket, with warnings about what becomes of a ttl."""
 
-    def __init__(self, session: Session, bucket: "Bucket") -> None:
+    def __init__(self, session: Session, bucket: "kvctl.Bucket") -> None:
         self._session = session
         self._bucket = bucket
 

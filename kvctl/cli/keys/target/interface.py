@@ -2,23 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, BinaryIO
 
+import kvctl
 from kvctl.cli.app.session import Session
+from kvctl.cli.keys import removal
 from kvctl.cli.keys.output.entry_rows import Shape
-from kvctl.dataclass import dataclass
+from kvctl.kv.dump import dumper
+from kvctl.kv.load import bulk_load, bulk_writer, input_file
 from kvctl.render.view import Row, View
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from kvctl.cli.keys.removal import Choice
-    from kvctl.kv.dump.dumper import Dumped
-    from kvctl.kv.load.bulk_load import LoadOptions
-    from kvctl.kv.load.bulk_writer import RowCounts
-    from kvctl.kv.load.input_file import LoadInput
-    from kvctl.kv.point_in_time.moment import Moment
 
 Fact = tuple[Any, ...]
 """The key and what a listing shows of it, in the terms of its reader."""
@@ -29,7 +23,7 @@ class Reading:
     """State to read, and the shape of its rows. All but `leader` and the encoding are for buckets only."""
 
     revision: int | None = None
-    as_of: "Moment | None" = None
+    as_of: "kvctl.Moment | None" = None
     leader: bool = False
     literal: bool = False
     shape: Shape = field(default_factory=Shape)
@@ -76,7 +70,7 @@ class Reader(ABC):
         """Return a view of such rows."""
 
     @abstractmethod
-    def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list[Any], None]:
+    def history(self, filters: Sequence[str], since: "kvctl.Moment | None") -> AsyncGenerator[list[Any], None]:
         """Yield every change of matching keys, at a time or later, oldest first, in batches."""
 
     @abstractmethod
@@ -142,15 +136,17 @@ class Target(ABC):
         """Open the target for writing. Raises ReadOnly, NotFoundError, UsageError for a ref that is not a branch."""
 
     @abstractmethod
-    async def delete(self, session: Session, chosen: "Choice", expected: str | None) -> None:
+    async def delete(self, session: Session, chosen: "removal.Choice", expected: str | None) -> None:
         """Delete the chosen keys and print the revisions of the markers. Raises KeyNotFound, ConflictError."""
 
     @abstractmethod
     async def dumping(
-        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
+        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
+    ) -> Callable[[BinaryIO], Awaitable["dumper.Dumped"]]:
         """Return a function that dumps matching keys to a file."""
 
     @abstractmethod
-    async def load(self, session: Session, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
+    async def load(
+        self, session: Session, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+    ) -> "bulk_writer.RowCounts":
         """Write the rows of an input."""

@@ -1,7 +1,7 @@
 """Entries of repositories as rows, and options that key commands reject at a ref."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvctl.cli.records import ENTRY_AT_REF, WRITE_AT_REF
 from kvctl.cli.repo.options import At
@@ -10,10 +10,7 @@ from kvctl.errors import UsageError
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
 from kvctl.units import format_time
-
-if TYPE_CHECKING:
-    from kvctl.versions.key_history import KeyVersion
-    from kvctl.versions.model import VersionedEntry
+from kvctl.versions import key_history, model
 
 """Fields of any entry in tsv."""
 
@@ -40,7 +37,7 @@ _WHY = {
 
 
 def entry_row(
-    at: At, entry: "VersionedEntry", revisions: Mapping[str, int], encoding: str | None = None
+    at: At, entry: "model.VersionedEntry", revisions: Mapping[str, int], encoding: str | None = None
 ) -> dict[str, Any]:
     """Return the row of an entry; `revisions` maps staged keys. Raises KvctlError for a forced `utf-8`."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": entry.key}
@@ -52,7 +49,7 @@ def entry_row(
 
 
 def version_row(
-    at: At, version: "KeyVersion", revisions: Mapping[str, int], encoding: str | None = None
+    at: At, version: "key_history.KeyVersion", revisions: Mapping[str, int], encoding: str | None = None
 ) -> dict[str, Any]:
     """Return the row of a key's change in one commit or in staging; `revisions` maps staged keys."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": version.key}

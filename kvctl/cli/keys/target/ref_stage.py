@@ -2,32 +2,28 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_filters, check_keys, listed
 from kvctl.cli.keys.removal import Choice, question, show_plan
 from kvctl.cli.keys.target.ref_rows import written_row, written_view
-from kvctl.cli.repo.options import open_branch
+from kvctl.cli.repo.options import At, open_branch
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
 from kvctl.render.view import Row
-
-if TYPE_CHECKING:
-    from kvctl.cli.repo.options import At
-    from kvctl.versions.repository import Repository
+from kvctl.versions.branch import staging
+from kvctl.versions.tree import chunks
 
 TOGETHER = 1000
 """Number of deletions that are staged together."""
 IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
 
 
-async def create(repository: "Repository", at: "At", key: str, value: bytes) -> dict[str, int]:
+async def create(repository: "kvctl.Repository", at: "At", key: str, value: bytes) -> dict[str, int]:
     """Stage a key that is neither staged nor committed, and return its revision. Raises KeyExists."""
-    from kvctl.versions.branch.staging import IdentityMismatch
-
     try:
         return {key: await repository.write_if(at.ref, key, value, None)}
-    except IdentityMismatch as error:
+    except staging.IdentityMismatch as error:
         raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
 
 
@@ -71,7 +67,13 @@ def parse_expected(text: str) -> str | int | None:
 
 
 async def _delete(
-    session: Session, repository: "Repository", at: "At", keys: Sequence[str], wanted: str | int | None, *, single: bool
+    session: Session,
+    repository: "kvctl.Repository",
+    at: "At",
+    keys: Sequence[str],
+    wanted: str | int | None,
+    *,
+    single: bool,
 ) -> None:
     revisions: dict[str, int] = {}
     if wanted is not None:
@@ -87,19 +89,17 @@ async def _delete(
 
 
 async def write_if(
-    repository: "Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
+    repository: "kvctl.Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
 ) -> dict[str, int]:
     """Stage a value, or a deletion, if the key has this identity or staged revision; return the new revision.
 
     Raises ConflictError.
     """
-    from kvctl.versions.branch.staging import StagedMismatch
-
     if not isinstance(wanted, int):
         return {key: await repository.write_if(at.ref, key, value, wanted)}
     try:
         return {key: await repository.write_if_staged(at.ref, key, value, wanted)}
-    except StagedMismatch as error:
+    except staging.StagedMismatch as error:
         standing = "it does not exist"
         if error.identity is not None:
             where = f"it is staged at revision {error.staged}" if error.staged else "it is committed"
@@ -117,6 +117,4 @@ def show_one(session: Session, row: Row, text: str) -> None:
 
 def row(at: "At", key: str, value: bytes | None, revisions: Mapping[str, int]) -> Row:
     """Return the row of a staged value or deletion."""
-    from kvctl.versions.tree.chunks import object_id
-
-    return written_row(at, key, revisions.get(key), None if value is None else object_id(value).hex())
+    return written_row(at, key, revisions.get(key), None if value is None else chunks.object_id(value).hex())

@@ -3,28 +3,26 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import kvctl
 from kvctl.cli.app.session import Session
+from kvctl.cli.keys import removal
+from kvctl.cli.keys.target import ref_stage
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
 from kvctl.cli.keys.target.ref_rows import entries_view, entry_row, refuse, version_row, versions_view
 from kvctl.cli.records import KEY_AT_REF
 from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
 from kvctl.errors import KeyNotFound
+from kvctl.jetstream import api as jetstream_api
+from kvctl.jetstream import streams
+from kvctl.kv.dump import dumper
+from kvctl.kv.load import bulk_load, bulk_writer, input_file
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
-
-if TYPE_CHECKING:
-    from kvctl.cli.keys.removal import Choice
-    from kvctl.jetstream.api import Api
-    from kvctl.kv.dump.dumper import Dumped
-    from kvctl.kv.load.bulk_load import LoadOptions
-    from kvctl.kv.load.bulk_writer import RowCounts
-    from kvctl.kv.load.input_file import LoadInput
-    from kvctl.kv.point_in_time.moment import Moment
-    from kvctl.versions.key_history import KeyVersion
-    from kvctl.versions.model import VersionedEntry
-    from kvctl.versions.repository import Repository
+from kvctl.versions import key_history, model, repositories
+from kvctl.versions.branch import staged_revisions
+from kvctl.versions.transfer import branch_load, ref_dump
 
 
 class RefTarget(Target):
@@ -41,9 +39,7 @@ class RefTarget(Target):
             session.context.require_writable()
 
     def check_expected(self, text: str) -> None:
-        from kvctl.cli.keys.target.ref_stage import parse_expected
-
-        parse_expected(text)
+        ref_stage.parse_expected(text)
 
     async def reader(self, session: Session, reading: Reading | None = None) -> Reader:
         at = parse_at(self.text)
@@ -55,21 +51,16 @@ class RefTarget(Target):
         at = parse_branch(self.text)
         return BranchWriter(session, await open_branch(session, at), at)
 
-    async def delete(self, session: Session, chosen: "Choice", expected: str | None) -> None:
-        from kvctl.cli.keys.target import ref_stage
-
+    async def delete(self, session: Session, chosen: "removal.Choice", expected: str | None) -> None:
         await ref_stage.delete(session, parse_branch(self.text), chosen, expected)
 
     async def dumping(
-        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["Dumped"]]:
-        from kvctl.versions.repositories import opened
-        from kvctl.versions.transfer import ref_dump
-
+        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
+    ) -> Callable[[BinaryIO], Awaitable["dumper.Dumped"]]:
         at = parse_at(self.text)
-        found, repository = await opened((await session.client()).api, at.repository)
+        found, repository = await repositories.opened((await session.client()).api, at.repository)
 
-        async def write(file: BinaryIO) -> "Dumped":
+        async def write(file: BinaryIO) -> "dumper.Dumped":
             with session.progress(f"Dumping {at}", unit="entries") as progress:
                 return await ref_dump.dump(
                     repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance
@@ -77,9 +68,9 @@ class RefTarget(Target):
 
         return write
 
-    async def load(self, session: Session, source: "LoadInput", options: "LoadOptions") -> "RowCounts":
-        from kvctl.versions.transfer import branch_load
-
+    async def load(
+        self, session: Session, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+    ) -> "bulk_writer.RowCounts":
         at = parse_branch(self.text)
         repository = await open_branch(session, at, write=not options.dry_run)
         return await branch_load.load(repository, at.ref, source, options)
@@ -88,7 +79,7 @@ class RefTarget(Target):
 class RefReader(Reader):
     """State at a ref; listings are in byte order."""
 
-    def __init__(self, repository: "Repository", at: At, encoding: str | None, api: "Api") -> None:
+    def __init__(self, repository: "kvctl.Repository", at: At, encoding: str | None, api: "jetstream_api.Api") -> None:
         self.place = f"`{at}`"
         self.fields = {"bucket": at.repository, "ref": at.ref}
         self.listing = f"List the keys with `kvctl keys {at}`"
@@ -97,16 +88,16 @@ class RefReader(Reader):
         self._encoding = encoding
         self._api = api
 
-    async def one(self, key: str) -> "VersionedEntry":
+    async def one(self, key: str) -> "model.VersionedEntry":
         (entry,) = await self._repository.get(self._at.ref, key)
         if entry is None:
             raise KeyNotFound(f"Key `{key}` is not in {self.place}", hint=self.listing)
         return entry
 
-    async def named(self, keys: Sequence[str]) -> list["VersionedEntry | None"]:
+    async def named(self, keys: Sequence[str]) -> list["model.VersionedEntry | None"]:
         return await self._repository.get(self._at.ref, *keys)
 
-    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["VersionedEntry"], None]:
+    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["model.VersionedEntry"], None]:
         return self._repository.entry_batches(self._at.ref, *filters)
 
     async def names(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[bytes], None]:
@@ -128,15 +119,15 @@ class RefReader(Reader):
         shown = columns("revision identity key", revision="Staged", identity=Column("identity", text=short))
         return View(columns=shown, tsv=KEY_AT_REF.columns, name="key", empty="No keys")
 
-    async def history(self, filters: Sequence[str], since: "Moment | None") -> AsyncGenerator[list["KeyVersion"], None]:
-        from kvctl.versions.key_history import key_history
-
+    async def history(
+        self, filters: Sequence[str], since: "kvctl.Moment | None"
+    ) -> AsyncGenerator[list["key_history.KeyVersion"], None]:
         first_ns = 0 if since is None else await self._time_of(since)
-        async for versions in key_history(self._repository, self._at.ref, filters):
+        async for versions in key_history.key_history(self._repository, self._at.ref, filters):
             yield [one for one in versions if one.commit is None or one.commit.created_ns >= first_ns]
 
     async def show(
-        self, session: Session, batches: AsyncGenerator[list["VersionedEntry"], None], *, empty: str
+        self, session: Session, batches: AsyncGenerator[list["model.VersionedEntry"], None], *, empty: str
     ) -> None:
         async def rows() -> AsyncGenerator[Sequence[Row], None]:
             async with aclosing(batches):
@@ -145,7 +136,9 @@ class RefReader(Reader):
 
         await session.stream(entries_view(empty=empty), rows())
 
-    async def show_history(self, session: Session, batches: AsyncGenerator[list["KeyVersion"], None]) -> None:
+    async def show_history(
+        self, session: Session, batches: AsyncGenerator[list["key_history.KeyVersion"], None]
+    ) -> None:
         async def rows() -> AsyncGenerator[Sequence[Row], None]:
             async with aclosing(batches):
                 async for versions in batches:
@@ -153,7 +146,7 @@ class RefReader(Reader):
 
         await session.stream(versions_view(empty="No entries"), rows())
 
-    async def show_one(self, session: Session, entry: "VersionedEntry") -> None:
+    async def show_one(self, session: Session, entry: "model.VersionedEntry") -> None:
         (row,) = await self._rows([entry], self._encoding)
         if session.options.output is not None:
             session.show(entries_view([row], single=True))
@@ -162,22 +155,16 @@ class RefReader(Reader):
         else:
             session.value(entry.value)
 
-    async def _time_of(self, since: "Moment") -> int:
-        from kvctl.jetstream.streams import ServerClock
-
-        moment = since.at((await ServerClock.of_connection(self._api)).now_ns())
+    async def _time_of(self, since: "kvctl.Moment") -> int:
+        moment = since.at((await streams.ServerClock.of_connection(self._api)).now_ns())
         assert moment.time_ns is not None
         return moment.time_ns
 
-    async def _rows(self, entries: Sequence["VersionedEntry"], encoding: str | None) -> list[dict[str, Any]]:
-        from kvctl.versions.branch import staged_revisions
-
+    async def _rows(self, entries: Sequence["model.VersionedEntry"], encoding: str | None) -> list[dict[str, Any]]:
         revisions = await staged_revisions.of_entries(self._repository, self._at.ref, entries)
         return [entry_row(self._at, entry, revisions, encoding) for entry in entries]
 
-    async def _version_rows(self, versions: Collection["KeyVersion"]) -> list[Row]:
-        from kvctl.versions.branch import staged_revisions
-
+    async def _version_rows(self, versions: Collection["key_history.KeyVersion"]) -> list[Row]:
         staged = {version.key: version.value for version in versions if version.commit is None}
         revisions = await staged_revisions.at_ref(self._repository, self._at.ref, staged)
         return [version_row(self._at, version, revisions, self._encoding) for version in versions]
@@ -186,15 +173,12 @@ class RefReader(Reader):
 class BranchWriter(Writer):
     """Writes of single keys of a branch, where they are staged."""
 
-    def __init__(self, session: Session, repository: "Repository", at: At) -> None:
+    def __init__(self, session: Session, repository: "kvctl.Repository", at: At) -> None:
         self._session = session
         self._repository = repository
         self._at = at
 
     async def put(self, key: str, value: bytes, *, if_different: bool = False) -> Row:
-        from kvctl.cli.keys.target import ref_stage
-        from kvctl.versions.branch import staged_revisions
-
         (entry,) = await self._repository.get(self._at.ref, key) if if_different else [None]
         if entry is not None and entry.value == value:
             self._session.note(f"`{key}` already has this value")
@@ -204,19 +188,13 @@ class BranchWriter(Writer):
         return ref_stage.row(self._at, key, value, revisions)
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Row:
-        from kvctl.cli.keys.target import ref_stage
-
         return ref_stage.row(self._at, key, value, await ref_stage.create(self._repository, self._at, key, value))
 
     async def update(self, key: str, value: bytes, expected: str, *, ttl: timedelta | None = None) -> Row:
-        from kvctl.cli.keys.target import ref_stage
-
         wanted = ref_stage.parse_expected(expected)
         return ref_stage.row(
             self._at, key, value, await ref_stage.write_if(self._repository, self._at, key, value, wanted)
         )
 
     async def show(self, row: Row, *, ttl: timedelta | None = None, rewritten: bool = False) -> None:
-        from kvctl.cli.keys.target.ref_stage import show_one
-
-        show_one(self._session, row, f"Staged `{row['key']}` on `{self._at.ref}`")
+        ref_stage.show_one(self._session, row, f"Staged `{row['key']}` on `{self._at.ref}`")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from kvctl.dataclass import dataclass
 from kvctl.errors import KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.pull import Puller
