@@ -31,13 +31,13 @@ from kvctl.kv.stream_kind import renaming
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
+    from kvctl.kv.bulk.bulk_put import PutSummary
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.lease import Lease
     from kvctl.kv.point_in_time.as_of import Past
     from kvctl.kv.point_in_time.moment import Moment
     from kvctl.kv.read.watch import Watcher
     from kvctl.kv.transaction.transaction import Transaction
-    from kvctl.kv.write.bulk_put import PutSummary
 
 
 class Bucket(Handle):
@@ -308,7 +308,7 @@ class Bucket(Handle):
         lost connection, unacknowledged writes are found by their identity, or sent again on condition that nobody else
         has written the key since. One that a later item of its key replaced, without a trace, counts as written.
         """
-        from kvctl.kv.write import bulk_put
+        from kvctl.kv.bulk import bulk_put
 
         self.check_writable(None)
         return await bulk_put.put_many(self, items, window or bulk_put.WINDOW)

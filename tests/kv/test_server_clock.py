@@ -16,7 +16,7 @@ from kvctl.errors import ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
-from kvctl.kv.dump import dumper
+from kvctl.kv.bulk import dumper
 from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import parse_moment
 from kvctl.kv.write.copy_key import copy, rename

@@ -8,12 +8,11 @@ import pytest
 
 import kvctl
 from kvctl.errors import HazardRefused, UsageError
-from kvctl.kv.dump.dump_file import DumpWriter
-from kvctl.kv.dump.dump_format import entry_line
-from kvctl.kv.load import input_file
-from kvctl.kv.load.bulk_load import LoadOptions
-from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.rows import Mode
+from kvctl.kv.bulk import input_file
+from kvctl.kv.bulk.bulk_writer import RowCounts
+from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
+from kvctl.kv.bulk.loader import LoadOptions
+from kvctl.kv.bulk.rows import Mode
 from kvctl.versions.branch import staged_revisions
 from kvctl.versions.key_history import key_history
 from kvctl.versions.repository import Repository

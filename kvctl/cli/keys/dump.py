@@ -15,7 +15,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters
 from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import KvctlError, PartlyDone, UsageError
-from kvctl.kv.dump import dumper
+from kvctl.kv.bulk import dumper
 from kvctl.phrases import counted, quoted
 from kvctl.render import escapes
 from kvctl.render.view import Column, document

@@ -15,8 +15,8 @@ from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.keys.target.interface import Target
 from kvctl.cli.keys.target.target import parse_target
 from kvctl.errors import PartlyDone, UsageError
-from kvctl.kv.load import bulk_load, bulk_writer, checkpoint, input_file
-from kvctl.kv.load import rows as load_rows
+from kvctl.kv.bulk import bulk_writer, checkpoint, input_file, loader
+from kvctl.kv.bulk import rows as load_rows
 from kvctl.phrases import counted
 from kvctl.render.view import Column, document
 
@@ -109,7 +109,7 @@ async def load(
             format=format, key=key, value=value, twice=strict, forced="broken-dump" in forced,
         )  # fmt: skip
     modes = load_rows.Mode
-    options = bulk_load.LoadOptions(
+    options = loader.LoadOptions(
         mode=modes.CREATE_ONLY if create_only else modes.IF_DIFFERENT if if_different else modes.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
         progress=_checkpoint(file) if target.resumable else None,
@@ -135,7 +135,7 @@ def _show(session: Session, loaded: "bulk_writer.RowCounts", *, dry_run: bool) -
 
 
 async def _load(
-    session: Session, target: Target, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+    session: Session, target: Target, source: "input_file.LoadInput", options: "loader.LoadOptions"
 ) -> "bulk_writer.RowCounts":
     """Load with a progress bar, and report rejected rows and how to resume."""
     rejections = _Rejections(session)
@@ -194,7 +194,7 @@ def _opened(file: str) -> BinaryIO:
         raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
 
 
-def _explain_resuming(session: Session, target: Target, options: "bulk_load.LoadOptions") -> None:
+def _explain_resuming(session: Session, target: Target, options: "loader.LoadOptions") -> None:
     if not target.resumable and options.mode is not load_rows.Mode.CREATE_ONLY:
         session.warn("Interrupted. A load on a branch stages all rows or none: run the command again")
     elif options.progress is not None and checkpoint.noted(options.progress):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, UsageError
 from kvctl.kv import catalog
+from kvctl.kv.bulk.bulk_writer import target_of
+from kvctl.kv.bulk.loader import SHORTER_HISTORY
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.load.bulk_load import SHORTER_HISTORY
-from kvctl.kv.load.target import target_of
 from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
+from kvctl.kv.bulk.rows import Row, header_of
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.load.rows import Row, header_of
 from kvctl.kv.names import check_key, check_keys
 from kvctl.pipeline.files.file_rows import PROBLEM
 from kvctl.pipeline.read.columns import TYPES

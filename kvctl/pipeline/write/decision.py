@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from kvctl.errors import WrongRevision
 from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.bulk.leader_state import changes_nothing
+from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.load.leader_state import changes_nothing
-from kvctl.kv.load.rows import Row
 from kvctl.kv.write.conditional_write import mismatch
 from kvctl.pipeline.write.row_ids import RowIds, digest_of
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from kvctl.errors import Away, KvctlError, WrongRevision
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.bulk.bulk_writer import Target, target_of
 from kvctl.kv.entry import Entry
-from kvctl.kv.load.target import Target, target_of
 from kvctl.kv.names import RESERVED, is_plain
 from kvctl.kv.read import listing
 from kvctl.kv.write.conditional_write import write_headers

@@ -13,11 +13,21 @@ from functools import partial
 
 from kvctl.errors import BucketNotFound, KvctlError, NoResponders, StreamNotFound, UsageError, WrongRevision
 from kvctl.jetstream.publish import PublishWindow, Unmatched
-from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter, RowCounts, of_the_row, with_expected
-from kvctl.kv.load.leader_state import Current, all_arrived
-from kvctl.kv.load.row_frames import RUN_ROWS, encode_plain, encode_rows, runs
-from kvctl.kv.load.rows import UNCHECKED_KEY, Row
-from kvctl.kv.load.target import Target
+from kvctl.kv.bulk.bulk_writer import (
+    LOST,
+    RUN_ROWS,
+    WINDOW_ROWS,
+    BulkWriter,
+    RowCounts,
+    Target,
+    encode_plain,
+    encode_rows,
+    of_the_row,
+    runs,
+    with_expected,
+)
+from kvctl.kv.bulk.leader_state import Current, all_arrived
+from kvctl.kv.bulk.rows import UNCHECKED_KEY, Row
 from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import Chunk
 from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, Outcome, WriteMode

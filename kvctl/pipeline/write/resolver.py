@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from kvctl.errors import KvctlError, OutcomeUnknown, ServerError
 from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.kv.load.bulk_writer import Reconciler, Retry, of_the_row, with_expected
-from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.rows import Row
+from kvctl.kv.bulk.bulk_writer import Reconciler, Retry, of_the_row, with_expected
+from kvctl.kv.bulk.leader_state import Current
+from kvctl.kv.bulk.rows import Row
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.conditional_write import explained
 from kvctl.pipeline.write.decision import Asked, Decider, Decision, Outcome

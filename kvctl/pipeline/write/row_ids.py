@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from zlib import crc32
 
+from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import operation_of
-from kvctl.kv.load.rows import Row
 from kvctl.wire import header_value
 
 ROW_HEADER = b"Kvctl-Row"

@@ -20,7 +20,7 @@ from typing import Any
 
 from kvctl.errors import ConflictError, ConnectionLost, KvctlError, RequestTimeout
 from kvctl.jetstream.consumers import admin
-from kvctl.kv.load.target import Target
+from kvctl.kv.bulk.bulk_writer import Target
 from kvctl.pipeline.write.row_ids import new_job
 from kvctl.units import duration_ns
 

@@ -13,8 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kvctl.errors import UsageError
-from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.target import Target, target_of
+from kvctl.kv.bulk.bulk_writer import RowCounts, Target, target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of

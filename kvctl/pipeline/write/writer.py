@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kvctl.errors import KvctlError, PartlyDone, UsageError
-from kvctl.kv.load.target import target_of
+from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.phrases import counted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions

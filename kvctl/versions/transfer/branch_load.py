@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kvctl.errors import HazardRefused, UsageError
+from kvctl.kv.bulk.bulk_writer import RowCounts
+from kvctl.kv.bulk.input_file import Batch, LoadInput
+from kvctl.kv.bulk.loader import SHORTER_HISTORY, LoadOptions, read
+from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.entry import Operation
-from kvctl.kv.load.bulk_load import SHORTER_HISTORY, LoadOptions, read
-from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.input_file import LoadInput
-from kvctl.kv.load.row_reader import Batch
-from kvctl.kv.load.rows import BadRow, Mode, Row
 from kvctl.versions.branch import private_epoch
 from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.branch.staging import IdentityMismatch

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, BinaryIO
 
-from kvctl.kv.dump.dump_file import DumpWriter
-from kvctl.kv.dump.dump_format import entry_line
-from kvctl.kv.dump.dumper import Dumped
+from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
+from kvctl.kv.bulk.dumper import Dumped
 from kvctl.units import format_time
 from kvctl.versions import commits, ref_reader, refs
 from kvctl.versions.model import leaf_value

@@ -21,15 +21,13 @@ from kvctl import Bucket, Client
 from kvctl.errors import HistoryLost, KeyExists, KeyNotFound, OutcomeUnknown, PartlyDone, ServerError, WrongRevision
 from kvctl.jetstream.request_window import RequestWindow
 from kvctl.kv import catalog
+from kvctl.kv.bulk import checkpoint, dumper, loader
+from kvctl.kv.bulk.bulk_writer import RowCounts
+from kvctl.kv.bulk.input_file import open_input
+from kvctl.kv.bulk.loader import Loader, LoadOptions
+from kvctl.kv.bulk.rows import BadRow, Mode
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.dump import dumper
 from kvctl.kv.entry import Entry
-from kvctl.kv.load import bulk_load, checkpoint
-from kvctl.kv.load.bulk_load import LoadOptions
-from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.input_file import open_input
-from kvctl.kv.load.loader import Loader
-from kvctl.kv.load.rows import BadRow, Mode
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.kv.point_in_time.moment import Moment
 from kvctl.kv.read.watch import CURRENT
@@ -179,19 +177,19 @@ class World(MoreOperations):
 
     async def load(self) -> None:
         rows = [(self.chance.choice(KEYS), f"row {n} {self.number}") for n in range(self.chance.randint(0, 12))]
-        mode = self.chance.choice([*bulk_load.Mode])
+        mode = self.chance.choice([*loader.Mode])
         self.told("load", mode, rows)
         content = b"".join(json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in rows)
         living, stored = self.model.living(), []
         for key, value in rows:
-            same = living.get(key) == value.encode() if mode is bulk_load.Mode.IF_DIFFERENT else key in living
-            if mode is bulk_load.Mode.PUT or not same:
+            same = living.get(key) == value.encode() if mode is loader.Mode.IF_DIFFERENT else key in living
+            if mode is loader.Mode.PUT or not same:
                 stored.append((key, value.encode()))
                 living[key] = value.encode()
         source = open_input("rows.ndjson", io.BytesIO(content))
-        loaded = await bulk_load.load(self.bucket, source, LoadOptions(mode=mode))
+        loaded = await loader.load(self.bucket, source, LoadOptions(mode=mode))
         assert (loaded.written, loaded.unchanged) == (len(stored), len(rows) - len(stored))
-        if mode is bulk_load.Mode.CREATE_ONLY:  # over a marker a row is written once more, after others
+        if mode is loader.Mode.CREATE_ONLY:  # over a marker a row is written once more, after others
             new = [entry async for entry in self.bucket.history() if entry.revision > self.model.last]
             assert sorted(stored) == sorted((entry.key, entry.value) for entry in new)
             stored = [(entry.key, entry.value) for entry in new]
@@ -225,7 +223,7 @@ class World(MoreOperations):
         settings = {name: value for name, value in self.settings.items() if name != "max_bytes"}
         loaded = await self.client.create_bucket("COPY", **settings)
         file.seek(0)
-        await bulk_load.load(loaded, open_input("dump", file), LoadOptions())
+        await loader.load(loaded, open_input("dump", file), LoadOptions())
         if what == "past":
             found = {entry.key: entry.value async for entry in loaded.entries()}
             await self.client.delete_bucket("COPY")
@@ -417,7 +415,7 @@ class Loads:
                 rejected=self.rejected.append,
             )  # fmt: skip
             try:
-                self.counts = await bulk_load.load(self.bucket, source, options)
+                self.counts = await loader.load(self.bucket, source, options)
             except Killed:
                 return False
             except OutcomeUnknown as unknown:
@@ -539,9 +537,9 @@ def _rows(chance: random.Random, keys: int, limit: int | None, mode: Mode) -> li
 @pytest.fixture
 def small_steps(monkeypatch):
     """Inputs come some fifty rows at a time, and the position is saved about as often."""
-    monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 2000)
-    monkeypatch.setattr("kvctl.kv.load.save_points.SAVE_ROWS", 60)
-    monkeypatch.setattr("kvctl.kv.load.save_points.SAVE_BYTES", 4000)
+    monkeypatch.setattr("kvctl.kv.bulk.input_file.BLOCK", 2000)
+    monkeypatch.setattr("kvctl.kv.bulk.checkpoint.SAVE_ROWS", 60)
+    monkeypatch.setattr("kvctl.kv.bulk.checkpoint.SAVE_BYTES", 4000)
 
 
 @pytest.mark.guarantee("writing-12", "commands-6", "commands-7")

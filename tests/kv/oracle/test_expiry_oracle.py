@@ -12,7 +12,7 @@ import pytest
 
 from kvctl import Bucket
 from kvctl.errors import HistoryLost, KeyNotFound, WrongRevision
-from kvctl.kv.dump import dumper
+from kvctl.kv.bulk import dumper
 
 pytestmark = pytest.mark.oracle
 KEYS = ["a", "b", "c.1", "c.2", "d"]

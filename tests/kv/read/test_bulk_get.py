@@ -23,8 +23,8 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import request_window
 from kvctl.jetstream.direct.direct_get import NotUnderstood
+from kvctl.kv.bulk import bulk_put
 from kvctl.kv.read import bulk_get
-from kvctl.kv.write import bulk_put
 from kvctl.wire import publish_frame
 from tests.support.differences import differences
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import Operation
-from kvctl.kv.load.rows import Row
 from kvctl.pipeline.write.decision import Asked, Decider, Outcome, WriteMode
 from kvctl.pipeline.write.row_ids import RowIds, job_of, new_job
 

@@ -7,7 +7,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound
-from kvctl.kv.load.target import target_of
+from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.overwrite_bucket import remove_others

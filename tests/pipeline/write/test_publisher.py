@@ -10,7 +10,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, KvctlError, ServerError
-from kvctl.kv.load.target import target_of
+from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
 from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.publisher import Plan, Publisher

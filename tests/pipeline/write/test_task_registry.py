@@ -4,7 +4,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import NoServer
-from kvctl.kv.load.target import target_of
+from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.write import task_registry
 
 

@@ -15,8 +15,7 @@ from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
-from kvctl.kv.dump import dumper
-from kvctl.kv.load import bulk_load, bulk_writer, input_file
+from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
 from kvctl.kv.names import check_bucket
 from kvctl.kv.point_in_time import as_of as point_in_time_as_of
 from kvctl.render.fields import columns
@@ -68,9 +67,9 @@ class BucketTarget(Target):
         return write
 
     async def load(
-        self, session: Session, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+        self, session: Session, source: "input_file.LoadInput", options: "loader.LoadOptions"
     ) -> "bulk_writer.RowCounts":
-        return await bulk_load.load(await open_bucket(session, self.text, write=not options.dry_run), source, options)
+        return await loader.load(await open_bucket(session, self.text, write=not options.dry_run), source, options)
 
 
 class CurrentReader(Reader):

@@ -10,8 +10,7 @@ import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import removal
 from kvctl.cli.keys.output.entry_rows import Shape
-from kvctl.kv.dump import dumper
-from kvctl.kv.load import bulk_load, bulk_writer, input_file
+from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
 from kvctl.render.view import Row, View
 
 Fact = tuple[Any, ...]
@@ -147,6 +146,6 @@ class Target(ABC):
 
     @abstractmethod
     async def load(
-        self, session: Session, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+        self, session: Session, source: "input_file.LoadInput", options: "loader.LoadOptions"
     ) -> "bulk_writer.RowCounts":
         """Write the rows of an input."""

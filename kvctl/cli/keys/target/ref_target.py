@@ -16,8 +16,7 @@ from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, p
 from kvctl.errors import KeyNotFound
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import streams
-from kvctl.kv.dump import dumper
-from kvctl.kv.load import bulk_load, bulk_writer, input_file
+from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
 from kvctl.versions import key_history, model, repositories
@@ -69,7 +68,7 @@ class RefTarget(Target):
         return write
 
     async def load(
-        self, session: Session, source: "input_file.LoadInput", options: "bulk_load.LoadOptions"
+        self, session: Session, source: "input_file.LoadInput", options: "loader.LoadOptions"
     ) -> "bulk_writer.RowCounts":
         at = parse_branch(self.text)
         repository = await open_branch(session, at, write=not options.dry_run)

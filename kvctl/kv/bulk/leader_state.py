@@ -11,8 +11,8 @@ from kvctl.errors import Away, NoResponders, PermissionDenied
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.kv.bulk.rows import Mode, Row
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.load.rows import Mode, Row
 from kvctl.kv.names import is_plain
 from kvctl.kv.resolve import Binding
 

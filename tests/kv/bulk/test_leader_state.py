@@ -1,9 +1,11 @@
 """What a bucket holds for many keys at once, never staler than its leader says."""
 
+from __future__ import annotations
+
 from kvctl.jetstream.direct import per_subject
-from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.rows import Row
-from kvctl.kv.load.target import target_of
+from kvctl.kv.bulk.bulk_writer import target_of
+from kvctl.kv.bulk.leader_state import Current
+from kvctl.kv.bulk.rows import Row
 
 
 def rows(count: int) -> list[Row]:

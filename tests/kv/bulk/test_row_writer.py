@@ -1,5 +1,7 @@
 """Bulk writes over cut connections: each row is stored once, and nobody's newer value is replaced."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,9 +12,9 @@ import pytest
 import kvctl
 from kvctl import Bucket, Context
 from kvctl.errors import OutcomeUnknown
-from kvctl.kv.load.bulk_load import LoadOptions, load
-from kvctl.kv.load.input_file import open_input
-from kvctl.kv.load.rows import BadRow
+from kvctl.kv.bulk.input_file import open_input
+from kvctl.kv.bulk.loader import LoadOptions, load
+from kvctl.kv.bulk.rows import BadRow
 from kvctl.server import Server
 from tests.support.proxy import DOWN, Cut, Proxy
 from tests.support.raw import RawClient

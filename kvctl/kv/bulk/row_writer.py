@@ -8,12 +8,10 @@ from contextlib import suppress
 
 from kvctl.errors import Away, ConnectionLost, KvctlError, NoResponders, OutcomeUnknown, WrongRevision
 from kvctl.jetstream.publish import PublishWindow, Unmatched
-from kvctl.kv.load import row_frames
-from kvctl.kv.load.acknowledged import Acknowledged
-from kvctl.kv.load.bulk_writer import LOST, WINDOW_ROWS, BulkWriter
-from kvctl.kv.load.leader_state import Current, all_arrived
-from kvctl.kv.load.reconcile import Outcome, WriteReconciler
-from kvctl.kv.load.rows import Mode, PlainRows, Row
+from kvctl.kv.bulk.bulk_writer import LOST, RUN_ROWS, WINDOW_ROWS, BulkWriter, encoder, runs, separated
+from kvctl.kv.bulk.leader_state import Current, all_arrived
+from kvctl.kv.bulk.reconcile import Acknowledged, Outcome, WriteReconciler
+from kvctl.kv.bulk.rows import Mode, PlainRows, Row
 from kvctl.kv.write.identity import Series
 
 
@@ -35,7 +33,7 @@ class RowWriter(BulkWriter):
         self._acknowledged = acknowledged
         self._reconciler = WriteReconciler(current, self._settled, ids, acknowledged, mode)
         self._window = PublishWindow(self._connection, self._done, self._failed, all_done=self._all_done, window=window)
-        self._run_rows = max(1, min(row_frames.RUN_ROWS, window // 4))
+        self._run_rows = max(1, min(RUN_ROWS, window // 4))
         self._lost: dict[int, tuple[Row, KvctlError]] = {}
         """Rows with an unknown outcome and the cause, by line."""
 
@@ -53,9 +51,9 @@ class RowWriter(BulkWriter):
 
     def _runs(self, rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], Callable[[bytes], bytes]]]:
         values = rows.values if isinstance(rows, PlainRows) else [row.value for row in rows]
-        for run in row_frames.runs(rows, max(map(len, values), default=0), self._run_rows):
-            for part in row_frames.separated(run, self._ids):
-                yield part, row_frames.encoder(self._binding.write_prefix, self._ids, part)
+        for run in runs(rows, max(map(len, values), default=0), self._run_rows):
+            for part in separated(run, self._ids):
+                yield part, encoder(self._binding.write_prefix, self._ids, part)
 
     def _done(self, row: Row, revision: int) -> None:
         self._acknowledged.note(row.line, row.key, revision)

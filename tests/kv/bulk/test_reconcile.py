@@ -1,5 +1,7 @@
 """Writes without an acknowledgement are found by their identities, many keys at a time."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 from typing import Any
 
@@ -7,11 +9,10 @@ import pytest
 
 from kvctl import Client
 from kvctl.errors import KvctlError
-from kvctl.kv.load.acknowledged import Acknowledged
-from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.reconcile import Outcome, WriteReconciler
-from kvctl.kv.load.rows import Row
-from kvctl.kv.load.target import target_of
+from kvctl.kv.bulk.bulk_writer import target_of
+from kvctl.kv.bulk.leader_state import Current
+from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, Acknowledged, Outcome, WriteReconciler
+from kvctl.kv.bulk.rows import Row
 from kvctl.kv.write.identity import Series
 
 KEYS, LATER = 300, 3
@@ -157,3 +158,29 @@ async def test_row_without_room_for_an_identity_that_may_be_stored_is_unknown(
 ):
     rows = [Row(line, "k", b"%d" % line + (LARGE if line % 2 else b"")) for line in range(1, 5)]
     assert await outcomes(client, bucket_name, rows, stored, history=history) == expected
+
+
+def test_a_row_looked_up_after_later_ones_does_not_lower_the_floor():
+    acknowledged = Acknowledged(0)
+    acknowledged.note_all(3, ("k", "other"), (7, 8))
+    acknowledged.note(1, "k", 5)
+    assert acknowledged.floor(9, "k") == 7
+    acknowledged.note(2, "k", 6)
+    assert acknowledged.floor(9, "k") == 7
+
+
+def test_the_floor_of_a_row_between_acknowledged_ones_is_the_one_before_it():
+    acknowledged = Acknowledged(0)
+    acknowledged.note_all(1, ("k", "other", "other", "k"), (3, 4, 5, 6))
+    assert [acknowledged.floor(line, "k") for line in (1, 2, 4, 5)] == [0, 3, 3, 6]
+    assert [acknowledged.followed(line, "k") for line in (1, 3, 4)] == [True, True, False]
+    assert not acknowledged.followed(1, "none")
+
+
+def test_a_row_before_all_samples_is_above_the_revision_at_the_start():
+    acknowledged = Acknowledged(7)
+    for number in range(2 * FLOORS):
+        acknowledged.sent_up_to(number * FLOOR_ROWS)
+    assert acknowledged.floor(1, "k") == 7
+    acknowledged.start_at(9)
+    assert acknowledged.floor(1, "k") == 9

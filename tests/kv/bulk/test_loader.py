@@ -1,5 +1,7 @@
 """Loads: what is dumped comes out the same elsewhere, rows are written on their conditions, none is lost or doubled."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import itertools
@@ -30,18 +32,14 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.kv import catalog
+from kvctl.kv.bulk import checkpoint, dumper, loader
+from kvctl.kv.bulk.bulk_writer import RowCounts, target_of
+from kvctl.kv.bulk.checkpoint import Position
+from kvctl.kv.bulk.input_file import Batch, open_input
+from kvctl.kv.bulk.leader_state import Current
+from kvctl.kv.bulk.loader import Loader, LoadOptions
+from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.dump import dumper
-from kvctl.kv.load import bulk_load, checkpoint
-from kvctl.kv.load.bulk_load import LoadOptions
-from kvctl.kv.load.bulk_writer import RowCounts
-from kvctl.kv.load.checkpoint import Position
-from kvctl.kv.load.input_file import open_input
-from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.loader import Loader
-from kvctl.kv.load.row_reader import Batch
-from kvctl.kv.load.rows import BadRow, Mode, Row
-from kvctl.kv.load.target import target_of
 from kvctl.kv.write.identity import Series
 from kvctl.server import run_server
 from tests.kv.test_nonconforming_keys import BESIDE, FOREIGN
@@ -55,7 +53,7 @@ async def load(bucket: kvctl.Bucket, content: bytes | Rows, name: str = "rows.nd
     """Load bytes, or rows as ndjson."""
     if isinstance(content, list):
         content = b"".join(json.dumps(row).encode() + b"\n" for row in content)
-    return await bulk_load.load(bucket, open_input(name, io.BytesIO(content)), LoadOptions(**options))
+    return await loader.load(bucket, open_input(name, io.BytesIO(content)), LoadOptions(**options))
 
 
 async def dump(bucket: kvctl.Bucket, *, history: bool = False) -> bytes:
@@ -145,7 +143,7 @@ async def test_a_damaged_dump_is_refused_and_can_be_forced(client, unique):
     cut = dumped[: dumped.index(b'"k.6"') + 3]
     found = open_input("x", io.BytesIO(cut), forced=True)
     bad: list[BadRow] = []
-    loaded = await bulk_load.load(target, found, LoadOptions(rejected=bad.append))
+    loaded = await loader.load(target, found, LoadOptions(rejected=bad.append))
     assert (loaded.written, [row.line for row in bad]) == (6, [8])
 
 
@@ -308,7 +306,7 @@ async def test_deleting_the_bucket_ends_the_load(client, unique):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Inputs come a few hundred rows at a time."""
-    monkeypatch.setattr("kvctl.kv.load.row_reader.BLOCK", 20_000)
+    monkeypatch.setattr("kvctl.kv.bulk.input_file.BLOCK", 20_000)
 
 
 # -- lost acknowledgements ----------------------------------------------------------------------------------
@@ -354,7 +352,7 @@ async def test_lost_server_is_reported_with_the_row_count(own_server, small_batc
         bucket = await client.create_bucket("B")
         client.connection.timeout = 1
         rows = [{"key": f"k.{number}", "value": ""} for number in range(3000)]
-        monkeypatch.setattr("kvctl.kv.load.leader_state.LEADER_DEADLINE_S", 0.5)
+        monkeypatch.setattr("kvctl.kv.bulk.leader_state.LEADER_DEADLINE_S", 0.5)
         with pytest.raises(PartlyDone, match=r"^[1-9]\d* rows were written, then: ") as caught:
             await load(bucket, rows, mode=Mode.IF_DIFFERENT, advance=lambda _: own_server.kill())
         assert "--if-different" in str(caught.value.hint)
@@ -395,7 +393,7 @@ async def test_over_leaders_that_die_every_row_is_stored_once_and_in_order_or_na
 
 async def test_unknown_outcome_is_reported_and_can_be_resumed(own_server, tmp_path, monkeypatch):
     for module in ("leader_state", "bulk_writer"):
-        monkeypatch.setattr(f"kvctl.kv.load.{module}.LEADER_DEADLINE_S", 0.5)
+        monkeypatch.setattr(f"kvctl.kv.bulk.{module}.LEADER_DEADLINE_S", 0.5)
     file = tmp_path / "rows.ndjson"
     file.write_text("".join(f'{{"key": "k.{n}", "value": "{n}"}}\n' for n in range(20_000)))
     async with kvctl.connect(own_server.url) as client:
@@ -429,7 +427,7 @@ async def test_a_server_that_acknowledges_nothing_ends_it_after_twice_the_timeou
 async def _load_file(bucket: kvctl.Bucket, file: Path, **options: Any) -> RowCounts:
     with file.open("rb") as opened:
         source = open_input(str(file), opened)
-        return await bulk_load.load(bucket, source, LoadOptions(progress=checkpoint.path_for(str(file)), **options))
+        return await loader.load(bucket, source, LoadOptions(progress=checkpoint.path_for(str(file)), **options))
 
 
 @pytest.fixture

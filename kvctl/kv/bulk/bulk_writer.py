@@ -1,4 +1,4 @@
-"""The part of a bulk write that `load` and Spark's sink share: rows in flight, and rows without an acknowledgement.
+"""The target of a bulk write, its frames, and the writer and reconciler that `load` and Spark's sink share.
 
 A message that was sent is never simply sent again: it may have been stored, or may be stored yet. A second attempt
 expects the key's last revision as read, so that the server refuses it if the first one arrived after all.
@@ -11,24 +11,163 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kvctl.errors import (
     Away,
+    BucketNotFound,
+    BucketSealed,
     JetStreamDisabled,
     KvctlError,
     OutcomeUnknown,
     RequestTimeout,
     ServerError,
+    StreamNotFound,
     Unanswered,
     UsageError,
     WrongRevision,
 )
+from kvctl.jetstream import streams
 from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.load.leader_state import LEADER_DEADLINE_S, Current
-from kvctl.kv.load.rows import Row
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.kv.bulk.leader_state import LEADER_DEADLINE_S, Current
+from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
+from kvctl.kv.resolve import Binding
+from kvctl.kv.write.conditional_write import TTL_SINCE
+from kvctl.kv.write.identity import Series
 from kvctl.kv.write.outcome import EXPECTED
-from kvctl.wire import encode_headers
+from kvctl.tokens import encoded, unsafe
+from kvctl.wire import encode_headers, publish_frame
+
+if TYPE_CHECKING:
+    from kvctl.kv.bucket import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Stream that takes the writes."""
+
+    binding: Binding
+    info: StreamInfo
+
+    @property
+    def history(self) -> int:
+        """Number of entries kept per key."""
+        return int(self.info["config"].get("max_msgs_per_subject", 0))
+
+    def check(self, row: Row) -> None:
+        """Raise UsageError for a row that this bucket cannot store."""
+        config = self.info["config"]
+        size, most = len(row.header) + len(row.value), config.get("max_msg_size", -1)
+        if 0 < most < size:
+            raise UsageError(f"The row takes {size} bytes, the bucket's limit is {most}")
+        if row.header and b"\r\nNats-TTL:" in row.header:
+            if not config.get("allow_msg_ttl"):
+                remedy = f"allow them with `kvctl bucket edit {self.binding.bucket} --marker-ttl 1s`"
+                raise UsageError(f"The bucket does not allow per-key TTLs; {remedy}")
+            if self.binding.api.connection.server_version < TTL_SINCE:
+                raise UsageError("The server would ignore the ttl")
+        subject = encoded(self.binding.write_prefix + row.key)
+        if size > self.unchecked or len(subject) > UNCHECKED_KEY or unsafe(subject):
+            self.binding.api.connection.check_message(subject, row.header, row.value)
+
+    @property
+    def unchecked(self) -> int:
+        """Bytes of a value that need no check."""
+        return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload)
+
+    def acceptable(self, rows: Sequence[Row], rejected: Callable[[int, str], object]) -> Sequence[Row]:
+        """Return the rows that this bucket can store; `rejected` is called with the lines of others and the reasons."""
+        if isinstance(rows, PlainRows) and self._takes_all(rows):
+            return rows
+        kept = []
+        for row in rows:
+            try:
+                self.check(row)
+            except UsageError as error:
+                rejected(row.line, error.message)
+            else:
+                kept.append(row)
+        return kept
+
+    def _takes_all(self, rows: PlainRows) -> bool:
+        """Return True if no row has to be checked."""
+        longest = max(map(len, rows.keys))
+        limit = self.info["config"].get("max_msg_size", -1)
+        return limit <= 0 and longest <= UNCHECKED_KEY and max(map(len, rows.values)) <= self.unchecked
+
+
+async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
+    """Find the stream that takes the bucket's writes. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError.
+
+    A dry run also accepts a read-only handle.
+    """
+    if not dry_run:
+        bucket.check_writable(None)
+    await bucket.readable()
+    bucket.check_writes_go_somewhere()
+    source = bucket.binding.source
+    try:
+        info = await streams.info(source.api, source.stream)
+    except StreamNotFound:
+        raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
+    if info["config"].get("sealed"):
+        raise BucketSealed(f"Bucket `{source.bucket}` is sealed: it is permanently read-only")
+    return Target(source, info)
+
+
+RUN_ROWS, RUN_BYTES = 250, 1 << 20
+"""Maximum number of rows in a run, and of bytes if it has more than one row."""
+
+Rows = TypeVar("Rows", bound=Sequence[Any])
+
+
+def runs(rows: Rows, largest: int, most: int = RUN_ROWS) -> Iterator[Rows]:
+    """Split rows into runs of at most this number, by the bytes of the largest value."""
+    size = max(1, min(most, RUN_BYTES // (largest + 1)))
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]  # type: ignore[misc]
+
+
+def separated(rows: Sequence[Row], ids: Series) -> Iterator[Sequence[Row]]:
+    """Split a run so that rows without room for an identity are alone: they are known by their own answers."""
+    if isinstance(rows, PlainRows) and ids.fits(b"", max(rows.values, key=len)):
+        yield rows
+        return
+    for recognizable, group in groupby(rows, lambda row: ids.fits(row.header, row.value)):
+        found = list(group)
+        yield from [found] if recognizable else ([row] for row in found)
+
+
+def encoder(prefix: str, ids: Series, rows: Sequence[Row]) -> Callable[[bytes], bytes]:
+    """Return a function that encodes the rows as messages, each with its identity, for a reply subject."""
+    if isinstance(rows, PlainRows) and ids.fits(b"", max(rows.values, key=len)):
+        digits = len(f"{rows.first + len(rows):x}")
+        return partial(encode_plain, prefix, ids.opening, digits, rows.first, rows.keys, rows.values)
+
+    return partial(encode_rows, prefix, lambda row: ids.block(row.line, row.header, row.value), rows)
+
+
+def encode_rows(prefix: str, block: Callable[[Row], bytes], rows: Sequence[Row], reply: bytes) -> bytes:
+    """Encode rows as messages; `block` returns a row's header block."""
+    return b"".join([
+        publish_frame((prefix + row.key).encode(errors="surrogateescape"), reply, block(row), row.value) for row in rows
+    ])  # fmt: skip
+
+
+def encode_plain(
+    prefix: str, opening: bytes, digits: int, first: int, keys: Sequence[str], values: Sequence[bytes], reply: bytes
+) -> bytes:
+    """Encode messages with header blocks that have only an opening and the row's number, in hexadecimal digits."""
+    size = len(opening) + digits + 4
+    start, answer, begin = (part.replace(b"%", b"%%") for part in (prefix.encode(), reply, opening))
+    form = b"HPUB %b%%b %b %d %%d\r\n%b%%0%dx\r\n\r\n%%b\r\n" % (start, answer, size, begin, digits)
+    names = "\n".join(keys).encode().split(b"\n")
+    rows = enumerate(zip(names, values, strict=True), first)
+    return b"".join([form % (key, size + len(value), number, value) for number, (key, value) in rows])
+
 
 WINDOW_ROWS = 8_000
 """Maximum number of rows in flight."""

@@ -1,5 +1,7 @@
 """Dumps: their form, the one cut they are of, and the truth about it when writers are faster."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import io
@@ -12,8 +14,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, RefusedError
-from kvctl.kv.dump import dump_file, dumper
-from kvctl.kv.dump.dumper import Dumped
+from kvctl.kv.bulk import dump_file, dumper
+from kvctl.kv.bulk.dumper import Dumped
 from kvctl.kv.point_in_time import snapshot_reader
 from kvctl.kv.stream_kind import UNFINISHED
 

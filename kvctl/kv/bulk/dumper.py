@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 from kvctl.errors import RefusedError
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.dump.dump_file import DumpWriter
-from kvctl.kv.dump.dump_format import EntryLines
+from kvctl.kv.bulk.dump_file import DumpWriter, EntryLines
 from kvctl.kv.entry import Operation, from_message
 from kvctl.kv.point_in_time.moment import Moment
 from kvctl.kv.point_in_time.snapshot_reader import SnapshotReading

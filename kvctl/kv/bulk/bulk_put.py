@@ -15,18 +15,18 @@ from kvctl.errors import Away, ConnectionLost, KvctlError, OutcomeUnknown, Permi
 from kvctl.jetstream.publish import Unmatched
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
-from kvctl.kv.load.acknowledged import Acknowledged
-from kvctl.kv.load.leader_state import Current
-from kvctl.kv.load.reconcile import Outcome
-from kvctl.kv.load.row_frames import RUN_BYTES
-from kvctl.kv.load.row_writer import RowWriter
-from kvctl.kv.load.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
+from kvctl.kv.bulk.bulk_writer import RUN_BYTES
+from kvctl.kv.bulk.leader_state import Current
+from kvctl.kv.bulk.reconcile import Acknowledged, Outcome
+from kvctl.kv.bulk.row_writer import RowWriter
+from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.names import check_key
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.identity import Series, most_bytes
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
+
 
 __all__ = ["WINDOW", "PutSummary", "put_many"]
 

@@ -1,1 +1,0 @@
-"""Dumps of buckets into files."""

@@ -1,1 +1,0 @@
-"""Bulk load of rows and dumps: input, checkpoints, resumption, reconciliation."""
