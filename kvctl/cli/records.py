@@ -196,7 +196,7 @@ CAPTURED = record("bucket path checkpoint revision rows files captured seconds")
 COMPACTED = record("bucket (capture) path revision keys files bytes captured (replaced) seconds")
 BUCKET_STATISTICS = record(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day (prefixes) "
-    "more_prefixes"
+    "more_prefixes (largest)"
 )
 PIPELINE_COMMIT_PLAN = record("repository branch rows")
 RAN = record("statements seconds")
@@ -375,20 +375,16 @@ PARTS: dict[str, tuple[Record, ...]] = {
     "files": (record("name bytes sha256"),),
     "found": (record("revision operation value encoding"),),
     "hazards": (record("name change evidence remedy forced"), NAME),
-    "hottest": (record("key revision bytes entries a_day"),),
     "jetstream": (record("domain memory storage streams consumers limits tiers"),),
     "keys": (record("key"), TABLE_KEY),
-    "largest": (record("key revision bytes entries a_day"),),
+    "largest": (record("key bytes"),),
     "last": (COMMIT,),
     "leaving": (NAME,),
     "limits": (record("memory storage streams consumers"),),
     "nodes": (record("id name stream kind context domain api cluster state"),),
     "partition_details": (record("partition range stream leader entries"),),
     "permissions": (record("action subject allowed reason"),),
-    "prefixes": (
-        record("prefix keys deleted entries bytes held changed_today oldest median newest"),
-        record("prefix keys deleted entries bytes held changed_today oldest newest writes_a_day"),
-    ),
+    "prefixes": (record("prefix keys deleted entries bytes held changed_today oldest newest writes_a_day"),),
     "readers": (NAME,),
     "samples": (AUDIT_DIFFERENCE,),
     "server": (record("name version url cluster domain tls max_payload"),),

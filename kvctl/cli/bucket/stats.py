@@ -29,6 +29,9 @@ async def stats(
     by_prefix: Annotated[
         int | None, typer.Option("--by-prefix", metavar="N", min=1, help="Group keys by their first N tokens")
     ] = None,
+    largest: Annotated[
+        int | None, typer.Option("--largest", metavar="N", min=1, max=1000, help="List the N largest values")
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of prefixes to list", show_default=True)
     ] = 20,
@@ -37,14 +40,14 @@ async def stats(
 
     DELETED are deleted keys that still have a marker, ENTRIES all stored entries, SIZE the bytes of the latest values,
     WITH HISTORY those of all values. WRITES A DAY is empty for less than an hour of stored history. With --by-prefix,
-    the same is listed for each prefix, the largest first.
+    the same is listed for each prefix, the largest first; with --largest the keys of the largest values.
 
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
     missing.
     """
     opened = (await session.client()).bucket(bucket)
     with session.progress(f"Reading {bucket}") as bar:
-        found = await statistics.statistics(opened, tokens=by_prefix, advance=bar.advance)
+        found = await statistics.statistics(opened, tokens=by_prefix, largest=largest or 0, advance=bar.advance)
     groups = sorted(found.prefixes.values(), key=lambda item: (-item.bytes, item.prefix))
     prefixes = [{"prefix": item.prefix, **_row(item)} for item in groups[:limit]]
     more = len(groups) - len(prefixes)
@@ -55,8 +58,12 @@ async def stats(
         **_row(found.total),
         "prefixes": prefixes,
         "more_prefixes": more,
+        "largest": [{"key": key, "bytes": size} for size, key in found.largest],
     }
-    sections = [("Prefixes", View(columns=_GROUP, rows=prefixes, name="prefix"))] if prefixes else []
+    sections = [
+        ("Prefixes", View(columns=_GROUP, rows=prefixes, name="prefix")),
+        ("Largest values", View(columns=columns("key bytes"), rows=row["largest"], name="key")),
+    ]
     session.show(document(row, *_SUMMARY, tsv=BUCKET_STATISTICS.columns, sections=sections))
     if more:
         session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")

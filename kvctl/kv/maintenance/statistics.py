@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 from kvctl.errors import UsageError
 from kvctl.jetstream import streams
@@ -88,9 +89,13 @@ class Statistics:
     total: Group = field(default_factory=Group)
     prefixes: dict[str, Group] = field(default_factory=dict)
     """Groups by prefix; empty unless prefixes were asked for."""
+    largest: list[tuple[int, str]] = field(default_factory=list)
+    """Bytes and keys of the largest values, as many as were asked for, the largest first."""
 
 
-async def statistics(bucket: Bucket, *, tokens: int | None = None, advance: Advance = lambda _: None) -> Statistics:
+async def statistics(
+    bucket: Bucket, *, tokens: int | None = None, largest: int = 0, advance: Advance = lambda _: None
+) -> Statistics:
     """Count what a bucket, mirror or aggregate has, by prefixes of `tokens` tokens if given. Values are not sent.
 
     Reads the latest entry of each key, and all entries if there is history. Memory grows with the prefixes only. Keys
@@ -112,6 +117,9 @@ async def statistics(bucket: Bucket, *, tokens: int | None = None, advance: Adva
                     group.add_latest(entry, now_ns)
                     if history == 1:
                         group.add_entry(entry)
+            if largest:
+                values = [(entry.size, entry.key) for entry in batch if entry.operation is Operation.PUT]
+                found.largest = nlargest(largest, [*found.largest, *values])
             advance(len(batch))
     if history != 1:
         async with aclosing(listing.history_batches(binding, (), headers_only=True)) as entries:

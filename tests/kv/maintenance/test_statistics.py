@@ -29,7 +29,7 @@ async def test_statistics_agree_with_a_recount_of_all_entries(client, bucket_nam
             await bucket.put(key, b"x" * chance.randrange(number + 1))
     entries = [entry async for entry in bucket.history()]
     latest = {entry.key: entry for entry in entries}
-    found = await statistics(bucket, tokens=2)
+    found = await statistics(bucket, tokens=2, largest=2)
     assert (found.bucket, found.last_revision, found.history) == (bucket_name, 60, history)
     for prefix, group in {None: found.total, **found.prefixes}.items():
         chosen = {key for key in latest if prefix in (None, _prefix(key))}
@@ -42,6 +42,10 @@ async def test_statistics_agree_with_a_recount_of_all_entries(client, bucket_nam
         times = [latest[key].created_ns for key in chosen]
         assert (group.oldest, group.newest) == (min(times), max(times))
         assert group.writes_a_day is None
+    sizes = sorted(
+        ((entry.size, key) for key, entry in latest.items() if entry.operation is Operation.PUT), reverse=True
+    )
+    assert found.largest == sizes[:2]
     assert set(found.prefixes) == {_prefix(key) for key in latest}
 
 
