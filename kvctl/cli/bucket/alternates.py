@@ -8,7 +8,6 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.records import ALTERNATE
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
-from kvctl.topology.health import alternates as health_alternates
 from kvctl.topology.health import overview
 
 app = group()
@@ -40,7 +39,7 @@ async def alternates(session: Session, bucket: BucketName) -> None:
         session.note(NOT_REPORTED, always=True)
 
 
-def rows(found: "health_alternates.Reads") -> list[dict[str, Any]]:
+def rows(found: "overview.Reads") -> list[dict[str, Any]]:
     """Return the JSON objects of alternates, nearest first."""
     return [
         {"order": order, **{name: getattr(item, name) for name in ALTERNATE.fields[1:-1]}, "name": item.stream}

@@ -13,8 +13,7 @@ from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, document, duration_text, limit_text
 from kvctl.topology.health import health as health_health
-from kvctl.topology.health import lineage as health_lineage
-from kvctl.topology.health import overview
+from kvctl.topology.health import inspection, overview
 from kvctl.topology.model import notation
 from kvctl.topology.survey import graph
 from kvctl.topology.survey import offline as survey_offline
@@ -201,7 +200,7 @@ def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:
         }
 
 
-def _recreated(lineage: "health_lineage.Lineage | None") -> bool | None:
+def _recreated(lineage: "inspection.Lineage | None") -> bool | None:
     """Return True if a mirror serves an earlier stream instance of its origin, None if that is unknown."""
     return None if lineage is None or lineage.same is None else not lineage.same
 

@@ -7,7 +7,7 @@ from kvctl.errors import Cancelled, KvctlError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.topology.audit import audit as replica_audit
 from kvctl.topology.audit import repair
-from kvctl.topology.health import lineage
+from kvctl.topology.health import inspection
 from kvctl.topology.survey import graph, inventory
 
 _PATIENCE = timedelta(seconds=2)
@@ -40,7 +40,7 @@ async def _stale(session: Session, api: "jetstream_api.Api", stream: str) -> "li
         if replica.silent:
             session.warn(f"Could not check mirror `{replica.name}`: it does not answer")
             continue
-        if lineage.lineage(replica.info, link.origin).same is False or await _differs(session, replica):
+        if inspection.lineage(replica.info, link.origin).same is False or await _differs(session, replica):
             found.append(replica)
     return found
 

@@ -11,7 +11,7 @@ from kvctl.documents import parser, variables
 from kvctl.errors import UsageError
 from kvctl.jetstream import api
 from kvctl.topology.model import file as model_file
-from kvctl.topology.survey import accounts
+from kvctl.topology.survey import inventory
 
 File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
 OptionalFile = Annotated[
@@ -44,4 +44,4 @@ async def open_places(session: Session, topology: "model_file.Topology") -> "dic
             session.warn(warning)
         return await session.connect(context)
 
-    return await accounts.opened(topology, session.client, connect, session.options.connection_flags())
+    return await inventory.opened(topology, session.client, connect, session.options.connection_flags())

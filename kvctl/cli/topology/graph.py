@@ -68,14 +68,14 @@ async def graph(
         session.write(_drawing(session, drawn, format))
 
 
-async def _graph(session: Session, names: list[str], file: str | None) -> "drawing.Graph":
+async def _graph(session: Session, names: list[str], file: str | None) -> "drawing.Drawing":
     if file is not None:
         return drawing.of_topology(read_file(session, file), names)
     found = await inventory.survey({"": (await session.client()).api})
     return drawing.of_inventory(found, await health.check_health(found.around(names)), names)
 
 
-def _drawing(session: Session, drawn: "drawing.Graph", format: str) -> bytes:
+def _drawing(session: Session, drawn: "drawing.Drawing", format: str) -> bytes:
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")

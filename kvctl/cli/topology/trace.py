@@ -57,7 +57,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     return None if found.known else UnreachableError.exit_code
 
 
-async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "views_trace.Trace":
+async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "views_trace.KeyTrace":
     if file is not None:
         return views_trace.predicted(drawing.of_topology(read_file(session, file)), bucket, key)
     found = await live_trace.trace({"": (await session.client()).api}, bucket, key)
@@ -69,7 +69,7 @@ async def _trace(session: Session, bucket: str, key: str, file: str | None) -> "
     return found
 
 
-def _rows(found: "views_trace.Trace") -> list[dict[str, Any]]:
+def _rows(found: "views_trace.KeyTrace") -> list[dict[str, Any]]:
     return [
         {"role": role, "depth": depth, "via": via, **item.to_json()}
         for role, depth, via, item in views_trace.flat(found)

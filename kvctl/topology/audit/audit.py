@@ -39,7 +39,7 @@ from kvctl.topology.hazards.hazards import (
     of_replica,
 )
 from kvctl.topology.health import arrival
-from kvctl.topology.health.lineage import lineage
+from kvctl.topology.health.inspection import lineage
 from kvctl.topology.model.origins import Origin
 from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import Link, Replica

@@ -55,7 +55,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GoalProgress:
     """Progress of a replica towards one goal."""
 
     goal: Goal
@@ -189,7 +189,7 @@ async def _last(seen: OriginView, subjects: str) -> StoredMessage | None:
         return await direct_get.last(seen.api, stream, subjects, timeout=PATIENCE)
 
 
-async def _still(item: Progress) -> Goal:
+async def _still(item: GoalProgress) -> Goal:
     """Return the goal, or a new one if its entry was removed, and so will never arrive."""
     goal = item.goal
     if item.reached or not goal.sequence or goal.subject is None:
@@ -200,7 +200,7 @@ async def _still(item: Progress) -> Goal:
     return goal
 
 
-async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Progress:
+async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> GoalProgress:
     upstream = _upstream(info, goal)
     come = await arrived(api, info, goal)
     connected = upstream.last_seen is not None and upstream.error is None
@@ -216,7 +216,7 @@ async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Pr
         reached = come >= goal.sequence
         if reached and not info["config"].get("mirror"):  # reports entries as replicated before it stores them
             reached = await _is_stored(api, info, goal) or quiet.since(goal.number, come) > STEADY
-    return Progress(goal, upstream, reached, come or 0)
+    return GoalProgress(goal, upstream, reached, come or 0)
 
 
 async def _is_stored(api: Api, info: StreamInfo, goal: Goal) -> bool:
@@ -258,7 +258,7 @@ def _filters(source: dict[str, Any]) -> list[str]:
     return [] if everything else taken
 
 
-def _expired(stream: str, found: Sequence[Progress], limit: timedelta) -> WaitExpired:
+def _expired(stream: str, found: Sequence[GoalProgress], limit: timedelta) -> WaitExpired:
     late = [item for item in found if not item.reached]
     name = stream.removeprefix(STREAM_PREFIX)
     lines = "\n".join(f"  {_state(item)}" for item in late)
@@ -271,7 +271,7 @@ def _expired(stream: str, found: Sequence[Progress], limit: timedelta) -> WaitEx
     )
 
 
-def _state(item: Progress) -> str:
+def _state(item: GoalProgress) -> str:
     goal, upstream = item.goal, item.upstream
     name = goal.seen.origin.name
     if upstream.error:

@@ -13,10 +13,9 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.topology.hazards.hazards import name_of
-from kvctl.topology.health import arrival
-from kvctl.topology.health import recount as recounting
+from kvctl.topology.health import arrival, counts
 from kvctl.topology.health.arrival import Goal
-from kvctl.topology.health.lineage import Lineage, lineage
+from kvctl.topology.health.inspection import Lineage, lineage
 from kvctl.topology.survey.graph import SILENCE, Inventory, Link, Where
 from kvctl.topology.survey.offline import lost_majority, servers, silence
 from kvctl.topology.survey.origin_lookup import PATIENCE
@@ -103,7 +102,7 @@ async def check_health(inventory: Inventory, second_look: float = SECOND_LOOK) -
 
     Takes `second_look` seconds if one of them is late.
     """
-    looks = [_Look(link) for link in inventory.links]
+    looks = [_LinkCheck(link) for link in inventory.links]
     slots = asyncio.Semaphore(MAX_CONCURRENT_REPLICAS)
     found = await asyncio.gather(*(look.first(slots) for look in looks))
     late = [at for at, standing in enumerate(found) if standing is None]
@@ -122,7 +121,7 @@ async def _recounted(found: list[ReplicaHealth], pause: float, slots: asyncio.Se
 
     async def recount(group: list[int]) -> None:
         async with slots:
-            found_doubts = await recounting.doubts([found[at].link for at in group], pause)
+            found_doubts = await counts.doubts([found[at].link for at in group], pause)
         for at, doubt in zip(group, found_doubts, strict=True):
             if doubt is not None:
                 state = Health.MISSING_ENTRIES if doubt.missing else Health.UNCONFIRMED
@@ -132,7 +131,7 @@ async def _recounted(found: list[ReplicaHealth], pause: float, slots: asyncio.Se
     return found
 
 
-class _Look:
+class _LinkCheck:
     """Examination of one link, repeated if the first one is inconclusive."""
 
     def __init__(self, link: Link) -> None:

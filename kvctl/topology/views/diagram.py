@@ -11,7 +11,7 @@ from typing import Any
 
 from kvctl.topology.health.health import Health
 from kvctl.topology.survey.graph import MISSING, Node
-from kvctl.topology.views.drawing import Edge, Graph
+from kvctl.topology.views.drawing import Drawing, Edge
 
 Span = tuple[str, str]
 """Text and its style: `bold dim red green yellow`, or empty."""
@@ -47,7 +47,7 @@ class _Row:
         return sum(len(text) for text, _ in self.spans)
 
 
-def text(graph: Graph) -> list[Line]:
+def text(graph: Drawing) -> list[Line]:
     """Return the graph as lines of spans. A node with several origins appears under each, its own readers only once."""
     several = len(graph.groups) > 1
     rows: list[_Row] = []
@@ -60,7 +60,7 @@ def text(graph: Graph) -> list[Line]:
     return lines
 
 
-def svg(graph: Graph) -> str:
+def svg(graph: Drawing) -> str:
     """Return the same lines as a picture for a runbook: self-contained, on white."""
     lines = text(graph)
     widths = [sum(len(words) for words, _ in line) * _CHARACTER_PX for line in lines]
@@ -81,7 +81,7 @@ def _drawn(line: Line) -> str:
     return "".join(f'<tspan class="{style}">{words}</tspan>' if style else words for words, style in spans)
 
 
-def _trees(graph: Graph, *, several: bool) -> Iterator[list[_Row]]:
+def _trees(graph: Drawing, *, several: bool) -> Iterator[list[_Row]]:
     shown: set[str] = set()
     replicas = {edge.replica for edge in graph.edges}
     roots = sorted((node for node in graph.nodes if node.id not in replicas), key=lambda node: node.name)
@@ -91,7 +91,7 @@ def _trees(graph: Graph, *, several: bool) -> Iterator[list[_Row]]:
             yield [_Row(title(root, several)), *_below(graph, root, shown, "", several)]
 
 
-def _below(graph: Graph, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
+def _below(graph: Drawing, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
     """Return the lines of a node's readers."""
     shown.add(node.id)
     nodes = {other.id: other for other in graph.nodes}
@@ -141,7 +141,7 @@ _DOT_SHAPES = {"bucket": "cylinder", "mirror": "box", "aggregate": "component"}
 _MERMAID_SAFE = re.compile(r"[^\W_]|(?<=[^\W_])_(?=[^\W_])|[ .,:/$=()→-]")
 
 
-def mermaid(graph: Graph) -> str:
+def mermaid(graph: Drawing) -> str:
     """Return a flow chart as GitHub and GitLab draw it."""
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes, 1)}
     lines = ["flowchart LR"]
@@ -162,7 +162,7 @@ def mermaid(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(graph: Graph) -> str:
+def dot(graph: Drawing) -> str:
     """Return a directed graph for Graphviz: `dot -Tpdf`."""
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes, 1)}
     lines = ["digraph topology {", *_DOT_STYLE]

@@ -63,7 +63,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Drawing:
     """Nodes and edges in a stable order, and the buckets without links."""
 
     nodes: tuple[Node, ...]
@@ -87,7 +87,7 @@ class Graph:
         return {"nodes": nodes, "edges": edges}
 
 
-def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Collection[str] = ()) -> Graph:
+def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Collection[str] = ()) -> Drawing:
     """Return the graph of live servers: all linked nodes, or those that lead to and from the named ones.
 
     Raises BucketNotFound.
@@ -103,14 +103,14 @@ def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Co
     return _chosen(nodes, edges, names)
 
 
-def configured(inventory: Inventory) -> tuple[Graph, dict[Edge, Link]]:
+def configured(inventory: Inventory) -> tuple[Drawing, dict[Edge, Link]]:
     """Return the graph of all streams in view without their health, and the link of each edge."""
     nodes = {node.id: node for place in inventory.places.values() for node in _nodes_of(place)}
     edges = {_edge(nodes, link): link for link in inventory.links}
-    return Graph(tuple(nodes.values()), tuple(edges)), edges
+    return Drawing(tuple(nodes.values()), tuple(edges)), edges
 
 
-def of_topology(topology: Topology, names: Collection[str] = ()) -> Graph:
+def of_topology(topology: Topology, names: Collection[str] = ()) -> Drawing:
     """Return the graph of a file, with origins that are not in it. Raises BucketNotFound."""
     locator = unseen(topology)
     drafts = DesiredState(topology, locator).all()
@@ -152,7 +152,7 @@ def _out_of_view(reader: Node, origin: Origin) -> Node:
     return Node(node_id(reader.context or "", stream), name, stream, OUTSIDE, reader.context, reader.domain)
 
 
-def _chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, complete: bool = False) -> Graph:
+def _chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str], *, complete: bool = False) -> Drawing:
     """Return the graph of linked nodes, of all (`complete`), or of those that lead to the names and from them.
 
     Raises BucketNotFound.
@@ -173,7 +173,7 @@ def _chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str]
         (edge for edge in edges if {edge.origin, edge.replica} <= kept),
         key=lambda edge: (nodes[edge.origin].name, nodes[edge.replica].name, edge.origin, edge.replica, edge.rules),
     )
-    return Graph(tuple(order), tuple(inside), tuple(sorted({nodes[at].name for at in alone - kept})))
+    return Drawing(tuple(order), tuple(inside), tuple(sorted({nodes[at].name for at in alone - kept})))
 
 
 def _named(nodes: Mapping[str, Node], name: str) -> str:

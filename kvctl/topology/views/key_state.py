@@ -11,7 +11,7 @@ from kvctl.topology.survey.graph import SILENCE, Upstream
 from kvctl.units import duration_from_ns, format_duration
 
 
-class KeyState(StrEnum):
+class TraceState(StrEnum):
     """State of a key in a stream, or reason why it is not there."""
 
     HELD = "held"
@@ -43,14 +43,12 @@ class KeyState(StrEnum):
     UNKNOWN = "unknown"
 
 
-_LOST = (
-    KeyState.OVERWRITTEN, KeyState.EXPIRED, KeyState.ON_ITS_WAY, KeyState.LINK_DOWN, KeyState.STALE, KeyState.MISSING,
-)  # fmt: skip
+_LOST = tuple(map(TraceState, "overwritten,expired,on its way,link down,stale,missing".split(",")))
 """States in which a stream does not hold the entry that is traced."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class KeyReading:
     """The last entry on one subject of a stream, or the reason why it cannot be read."""
 
     held: Held | None = None
@@ -75,8 +73,8 @@ class Passage:
     """Stream of the origin."""
     subject: str
     """Subject of the key in the origin."""
-    there: Reading
-    here: Reading
+    there: KeyReading
+    here: KeyReading
     """The entry in the replica, read after `arrived`."""
     upstream: Upstream
     mirror: bool
@@ -89,7 +87,7 @@ class Passage:
     """Evidence that the replica holds entries of an earlier stream instance of the origin."""
 
 
-Judgement = tuple[KeyState, str]
+Judgement = tuple[TraceState, str]
 """A state with its evidence, which may be empty."""
 
 
@@ -97,14 +95,14 @@ def judge(found: Passage) -> Judgement:
     """Return the state of a key in a replica."""
     here, there = found.here.held, found.there.held
     if not found.here.known:
-        return (KeyState.OFFLINE if found.here.offline else KeyState.UNKNOWN), found.here.error
+        return (TraceState.OFFLINE if found.here.offline else TraceState.UNKNOWN), found.here.error
     copied = _copied(found)
     if not found.there.known:
         return _of_unread_origin(found, copied)
     if there is None:
         return _of_missing_entry(found, copied)
     if found.earlier_instance and not (here and here.mark == there.mark and copied == there.revision):
-        return KeyState.STALE, found.earlier_instance
+        return TraceState.STALE, found.earlier_instance
     if copied >= there.revision:
         return _arrived(found)
     if found.arrived is None or found.arrived < there.revision:
@@ -112,20 +110,20 @@ def judge(found: Passage) -> Judgement:
     return _lost(found, there, copied)
 
 
-def inherited(before: KeyState | None, stream: str, judged: Judgement) -> Judgement:
+def inherited(before: TraceState | None, stream: str, judged: Judgement) -> Judgement:
     """Return the state of a key beyond a stream in which its state is `before`: what is not there cannot arrive."""
-    if before in _LOST and judged[0] in (KeyState.ARRIVED, KeyState.DELETED, KeyState.ABSENT):
+    if before in _LOST and judged[0] in (TraceState.ARRIVED, TraceState.DELETED, TraceState.ABSENT):
         return before, f"in `{stream}`"
     return judged
 
 
-def of_start(reading: Reading) -> Judgement:
+def of_start(reading: KeyReading) -> Judgement:
     """Return the state of a key in the stream that a trace begins at."""
     if not reading.known:
-        return (KeyState.OFFLINE if reading.offline else KeyState.UNKNOWN), reading.error
+        return (TraceState.OFFLINE if reading.offline else TraceState.UNKNOWN), reading.error
     if reading.held is None:
-        return KeyState.ABSENT, ""
-    return (KeyState.HELD if reading.held.lives else KeyState.DELETED), ""
+        return TraceState.ABSENT, ""
+    return (TraceState.HELD if reading.held.lives else TraceState.DELETED), ""
 
 
 def _copied(found: Passage) -> int:
@@ -142,7 +140,7 @@ def _copied(found: Passage) -> int:
 
 def _arrived(found: Passage) -> Judgement:
     here = found.here.held
-    return (KeyState.ARRIVED if here is None or here.lives else KeyState.DELETED), ""
+    return (TraceState.ARRIVED if here is None or here.lives else TraceState.DELETED), ""
 
 
 def _of_unread_origin(found: Passage, copied: int) -> Judgement:
@@ -150,42 +148,42 @@ def _of_unread_origin(found: Passage, copied: int) -> Judgement:
         state, _ = _arrived(found)
         return state, f"revision {copied} of `{found.origin}`: {found.there.error}"
     if found.there.offline:
-        return KeyState.LINK_DOWN, found.there.error
-    return KeyState.UNKNOWN, found.there.error
+        return TraceState.LINK_DOWN, found.there.error
+    return TraceState.UNKNOWN, found.there.error
 
 
 def _of_missing_entry(found: Passage, copied: int) -> Judgement:
     here = found.here.held
     if here is not None and copied:
         if not here.lives:
-            return KeyState.DELETED, ""
+            return TraceState.DELETED, ""
         if found.earlier_instance:
-            return KeyState.STALE, found.earlier_instance
-        return KeyState.KEPT, f"`{found.origin}` no longer holds its revision {copied}"
-    return KeyState.ABSENT, ""
+            return TraceState.STALE, found.earlier_instance
+        return TraceState.KEPT, f"`{found.origin}` no longer holds its revision {copied}"
+    return TraceState.ABSENT, ""
 
 
 def _late(found: Passage, there: Held) -> Judgement:
     if (link := _trouble(found.upstream)) is not None:
-        return KeyState.LINK_DOWN, link
+        return TraceState.LINK_DOWN, link
     if found.arrived is None:
         other = _writer(found)
         text = f"an entry of {other} hides whether revision {there.revision} has arrived"
-        return KeyState.UNKNOWN, text if other else "its progress cannot be read"
-    return KeyState.ON_ITS_WAY, f"at revision {found.arrived} of {there.revision}"
+        return TraceState.UNKNOWN, text if other else "its progress cannot be read"
+    return TraceState.ON_ITS_WAY, f"at revision {found.arrived} of {there.revision}"
 
 
 def _lost(found: Passage, there: Held, copied: int) -> Judgement:
     """Return the state of a key whose entry has arrived, but is not the last one here."""
     if other := _writer(found):
-        return KeyState.OVERWRITTEN, f"by {other}"
+        return TraceState.OVERWRITTEN, f"by {other}"
     if found.here.held is None:
         if (age := _expired(found, there)) is not None:
-            return KeyState.EXPIRED, f"after {format_duration(duration_from_ns(age))}"
+            return TraceState.EXPIRED, f"after {format_duration(duration_from_ns(age))}"
         if not there.lives:
-            return KeyState.DELETED, "the marker has expired here"
-        return KeyState.MISSING, "it has caught up, but does not hold the key"
-    return KeyState.MISSING, f"it has caught up, but holds revision {copied} instead of {there.revision}"
+            return TraceState.DELETED, "the marker has expired here"
+        return TraceState.MISSING, "it has caught up, but does not hold the key"
+    return TraceState.MISSING, f"it has caught up, but holds revision {copied} instead of {there.revision}"
 
 
 def _writer(found: Passage) -> str:

@@ -18,33 +18,33 @@ from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Ages, held, source_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
-from kvctl.topology.health.lineage import lineage
+from kvctl.topology.health.inspection import lineage
 from kvctl.topology.survey.graph import Inventory, Link, Node, node_id
 from kvctl.topology.survey.inventory import survey, with_domains
 from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.topology.views import key_state
-from kvctl.topology.views.drawing import Edge, Graph, configured
-from kvctl.topology.views.key_state import KeyState, Passage, Reading
-from kvctl.topology.views.trace import LIMIT, Stop, Trace, follow, key_of, origins, replicas, start_of, subject_of
+from kvctl.topology.views.drawing import Drawing, Edge, configured
+from kvctl.topology.views.key_state import KeyReading, Passage, TraceState
+from kvctl.topology.views.trace import LIMIT, KeyTrace, Stop, follow, key_of, origins, replicas, start_of, subject_of
 
 MAX_CANDIDATES = 20
 """Keys of one origin that are examined, if several land in one place."""
 MAX_CONCURRENT_READS = 32
 
 
-async def trace(apis: Mapping[str, Api], name: str, key: str) -> Trace:
+async def trace(apis: Mapping[str, Api], name: str, key: str) -> KeyTrace:
     """Return where a key goes and came from. Raises BucketNotFound, RefusedError, and what a listing raises."""
     inventory = await with_domains(await survey(apis), apis)
     graph, links = configured(inventory)
     graph = _without_contexts(graph, set(inventory.places) - set(apis))
     node = start_of(graph, name)
-    walk = _Walk(graph, links, inventory, await ServerClock.of_connection(next(iter(apis.values()))))
+    walk = _LiveTrace(graph, links, inventory, await ServerClock.of_connection(next(iter(apis.values()))))
     found = await walk.trace(node, subject_of(graph, node, key))
     unknown = (stream for place in inventory.places.values() for stream in place.unknown if stream != node.stream)
     return replace(found, offline=tuple(unknown))
 
 
-def _without_contexts(graph: Graph, domains: set[str]) -> Graph:
+def _without_contexts(graph: Drawing, domains: set[str]) -> Drawing:
     """Return the graph with the nodes of these domains, which are not contexts of the user."""
     return replace(
         graph, nodes=tuple(replace(node, context=None) if node.context in domains else node for node in graph.nodes)
@@ -60,17 +60,17 @@ class _Access:
     """True if its servers are known not to answer."""
 
 
-class _Walk:
+class _LiveTrace:
     """Readings of the streams on the way of one key, each made once, and the trace that follows from them."""
 
-    def __init__(self, graph: Graph, links: Mapping[Edge, Link], inventory: Inventory, clock: ServerClock) -> None:
+    def __init__(self, graph: Drawing, links: Mapping[Edge, Link], inventory: Inventory, clock: ServerClock) -> None:
         self._graph, self._links, self._clock = graph, links, clock
         self._access = _accesses(inventory)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_READS)
         self._infos: dict[str, asyncio.Task[StreamInfo | None]] = {}
-        self._readings: dict[tuple[str, str], asyncio.Task[Reading]] = {}
+        self._readings: dict[tuple[str, str], asyncio.Task[KeyReading]] = {}
 
-    async def trace(self, node: Node, subject: str) -> Trace:
+    async def trace(self, node: Node, subject: str) -> KeyTrace:
         """Return the trace of a subject in a stream."""
         before, after = (follow(self._graph, node, subject, step) for step in (origins, replicas))
         first, found, reached = await asyncio.gather(
@@ -82,9 +82,9 @@ class _Walk:
         start = Stop(
             node, subject, key_of(self._graph, node, subject), state=state, evidence=evidence, message=first.message
         )
-        return Trace(start, found, tuple(reached))
+        return KeyTrace(start, found, tuple(reached))
 
-    async def _replica(self, stop: Stop, origin: Node, subject: str, before: KeyState | None) -> Stop:
+    async def _replica(self, stop: Stop, origin: Node, subject: str, before: TraceState | None) -> Stop:
         """Return the trace of a stop and what follows; `before` is the state in the stop before it, the origin."""
         if stop.subject is None:
             return stop
@@ -94,19 +94,19 @@ class _Walk:
         return replace(stop, state=state, evidence=evidence, message=message, onward=tuple(onward))
 
     async def _origins(
-        self, stops: Sequence[Stop], replica: Node, landed: str, after: KeyState | None
+        self, stops: Sequence[Stop], replica: Node, landed: str, after: TraceState | None
     ) -> tuple[Stop, ...]:
         """Return the traces of stops that lead to a subject, whose own state is `after`, with what leads to them."""
         found = await asyncio.gather(*(self._candidates(stop, replica, landed) for stop in stops))
         several = [stop for candidates in found for stop in candidates]
         return tuple(await asyncio.gather(*(self._origin(stop, replica, landed, after) for stop in several)))
 
-    async def _origin(self, stop: Stop, replica: Node, landed: str, after: KeyState | None) -> Stop:
+    async def _origin(self, stop: Stop, replica: Node, landed: str, after: TraceState | None) -> Stop:
         if stop.subject is None:
             return stop
         if is_wild(stop.subject):
             text = "several keys land here, and they cannot be listed"
-            return replace(stop, state=KeyState.UNKNOWN, evidence=text)
+            return replace(stop, state=TraceState.UNKNOWN, evidence=text)
         state, evidence, message = await self._judged(stop, (stop.node, stop.subject), (replica, landed), stop.node)
         state, evidence = key_state.inherited(after, replica.name, (state, evidence))
         onward = await self._origins(stop.onward, stop.node, stop.subject, state)
@@ -134,7 +134,7 @@ class _Walk:
 
     async def _judged(
         self, stop: Stop, there: tuple[Node, str], here: tuple[Node, str], shown: Node
-    ) -> tuple[KeyState, str, StoredMessage | None]:
+    ) -> tuple[TraceState, str, StoredMessage | None]:
         """Return the state of a stop's replication, its evidence, and the last message of the stream `shown`."""
         link = self._links[stop.edges[0]]
         origin, replica = await asyncio.gather(self._reading(*there), self._reading(*here))
@@ -142,7 +142,7 @@ class _Walk:
         return state, evidence, (origin if shown is there[0] else replica).message
 
     async def _passage(
-        self, link: Link, there: tuple[Node, str], here: tuple[Node, str], origin: Reading, replica: Reading
+        self, link: Link, there: tuple[Node, str], here: tuple[Node, str], origin: KeyReading, replica: KeyReading
     ) -> Passage:
         info = await self._info(here[0]) or link.info
         if link.source not in sources_of(info["config"]):  # changed in the meantime
@@ -195,26 +195,26 @@ class _Walk:
                     return await streams.info(access.api, node.stream, timeout=PATIENCE)
         return None
 
-    async def _reading(self, node: Node, subject: str) -> Reading:
+    async def _reading(self, node: Node, subject: str) -> KeyReading:
         """Return the last entry on a subject, read after the stream's info."""
         if (node.id, subject) not in self._readings:
             self._readings[node.id, subject] = asyncio.ensure_future(self._read(node, subject))
         return await self._readings[node.id, subject]
 
-    async def _read(self, node: Node, subject: str) -> Reading:
+    async def _read(self, node: Node, subject: str) -> KeyReading:
         access = self._access[node.id]
         if access.silent:
-            return Reading(error=f"the servers of `{node.name}` do not answer", offline=True)
+            return KeyReading(error=f"the servers of `{node.name}` do not answer", offline=True)
         await self._info(node)
         try:
             async with self._slots:
                 reader = await AuditReader(access.api, node.stream).ready()
                 message = (await reader.latest([subject])).get(subject)
         except StreamNotFound:
-            return Reading(error=f"`{node.name}` does not exist")
+            return KeyReading(error=f"`{node.name}` does not exist")
         except KvctlError as error:
-            return Reading(error=error.message, offline=isinstance(error, StreamOffline))
-        return Reading(held(message), message=message)
+            return KeyReading(error=error.message, offline=isinstance(error, StreamOffline))
+        return KeyReading(held(message), message=message)
 
 
 def _accesses(inventory: Inventory) -> dict[str, _Access]:

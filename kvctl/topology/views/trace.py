@@ -16,8 +16,8 @@ from kvctl.topology.model.notation import rules_json, with_rules_text
 from kvctl.topology.model.subjects import KeyMapping, UnknownTransform
 from kvctl.topology.survey.graph import MISSING, Node
 from kvctl.topology.views.diagram import WIDTH, Line, Span, title
-from kvctl.topology.views.drawing import Edge, Graph
-from kvctl.topology.views.key_state import KeyState
+from kvctl.topology.views.drawing import Drawing, Edge
+from kvctl.topology.views.key_state import TraceState
 from kvctl.units import format_age, format_time
 
 MAX_STOPS = 10_000
@@ -44,7 +44,7 @@ class Stop:
     """Key, or a filter; None if clients do not find it, or if it does not come here."""
     edges: tuple[Edge, ...] = ()
     """The replication between this stop and the one before; several if none of them takes the key."""
-    state: KeyState | None = None
+    state: TraceState | None = None
     """None: from a file, which does not show it."""
     evidence: str = ""
     message: StoredMessage | None = None
@@ -91,7 +91,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class KeyTrace:
     """A key in one stream, with where it came from and where it goes."""
 
     start: Stop
@@ -103,7 +103,7 @@ class Trace:
     @property
     def exists(self) -> bool:
         """True if a stream holds an entry of the key, or may hold one."""
-        nothing = (KeyState.ABSENT, KeyState.FILTERED_OUT)
+        nothing = (TraceState.ABSENT, TraceState.FILTERED_OUT)
         return bool(self.offline) or any(
             item.message is not None or item.state not in nothing for _, _, _, item in flat(self)
         )
@@ -128,7 +128,7 @@ ORIGIN, START, REPLICA = "origin", "start", "replica"
 """Roles of stops in a flat trace."""
 
 
-def flat(trace: Trace) -> Iterator[tuple[str, int, str | None, Stop]]:
+def flat(trace: KeyTrace) -> Iterator[tuple[str, int, str | None, Stop]]:
     """Yield role, depth, name of the stop before, and stop: origins, the start, replicas, each before its own."""
 
     def below(role: str, items: Sequence[Stop], via: str, depth: int) -> Iterator[tuple[str, int, str, Stop]]:
@@ -142,7 +142,7 @@ def flat(trace: Trace) -> Iterator[tuple[str, int, str | None, Stop]]:
     yield from below(REPLICA, trace.replicas, name, 1)
 
 
-def start_of(graph: Graph, name: str) -> Node:
+def start_of(graph: Drawing, name: str) -> Node:
     """Return the stream that a name means, of the account in use if possible. Raises BucketNotFound, RefusedError."""
     found = sorted(
         (node for node in graph.nodes if node.name == name),
@@ -155,19 +155,19 @@ def start_of(graph: Graph, name: str) -> Node:
     return found[0]
 
 
-def predicted(graph: Graph, name: str, key: str) -> Trace:
+def predicted(graph: Drawing, name: str, key: str) -> KeyTrace:
     """Return where a key goes and came from by configuration alone. Raises BucketNotFound, RefusedError."""
     node = start_of(graph, name)
     subject = subject_of(graph, node, key)
     before, after = (follow(graph, node, subject, step) for step in (origins, replicas))
-    return Trace(Stop(node, subject, key_of(graph, node, subject)), before, after)
+    return KeyTrace(Stop(node, subject, key_of(graph, node, subject)), before, after)
 
 
-Step = Callable[[Graph, Node, str], list[Stop]]
+Step = Callable[[Drawing, Node, str], list[Stop]]
 """Function from a subject in a stream to the next stops."""
 
 
-def replicas(graph: Graph, node: Node, subject: str) -> list[Stop]:
+def replicas(graph: Drawing, node: Node, subject: str) -> list[Stop]:
     """Return the replicas of a stream, each with the place where the subject lands."""
     nodes = {other.id: other for other in graph.nodes}
     found: dict[str, list[Stop]] = {}
@@ -177,7 +177,7 @@ def replicas(graph: Graph, node: Node, subject: str) -> list[Stop]:
     return [stop for name in sorted(found, key=lambda id: nodes[id].name) for stop in _taken(found[name])]
 
 
-def origins(graph: Graph, node: Node, subject: str) -> list[Stop]:
+def origins(graph: Drawing, node: Node, subject: str) -> list[Stop]:
     """Return the streams that a subject, or the subjects of a filter, may have come from."""
     nodes = {other.id: other for other in graph.nodes}
     stops = []
@@ -193,23 +193,23 @@ def origins(graph: Graph, node: Node, subject: str) -> list[Stop]:
     return stops
 
 
-def follow(graph: Graph, node: Node, subject: str, step: Step) -> tuple[Stop, ...]:
+def follow(graph: Drawing, node: Node, subject: str, step: Step) -> tuple[Stop, ...]:
     """Return all stops that lead from a subject in a stream, each stream's own only once."""
     return _Follower(graph, step).stops(node, subject, (node.id,))
 
 
-def subject_of(graph: Graph, node: Node, key: str) -> str:
+def subject_of(graph: Drawing, node: Node, key: str) -> str:
     """Return the subject under which a stream holds a key."""
     return f"{SUBJECT_PREFIX}{key_space(graph, node)}.{key}"
 
 
-def key_of(graph: Graph, node: Node, subject: str) -> str | None:
+def key_of(graph: Drawing, node: Node, subject: str) -> str | None:
     """Return the key by which clients find a subject in a stream; None if they do not."""
     head = f"{SUBJECT_PREFIX}{key_space(graph, node)}."
     return subject.removeprefix(head) if subject.startswith(head) else None
 
 
-def key_space(graph: Graph, node: Node) -> str:
+def key_space(graph: Drawing, node: Node) -> str:
     """Return the bucket under whose name a stream's keys are stored: for a mirror, that of its origin."""
     nodes = {other.id: other for other in graph.nodes}
     for _ in range(MAX_MIRRORS):
@@ -220,31 +220,31 @@ def key_space(graph: Graph, node: Node) -> str:
     return node.stream.removeprefix(STREAM_PREFIX)
 
 
-def _landed(graph: Graph, node: Node, edge: Edge, subject: str) -> Stop:
+def _landed(graph: Drawing, node: Node, edge: Edge, subject: str) -> Stop:
     try:
         landed = KeyMapping.of(dict(edge.source)).land(subject.encode("utf-8", "surrogateescape"))
     except UnknownTransform as error:
         return _unpredicted(node, edge, error)
     if landed is None:
-        return Stop(node, None, None, (edge,), KeyState.FILTERED_OUT)
+        return Stop(node, None, None, (edge,), TraceState.FILTERED_OUT)
     there = landed.decode("utf-8", "surrogateescape")
     return Stop(node, there, key_of(graph, node, there), (edge,))
 
 
 def _unpredicted(node: Node, edge: Edge, error: UnknownTransform) -> Stop:
-    return Stop(node, None, None, (edge,), KeyState.UNKNOWN, error.message)
+    return Stop(node, None, None, (edge,), TraceState.UNKNOWN, error.message)
 
 
 def _taken(stops: list[Stop]) -> Iterable[Stop]:
     """Return the stops that the key reaches, or may reach; if there are none, one with everything that filters it."""
-    reached = [stop for stop in stops if stop.state is not KeyState.FILTERED_OUT]
+    reached = [stop for stop in stops if stop.state is not TraceState.FILTERED_OUT]
     return reached or [replace(stops[0], edges=tuple(edge for stop in stops for edge in stop.edges))]
 
 
 class _Follower:
     """Repeated steps, with the subjects of streams that were followed."""
 
-    def __init__(self, graph: Graph, step: Step) -> None:
+    def __init__(self, graph: Drawing, step: Step) -> None:
         self._graph, self._step = graph, step
         self._followed: set[tuple[str, str]] = set()
         self._count = 0
@@ -272,15 +272,15 @@ def _nested(item: Stop, what: str) -> dict[str, Any]:
 
 # -- text ----------------------------------------------------------------------------------------------------
 
-_GOOD = (KeyState.HELD, KeyState.ARRIVED)
-_NEUTRAL = (KeyState.FILTERED_OUT, KeyState.ABSENT)
-_BAD = (KeyState.LINK_DOWN, KeyState.OFFLINE, KeyState.STALE, KeyState.MISSING)
+_GOOD = (TraceState.HELD, TraceState.ARRIVED)
+_NEUTRAL = (TraceState.FILTERED_OUT, TraceState.ABSENT)
+_BAD = (TraceState.LINK_DOWN, TraceState.OFFLINE, TraceState.STALE, TraceState.MISSING)
 _ENDS = {ABOVE: " (above)", CYCLE: " (cycle)", LIMIT: " (and more)"}
 _SHORTEST_TEXT = 20
 """Columns that evidence has at least, however deep its stop is."""
 
 
-def text(trace: Trace) -> list[Line]:
+def text(trace: KeyTrace) -> list[Line]:
     """Return the trace as lines of spans."""
     lines = [_title(trace.start), *_details(trace.start, "  ")]
     for heading, arrow, stops in (("Comes from", "◀─ ", trace.origins), ("Goes to", "─▶ ", trace.replicas)):
@@ -316,7 +316,7 @@ def _state(stop: Stop) -> Span:
     return f"  {stop.state}{at}", _style(stop.state)
 
 
-def _style(state: KeyState) -> str:
+def _style(state: TraceState) -> str:
     if state in _GOOD:
         return "green"
     if state in _NEUTRAL:
@@ -330,7 +330,7 @@ def _details(stop: Stop, indent: str, margin: int = 0) -> Iterator[Line]:
         yield [(f"{indent}clients of `{stop.node.name}` do not find this subject", "red")]
     for words in stop.words:
         row = with_rules_text(words, stop.node.stream)
-        if stop.state is KeyState.FILTERED_OUT:
+        if stop.state is TraceState.FILTERED_OUT:
             yield [(f"{indent}takes {row['taken']}", "dim")]
         elif row["taken"]:
             yield [(f"{indent}{row['taken']}" + (f" → {row['lands_as']}" if row["lands_as"] else ""), "dim")]

@@ -12,8 +12,7 @@ from kvctl.cli.bucket.details import bucket_row
 from kvctl.cli.records import BUCKET
 from kvctl.contexts import Context, ContextStore
 from kvctl.server import run_server
-from kvctl.topology.health.alternates import Reads
-from kvctl.topology.health.overview import Overview
+from kvctl.topology.health.overview import Overview, Reads
 from tests.cli.conftest import Result
 from tests.support.raw import RawClient
 

@@ -18,7 +18,7 @@ from kvctl.topology.model.notation import rules_json, rules_of, with_rules_text
 from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.views import diagram
 from kvctl.topology.views.diagram import svg
-from kvctl.topology.views.drawing import Edge, Graph, Node, of_inventory, of_topology
+from kvctl.topology.views.drawing import Drawing, Edge, Node, of_inventory, of_topology
 from tests.topology.conftest import source
 
 CONTRACT: dict[str, Any] = {
@@ -51,16 +51,16 @@ HOSTILE = [
 ]
 
 
-def graph_of(file: dict[str, Any], *names: str) -> Graph:
+def graph_of(file: dict[str, Any], *names: str) -> Drawing:
     return of_topology(read_topology(Document({"version": 1, **file}, "t.yaml")), names)
 
 
-def lines_of(graph: Graph) -> str:
+def lines_of(graph: Drawing) -> str:
     """Return the text, as in a pipe."""
     return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in diagram.text(graph))
 
 
-def links(graph: Graph) -> set[tuple[str, str]]:
+def links(graph: Drawing) -> set[tuple[str, str]]:
     names = {node.id: node.name for node in graph.nodes}
     return {(names[edge.origin], names[edge.replica]) for edge in graph.edges}
 
@@ -176,7 +176,7 @@ def info(name: str, **config: Any) -> dict[str, Any]:
     return {"config": {"name": name, "max_msgs_per_subject": 1, **config}, "state": {"last_seq": 7}, **live}
 
 
-def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Graph:
+def live_graph(*names: str, unreachable: tuple[str, ...] = ()) -> Drawing:
     """Return a bucket with a healthy mirror and an unhealthy aggregate in two clusters, and an unlinked bucket."""
     origin = info("KV_ORDERS", live={"cluster": {"name": "lon"}})
     mirror = info("COPY", mirror={"name": "KV_ORDERS"}, live={"cluster": {"name": "nyc"}})
@@ -238,7 +238,7 @@ class TestOfLiveServers:
         assert live_graph().to_json() == snapshot
 
 
-def hostile(*texts: str) -> Graph:
+def hostile(*texts: str) -> Drawing:
     """Return nodes, places, rules and evidence that contain these texts."""
     nodes = [Node(f"n{at}{text}", text, text, "bucket", cluster=text) for at, text in enumerate(texts)]
     source = {"name": texts[0]}
@@ -247,7 +247,7 @@ def hostile(*texts: str) -> Graph:
     place = Place("", None, None, {texts[0]: reader})  # type: ignore[arg-type]
     standing = ReplicaHealth(Link(place, reader, source, None, None), Health.FAILING, texts[0])
     edges = [Edge(nodes[0].id, node.id, ((texts[0], texts[-1]),), standing) for node in nodes[1:]]
-    return Graph(tuple(nodes), tuple(edges))
+    return Drawing(tuple(nodes), tuple(edges))
 
 
 class TestWhateverNamesHold:

@@ -5,7 +5,7 @@ from typing import Any
 
 import kvctl
 from kvctl.topology.views import live_trace
-from kvctl.topology.views.trace import Trace, flat
+from kvctl.topology.views.trace import KeyTrace, flat
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
@@ -15,11 +15,11 @@ Found = dict[tuple[str, str | None], tuple[str, str]]
 """State and evidence by stream and key."""
 
 
-async def traced(client: kvctl.Client, bucket: str, key: str) -> Trace:
+async def traced(client: kvctl.Client, bucket: str, key: str) -> KeyTrace:
     return await live_trace.trace({"": client.api}, bucket, key)
 
 
-def found(trace: Trace) -> Found:
+def found(trace: KeyTrace) -> Found:
     return {(item.node.name, item.key): (str(item.state), item.evidence) for _, _, _, item in flat(trace)}
 
 

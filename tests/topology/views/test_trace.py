@@ -9,8 +9,8 @@ from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound, RefusedError
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.views import trace
-from kvctl.topology.views.drawing import Edge, Graph, Node, of_topology
-from kvctl.topology.views.key_state import KeyState
+from kvctl.topology.views.drawing import Drawing, Edge, Node, of_topology
+from kvctl.topology.views.key_state import TraceState
 from kvctl.topology.views.trace import flat, follow, origins, predicted, replicas
 
 FILE: dict[str, Any] = {
@@ -26,7 +26,7 @@ FILE: dict[str, Any] = {
 }
 
 
-def graph_of(file: dict[str, Any]) -> Graph:
+def graph_of(file: dict[str, Any]) -> Drawing:
     return of_topology(read_topology(Document({"version": 1, **file}, "t.yaml")))
 
 
@@ -116,7 +116,7 @@ def test_trace_has_a_limit(monkeypatch):
     monkeypatch.setattr(trace, "MAX_STOPS", 3)
     streams = [Node(f"n{at}", f"n{at}", f"n{at}", "mirror") for at in range(6)]
     edges = tuple(Edge(one.id, other.id) for one, other in pairwise(streams))
-    found = follow(Graph(tuple(streams), edges), streams[0], "$KV.n0.k", replicas)
+    found = follow(Drawing(tuple(streams), edges), streams[0], "$KV.n0.k", replicas)
     depth = 0
     while found:
         (stop,) = found
@@ -127,17 +127,17 @@ def test_trace_has_a_limit(monkeypatch):
 def test_unknown_transform_is_not_predicted():
     source = {"name": "KV_A", "subject_transforms": [{"src": "$KV.A.*", "dest": "$KV.B.{{partition(3,1)}}"}]}
     nodes = (Node("KV_A", "A", "KV_A", "bucket"), Node("KV_B", "B", "KV_B", "aggregate"))
-    graph = Graph(nodes, (Edge("KV_A", "KV_B", source=source),))
+    graph = Drawing(nodes, (Edge("KV_A", "KV_B", source=source),))
     for step, at in ((replicas, 0), (origins, 1)):
         (stop,) = follow(graph, nodes[at], f"$KV.{nodes[at].name}.k", step)
         assert (stop.subject, "partition(3,1)" in stop.evidence) == (None, True)
     (_, (_, _, _, there)) = flat(predicted(graph, "A", "k"))
-    assert there.state is KeyState.UNKNOWN
+    assert there.state is TraceState.UNKNOWN
 
 
 def test_subject_outside_of_the_bucket_has_no_key():
     nodes = (Node("KV_A", "A", "KV_A", "bucket"), Node("KV_B", "B", "KV_B", "aggregate"))
-    graph = Graph(nodes, (Edge("KV_A", "KV_B", source={"name": "KV_A"}),))
+    graph = Drawing(nodes, (Edge("KV_A", "KV_B", source={"name": "KV_A"}),))
     (_, (_, _, _, there)) = flat(predicted(graph, "A", "k"))
     assert (there.key, there.subject) == (None, "$KV.A.k")
 
@@ -149,10 +149,10 @@ def test_name_means_a_bucket_before_a_stream_out_of_view():
         Node("KVT_T", "T", "KVT_T", "table"),
         Node("KV_GONE", "GONE", "KV_GONE", "missing"),
     )
-    assert predicted(Graph(nodes, ()), "A", "k").start.node.id == "KV_A"
-    assert predicted(Graph(nodes[:1], ()), "A", "k").start.node.id == "hub/KV_A"
+    assert predicted(Drawing(nodes, ()), "A", "k").start.node.id == "KV_A"
+    assert predicted(Drawing(nodes[:1], ()), "A", "k").start.node.id == "hub/KV_A"
     with pytest.raises(RefusedError, match="`T` is a table, not a bucket"):
-        predicted(Graph(nodes, ()), "T", "k")
+        predicted(Drawing(nodes, ()), "T", "k")
     for name in ("GONE", "NONE"):
         with pytest.raises(BucketNotFound):
-            predicted(Graph(nodes, ()), name, "k")
+            predicted(Drawing(nodes, ()), name, "k")

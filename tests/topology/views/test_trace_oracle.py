@@ -11,7 +11,7 @@ from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan.rendered import render
 from kvctl.topology.views import live_trace
 from kvctl.topology.views.drawing import of_topology
-from kvctl.topology.views.trace import Stop, Trace, predicted
+from kvctl.topology.views.trace import KeyTrace, Stop, predicted
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.random_topology import TOKENS, Contents, RandomTopology, lands, living
@@ -42,7 +42,7 @@ def stops(items: tuple[Stop, ...], before: str) -> set[tuple[str, Place]]:
     return found
 
 
-def states(trace: Trace) -> dict[Place, set[str]]:
+def states(trace: KeyTrace) -> dict[Place, set[str]]:
     """Return the states of each replica and key."""
     found: dict[Place, set[str]] = {}
 

@@ -11,7 +11,7 @@ import kvctl
 from kvctl.doctor.replication import of_standing
 from kvctl.errors import KeyNotFound
 from kvctl.topology.health import overview
-from kvctl.topology.health.completeness import Reading, lacking, late_start, surplus
+from kvctl.topology.health.counts import SourceCounts, lacking, late_start, surplus
 from kvctl.topology.health.health import Health, check_health
 from kvctl.topology.survey.graph import Inventory
 from kvctl.topology.survey.inventory import survey
@@ -33,8 +33,8 @@ def info(name: str, messages: int, keys: int, *, first: int = 1, **config: Any) 
 MIRROR: dict[str, Any] = {"mirror": {"name": "KV_O"}}
 
 
-def of(origin: dict[str, Any], **settings: Any) -> list[Reading]:
-    return [Reading(0, {"name": origin["config"]["name"]}, origin, **settings)]
+def of(origin: dict[str, Any], **settings: Any) -> list[SourceCounts]:
+    return [SourceCounts(0, {"name": origin["config"]["name"]}, origin, **settings)]
 
 
 class TestOfAMirror:
@@ -59,15 +59,15 @@ class TestOfAMirror:
 
     def test_filtered_mirror_is_not_counted(self):
         filtered = info("M", 1, 1, mirror={"name": "KV_O", "filter_subject": "$KV.O.a"})
-        assert lacking(filtered, [Reading(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) == ""
+        assert lacking(filtered, [SourceCounts(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) == ""
 
 
 class TestOfAnAggregate:
-    def readings(self, *counts: int) -> tuple[list[dict[str, Any]], list[Reading]]:
+    def readings(self, *counts: int) -> tuple[list[dict[str, Any]], list[SourceCounts]]:
         names = "BCD"[: len(counts)]
         sources = [source(name, "A", dest=f"{name.lower()}.>") for name in names]
         origins = [info(f"KV_{name}", number, number) for name, number in zip(names, counts, strict=True)]
-        return sources, [Reading(at, *pair) for at, pair in enumerate(zip(sources, origins, strict=True))]
+        return sources, [SourceCounts(at, *pair) for at, pair in enumerate(zip(sources, origins, strict=True))]
 
     def test_aggregate_holds_at_least_the_sum_of_its_origins(self):
         sources, readings = self.readings(3, 4)
@@ -76,7 +76,7 @@ class TestOfAnAggregate:
 
     def test_aggregate_of_colliding_origins_is_not_counted(self):
         sources = [source("B", "A"), source("C", "A")]
-        readings = [Reading(at, one, info(one["name"], 3, 3)) for at, one in enumerate(sources)]
+        readings = [SourceCounts(at, one, info(one["name"], 3, 3)) for at, one in enumerate(sources)]
         assert lacking(info("KV_A", 3, 3, sources=sources), readings) == ""
 
     def test_writable_aggregate_may_hold_more(self):
@@ -97,7 +97,7 @@ class TestOfAnAggregate:
     ],
 )
 def test_source_with_late_start_is_described(start, late):
-    reading = Reading(0, {"name": "KV_O", **start}, info("KV_O", 3, 3, first=5))
+    reading = SourceCounts(0, {"name": "KV_O", **start}, info("KV_O", 3, 3, first=5))
     assert bool(late_start(reading)) == late
 
 

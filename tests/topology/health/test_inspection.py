@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.topology.health.lineage import Lineage, lineage
+from kvctl.topology.health.inspection import Lineage, lineage
 
 EARLY, MADE, LATER, LATEST = (f"2026-01-01T00:00:0{number}Z" for number in range(1, 5))
 

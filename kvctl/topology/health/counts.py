@@ -1,27 +1,31 @@
-"""Comparison of a replica's counts with those of its origins: missing or extra entries. [pure]
-
-A replica holds at least what its origins hold, if they are replicated completely and do not collide. While they are
-written, an origin can have gained at most one entry with each revision that has not arrived yet.
-"""
+"""Counts of replicas that are up to date, compared with those of their origins: missing or extra entries."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.errors import KvctlError
+from kvctl.jetstream import streams
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import counted
 from kvctl.topology.hazards.hazards import landing, name_of, overlaps
+from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import Goal
 from kvctl.topology.model.subjects import KeyMapping, UnknownTransform
+from kvctl.topology.survey.graph import Link
+from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import format_time, parse_time
 
 _UNLIMITED = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceCounts:
     """One source of a replica, and the info of its origin, requested after the replica's."""
 
     number: int
@@ -32,7 +36,7 @@ class Reading:
     """Revisions of the origin that may not have arrived."""
 
 
-def lacking(replica: StreamInfo, readings: Sequence[Reading]) -> str:
+def lacking(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
     """Return the evidence that entries are missing in the replica; empty if there is none."""
     counted = _countable(replica["config"], readings)
     entries = sum(max(_least(replica, item) - item.pending, 0) for item in counted)
@@ -42,7 +46,7 @@ def lacking(replica: StreamInfo, readings: Sequence[Reading]) -> str:
     return f"{_holds(replica)}, but {_of(counted)} {_counts(counted)}"
 
 
-def surplus(replica: StreamInfo, readings: Sequence[Reading]) -> str:
+def surplus(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
     """Return the evidence that the replica holds more than its origins, without concurrent writes; empty if none.
 
     The surplus may be markers that were compacted in an origin, or live keys whose purge did not arrive.
@@ -61,7 +65,7 @@ def surplus(replica: StreamInfo, readings: Sequence[Reading]) -> str:
     return _surplus(replica, counted) if _keys(replica) > sum(_keys(item.origin) for item in counted) else ""
 
 
-def late_start(reading: Reading) -> str:
+def late_start(reading: SourceCounts) -> str:
     """Return a description of a source that begins after the first entry of its origin; empty if it does not."""
     source, state, name = reading.source, reading.origin["state"], name_of(reading.source)
     sequence, moment = source.get("opt_start_seq") or 0, source.get("opt_start_time")
@@ -74,13 +78,13 @@ def late_start(reading: Reading) -> str:
     return ""
 
 
-def _countable(config: StreamConfig, readings: Sequence[Reading]) -> list[Reading]:
+def _countable(config: StreamConfig, readings: Sequence[SourceCounts]) -> list[SourceCounts]:
     """Return the sources whose entries share no place in the replica with others."""
     shared = {place.number for pair in overlaps(config) for place in pair}
     return [item for item in readings if item.number not in shared and _complete(item)]
 
 
-def _complete(reading: Reading) -> bool:
+def _complete(reading: SourceCounts) -> bool:
     """Return whether a source replicates all that its origin holds, each subject to its own destination."""
     try:
         rules = KeyMapping.of(reading.source)
@@ -103,7 +107,7 @@ def _subjects(config: StreamConfig) -> set[str]:
     return found | ({f"{own}>"} if landings else set())
 
 
-def _least(replica: StreamInfo, reading: Reading) -> int:
+def _least(replica: StreamInfo, reading: SourceCounts) -> int:
     """Return the number of an origin's entries for which the replica's history has room."""
     enough = _history(replica["config"]) >= _history(reading.origin["config"])
     return int(reading.origin["state"]["messages"]) if enough else _keys(reading.origin)
@@ -122,7 +126,7 @@ def _keys(info: StreamInfo) -> int:
     return int(info["state"].get("num_subjects") or 0)
 
 
-def _surplus(replica: StreamInfo, counted: Sequence[Reading]) -> str:
+def _surplus(replica: StreamInfo, counted: Sequence[SourceCounts]) -> str:
     text = f"{_holds(replica)}, but {_of(counted)} {_counts(counted)}"
     return f"{text}: markers compacted there, or keys whose deletion did not arrive"
 
@@ -131,11 +135,11 @@ def _holds(replica: StreamInfo) -> str:
     return f"`{name_of(replica['config'])}` holds {_number(replica['state']['messages'], _keys(replica))}"
 
 
-def _of(counted: Sequence[Reading]) -> str:
+def _of(counted: Sequence[SourceCounts]) -> str:
     return ", ".join(dict.fromkeys(f"`{name_of(item.source)}`" for item in counted))
 
 
-def _counts(counted: Sequence[Reading]) -> str:
+def _counts(counted: Sequence[SourceCounts]) -> str:
     return _number(
         sum(item.origin["state"]["messages"] for item in counted), sum(_keys(item.origin) for item in counted)
     )
@@ -143,3 +147,75 @@ def _counts(counted: Sequence[Reading]) -> str:
 
 def _number(entries: int, keys: int) -> str:
     return f"{counted(entries, 'entry')} of {counted(keys, 'key')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Reason why a replica that is up to date with its origins may still differ from them."""
+
+    missing: bool
+    """True if entries are certainly missing."""
+    evidence: str
+
+
+_State = tuple[Any, ...]
+
+
+async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
+    """Return a doubt or None for each link of one up-to-date replica; takes `pause` seconds if counts differ."""
+    info = links[0].info
+    shown = [_reading(link, info, link.origin, 0) for link in links if link.origin]
+    if not _found(info, shown):
+        return [_late(link, link.origin) for link in links]
+    with suppress(KvctlError):
+        before, _ = await _look(links)
+        await asyncio.sleep(pause)
+        after, (info, readings) = await _look(links)
+        if before == after:  # nothing is arriving: missing entries were removed
+            readings = [SourceCounts(item.number, item.source, item.origin) for item in readings]
+        if text := lacking(info, readings) or await _emptied(links, info):
+            return [Doubt(True, text)] * len(links)
+        if before == after and len(links) == len(sources_of(info["config"])) and (text := surplus(info, readings)):
+            return [Doubt(False, text)] * len(links)
+        return [_late(link, item.origin) for link, item in zip(links, readings, strict=True)]
+    return [_late(link, link.origin) for link in links]
+
+
+def _found(info: StreamInfo, readings: Sequence[SourceCounts]) -> bool:
+    """Return whether the counts at hand, which may be of different moments, differ."""
+    empty = not info["state"]["messages"] and any(item.origin["state"]["messages"] for item in readings)
+    return bool(empty or lacking(info, readings) or surplus(info, readings))
+
+
+async def _look(links: Sequence[Link]) -> tuple[_State, tuple[StreamInfo, list[SourceCounts]]]:
+    """Read the replica, then its origins: entries added since are bounded by their revisions."""
+    place = links[0].place
+    info = await streams.info(place.api, links[0].reader)
+    come = [await arrival.arrived(place.api, info, Goal(link.view, 0, link.source, None)) for link in links]
+    origins = [await streams.info(link.api, link.source["name"], timeout=PATIENCE) for link in links]
+    pending = [max(origin["state"]["last_seq"] - (at or 0), 0) for origin, at in zip(origins, come, strict=True)]
+    readings = [_reading(*item) for item in zip(links, [info] * len(links), origins, pending, strict=True)]
+    counts = (
+        (item["state"]["messages"], item["state"].get("num_subjects"), item["state"]["last_seq"])
+        for item in (info, *origins)
+    )
+    return tuple(counts), (info, readings)
+
+
+async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
+    """Return the evidence that the replica is empty although one of its origins has an entry for it; else empty."""
+    if info["state"]["messages"]:
+        return ""
+    wanted = await arrival.goals([(0, link.source, link.view) for link in links])
+    names = [f"`{name_of(goal.source)}`" for goal in wanted if goal.sequence]
+    return f"it is empty, but {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
+
+
+def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: int) -> SourceCounts:
+    assert origin is not None
+    return SourceCounts(sources_of(info["config"]).index(link.source), link.source, origin, pending)
+
+
+def _late(link: Link, origin: StreamInfo | None) -> Doubt | None:
+    text = late_start(SourceCounts(0, link.source, origin)) if origin is not None else ""
+    return Doubt(False, f"{text}; run an audit to find missing entries") if text else None
