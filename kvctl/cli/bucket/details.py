@@ -1,11 +1,12 @@
 """Details of one bucket, mirror or aggregate: the JSON object and its form on a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import alternates
 from kvctl.cli.bucket.views import KIND
+from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.records import BUCKET
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.kv import config as kv_config
@@ -44,14 +45,13 @@ def remark(session: Session, described: "overview.BucketDescription") -> None:
 def bucket_view(found: "overview.Overview") -> View:
     """Return a view of all details of one bucket."""
     row = bucket_row(found)
+    origins = [notation.with_rules_text(origin, found.stream) for origin in row["origins"]]
+    choices = row["alternates"] if len(row["alternates"]) > 1 else []
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
-        ("Origins", _table(_ORIGINS, [notation.with_rules_text(origin, found.stream) for origin in row["origins"]])),
-        (
-            "Alternates, nearest first",
-            _table(alternates.COLUMNS, row["alternates"] if len(row["alternates"]) > 1 else []),
-        ),
-        ("Replicated by", _table(_DEPENDENTS, row["dependents"] or [])),
+        ("Origins", View(columns=_ORIGINS, rows=origins)),
+        ("Alternates, nearest first", View(columns=alternates.COLUMNS, rows=choices)),
+        ("Replicated by", View(columns=_DEPENDENTS, rows=row["dependents"] or [])),
     ]
     return document(row, *_DETAILS, *_settings(row["config"] or {}), *_TAIL, tsv=BUCKET.columns, sections=sections)
 
@@ -138,40 +138,19 @@ def cluster_row(cluster: Cluster, name: str | None = None) -> dict[str, Any] | N
     return {"name": name or cluster.get("name") or None, "leader": cluster.get("leader") or None, "replicas": peers}
 
 
-def _table(columns: Sequence[Column], rows: list[dict[str, Any]]) -> View:
-    """Return a table of the rows, without columns that are empty in all of them."""
-    shown = [column for column in columns if any(row[column.key] not in (None, "", []) for row in rows)]
-    return View(columns=shown, rows=rows)
-
-
-def _stored(status: "kv_config.BucketStatus") -> dict[str, Any]:
-    return {
-        "name": status.bucket,
-        "stream": status.stream,
-        "kind": str(status.kind),
-        "description": status.config.get("description") or None,
-        "backing_store": status.backing_store,
-        "compressed": status.is_compressed,
-        "values": status.values,
-        "history": status.history,
-        "bytes": status.bytes,
-        "ttl": duration_seconds(status.ttl) or None,
-        "last_revision": status.last_revision,
-        "created": format_time(status.created_ns),
-        "replicas": status.replicas,
-        "cluster": cluster_row(status.info.get("cluster") or {}),
-    }
+def _stored(status: "kv_config.BucketStatus", *, offline: bool = False) -> dict[str, Any]:
+    facts = of_stream(status.info, offline=offline) | {"name": status.bucket, "kind": str(status.kind)}
+    cluster = cluster_row(status.info.get("cluster") or {})
+    return row_of(BUCKET, facts, backing_store=status.backing_store, cluster=cluster)
 
 
 def _offline(found: "overview.Overview") -> dict[str, Any]:
     """Return the JSON object of a stream whose servers do not answer, as far as others know it."""
     cluster = cluster_row((found.info.get("cluster") if found.info else None) or {}, found.cluster)
     if found.info is not None:
-        unknown = dict.fromkeys(("values", "bytes", "last_revision"))
-        return {**_stored(kv_config.BucketStatus.from_info(found.info)), **unknown, "cluster": cluster}
+        return {**_stored(kv_config.BucketStatus.from_info(found.info), offline=True), "cluster": cluster}
     known = {"name": found.name, "stream": found.stream, "kind": "mirror" if found.clue else "unknown"}
-    names = [name for name in BUCKET.columns if name not in (*known, "state")]
-    return {**known, **dict.fromkeys(names), "backing_store": "JetStream", "cluster": cluster}
+    return row_of(BUCKET, known, backing_store="JetStream", cluster=cluster)
 
 
 def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:

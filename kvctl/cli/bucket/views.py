@@ -5,22 +5,20 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from kvctl.cli.facts import of_stream, origin_rows, row_of
 from kvctl.cli.records import BUCKET_ROW
 from kvctl.jetstream import config_diff
-from kvctl.jetstream.stream_info import parsed_sources
 from kvctl.kv import catalog
 from kvctl.kv import config as kv_config
 from kvctl.render.fields import columns, origins_text
 from kvctl.render.view import Column, View
 from kvctl.topology.survey import offline
-from kvctl.units import duration_seconds, format_time, parse_utc
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
 """Colours of kinds other than an ordinary bucket."""
 KIND = Column("kind", style=lambda kind: KIND_STYLES.get(kind, ""))
 USUAL = ("bucket", "mirror", "aggregate", "unknown")
 """Kinds that `bucket ls` lists without `--kind` or `--all`."""
-_NEVER = "0001-01-01T00:00:00Z"
 
 
 def listed_rows(
@@ -84,61 +82,22 @@ def difference_view(found: "Iterable[config_diff.Difference]", *, worded: bool) 
 
 
 def _listed(status: "kv_config.BucketStatus") -> dict[str, Any]:
-    return {
-        "name": status.bucket,
-        "stream": status.stream,
-        "kind": str(status.kind),
-        "values": status.values,
-        "bytes": status.bytes,
-        "history": status.history,
-        "ttl": duration_seconds(status.ttl) or None,
-        "replicas": status.replicas,
-        "last_revision": status.last_revision,
-        "created": format_time(status.created_ns),
-        "origins": origin_rows(status.config),
-        "description": status.config.get("description") or None,
-        "last_write": server_time(status.info["state"]["last_ts"]),
-        "cluster": (status.info.get("cluster") or {}).get("name") or None,
-        "state": None,
-    }
+    return row_of(BUCKET_ROW, of_stream(status.info), name=status.bucket, kind=str(status.kind))
 
 
 def _offline(status: "kv_config.BucketStatus", clue: "offline.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose configuration the cluster knows, and whose servers do not answer."""
     cluster = offline.placed_in(status.info) or (clue.cluster if clue else None)
-    unknown = dict.fromkeys(("values", "bytes", "last_revision", "last_write"))
-    return {**_listed(status), **unknown, "cluster": cluster, "state": "offline"}
+    facts = of_stream(status.info, offline=True)
+    return row_of(BUCKET_ROW, facts, name=status.bucket, kind=str(status.kind), cluster=cluster)
 
 
 def _unknown(stream: str, clue: "offline.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose servers do not answer, from its name and what its origin reports."""
-    fields = ("values", "bytes", "history", "ttl", "replicas", "last_revision", "created")
-    return {
-        "name": stream.removeprefix("KV_"),
-        "stream": stream,
-        "kind": "mirror" if clue else "unknown",
-        **dict.fromkeys(fields),
-        "origins": origin_rows({"mirror": clue.source}) if clue else [],
-        "description": None,
-        "last_write": None,
-        "cluster": clue.cluster if clue else None,
-        "state": "offline",
-    }
-
-
-def server_time(text: str | None) -> str | None:
-    """Return a time of a stream's state; None if there is none, which servers report as the year 1."""
-    return format_time(parse_utc(text)) if text and text != _NEVER else None
-
-
-def origin_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the JSON objects of a replica's origins, once for each key set, in a listing or after a change."""
-    return [
-        {
-            "name": source.name.removeprefix("KV_"),
-            "stream": source.name,
-            "domain": source.domain,
-            "api": source.api or None,
-        }
-        for source in parsed_sources(config)
-    ]
+    return row_of(
+        BUCKET_ROW,
+        {"name": stream.removeprefix("KV_"), "stream": stream, "state": "offline"},
+        kind="mirror" if clue else "unknown",
+        origins=origin_rows({"mirror": clue.source}) if clue else [],
+        cluster=clue.cluster if clue else None,
+    )

@@ -6,7 +6,8 @@ from typing import Any
 
 import kvctl
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY
+from kvctl.cli.facts import of_stream, row_of
+from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY, REPOSITORY_ROW
 from kvctl.cli.repo import patch
 from kvctl.cli.table.views import text_of
 from kvctl.kv import stream_kind
@@ -15,7 +16,7 @@ from kvctl.render.escapes import escape
 from kvctl.render.fields import columns, first_line, short
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document
-from kvctl.units import format_time, parse_time
+from kvctl.units import format_time
 from kvctl.versions import catalog, key_change, model
 
 
@@ -66,28 +67,21 @@ def show_commit(session: Session, commit: "model.Commit") -> None:
 
 def repository_row(found: "catalog.Found") -> dict[str, Any]:
     """Return a repository as a JSON object, from its stream."""
-    config, info = found.info["config"], found.info
-    return {
-        "name": found.config.name,
-        "stream": found.stream,
-        "replicas": config.get("num_replicas", 1),
-        "storage": config.get("storage", "file"),
-        "bytes": info["state"]["bytes"],
-        "created": format_time(parse_time(info["created"])),
-        "description": config.get("description") or None,
-    }
+    return row_of(REPOSITORY_ROW, of_stream(found.info), name=found.config.name)
 
 
 def repository_document(found: "catalog.Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
     """Build the view of one repository, with branches and tags."""
-    config = found.info["config"]
-    row = repository_row(found) | {
-        "compressed": config.get("compression", "none") != "none",
-        "records": found.info["state"]["messages"],
-        "metadata": stream_kind.own_metadata(config),
-        "branches": named_rows(branches),
-        "tags": named_rows(tags),
-    }
+    facts = of_stream(found.info)
+    row = row_of(
+        REPOSITORY,
+        facts,
+        name=found.config.name,
+        records=facts["messages"],
+        metadata=stream_kind.own_metadata(facts["config"]),
+        branches=named_rows(branches),
+        tags=named_rows(tags),
+    )
     sections = [
         (title, View(columns=NAMED, rows=row[title.lower()])) for title in ("Branches", "Tags") if row[title.lower()]
     ]

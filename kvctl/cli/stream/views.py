@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvctl.cli.bucket.details import cluster_row, servers_view
-from kvctl.cli.bucket.views import server_time
+from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.records import STREAM, STREAM_ROW
 from kvctl.jetstream import config_diff, config_text
 from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states
@@ -12,15 +12,14 @@ from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.topology.survey import offline as survey_offline
-from kvctl.units import format_time, parse_utc
 
 
 def listing_view(infos: Iterable[StreamInfo], offline: Mapping[str, StreamInfo | None]) -> View:
     """Build the view of all streams; those of `offline` streams without info have only a name."""
     infos, away = list(infos), [info for info in offline.values() if info is not None]
     known = {info["config"]["name"]: info["config"] for info in (*infos, *away)}
-    rows = [*(_summary(info, known) for info in infos), *(_offline(info, known) for info in away)]
-    rows += [_unknown(name) for name, info in offline.items() if info is None]
+    rows = [*(_summary(info, known) for info in infos), *(_summary(info, known, offline=True) for info in away)]
+    rows += [row_of(STREAM_ROW, _UNKNOWN, name=name) for name, info in offline.items() if info is None]
     rows.sort(key=lambda row: str(row["name"]))
     shown = columns(
         "name kind subjects messages bytes consumers replicas created description state",
@@ -45,53 +44,25 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     """Return a stream as a JSON object; of an `offline` one, what only its servers know is null."""
-    state, placed = info["state"], survey_offline.placed_in(info) if offline else None
-    row = {
-        **(_offline(info, {}) if offline else _summary(info, {})),
-        "retention": info["config"].get("retention", "limits"),
-        "first_sequence": state["first_seq"],
-        "first_time": server_time(state.get("first_ts")),
-        "last_time": server_time(state.get("last_ts")),
-        "subject_count": state.get("num_subjects", 0),
-        "deleted_messages": state.get("num_deleted", 0),
-        "cluster": cluster_row(info.get("cluster") or {}, placed),
-        "origins": [_origin(origin) for origin in source_states(info)],
-        "alternates": info.get("alternates") or [],
-        "config": info["config"],
-    }
-    row |= dict.fromkeys(_OF_CONTENTS) if offline else {}
-    row["state"] = row.pop("state")
-    return row
+    placed = survey_offline.placed_in(info) if offline else None
+    return row_of(
+        STREAM,
+        of_stream(info, offline=offline),
+        kind=_kind(info, {}),
+        cluster=cluster_row(info.get("cluster") or {}, placed),
+        origins=[_origin(origin) for origin in source_states(info)],
+        alternates=info.get("alternates") or [],
+    )
 
 
-def _summary(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
-    config, state = info["config"], info["state"]
-    owner = (config.get("metadata") or {}).get(stream_kind.KIND)
-    return {
-        "name": config["name"],
-        "kind": owner or str(stream_kind.kind_of(config, known) or "stream"),
-        "subjects": config.get("subjects") or [],
-        "messages": state["messages"],
-        "bytes": state["bytes"],
-        "consumers": state.get("consumer_count", 0),
-        "last_sequence": state["last_seq"],
-        "replicas": config.get("num_replicas", 1),
-        "storage": config.get("storage", "file"),
-        "created": format_time(parse_utc(info["created"])),
-        "description": config.get("description") or None,
-        "state": None,
-    }
+def _summary(info: StreamInfo, known: dict[str, Any], *, offline: bool = False) -> dict[str, Any]:
+    return row_of(STREAM_ROW, of_stream(info, offline=offline), kind=_kind(info, known))
 
 
-def _offline(info: StreamInfo, known: dict[str, Any]) -> dict[str, Any]:
-    unknown = dict.fromkeys(("messages", "bytes", "consumers", "last_sequence"))
-    return {**_summary(info, known), **unknown, "state": "offline"}
-
-
-def _unknown(name: str) -> dict[str, Any]:
-    names = ("messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created")
-    return {"name": name, "kind": "unknown", "subjects": [], **dict.fromkeys(names), "description": None,
-            "state": "offline"}  # fmt: skip
+def _kind(info: StreamInfo, known: dict[str, Any]) -> str:
+    """Return the kind that the stream's owner has noted, or that of a bucket, or `stream`."""
+    owner = (info["config"].get("metadata") or {}).get(stream_kind.KIND)
+    return owner or str(stream_kind.kind_of(info["config"], known) or "stream")
 
 
 def _origin(origin: SourceState) -> dict[str, Any]:
@@ -120,7 +91,7 @@ def _always(text: str) -> Any:
     return lambda _: text
 
 
-_OF_CONTENTS = ("first_sequence", "first_time", "last_time", "subject_count", "deleted_messages")
+_UNKNOWN = {"kind": "unknown", "subjects": [], "state": "offline"}
 _STATE = Column("state", style="red")
 _DETAILS = columns(
     "name kind state description subjects messages bytes first_sequence last_sequence last_time subject_count "

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import TABLE, TABLE_WRITE
+from kvctl.cli.facts import of_stream, row_of
+from kvctl.cli.records import TABLE, TABLE_ROW, TABLE_WRITE
 from kvctl.errors import KvctlError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream.stream_info import StreamInfo
@@ -14,7 +15,7 @@ from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 from kvctl.tables import catalog, entry_count, keys
 from kvctl.tables import entry as tables_entry
-from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
+from kvctl.units import duration_from_ns, duration_seconds
 
 
 def _family_text(family: str | None) -> str:
@@ -68,20 +69,17 @@ def entry_row(entry: "tables_entry.Entry", encoding: str | None = None) -> dict[
 
 def table_row(found: "catalog.Found", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
     """Return the row of a table; `infos` are those of its partitions' streams."""
-    config, info = found.config, found.info
-    known = [item for item in (info, *infos) if item is not None]
-    return {
-        "name": config.name,
-        "stream": info["config"]["name"],
-        "partitions": config.partitions,
-        "partition_streams": config.apart,
-        "sealed": found.sealed,
-        "replicas": info["config"].get("num_replicas", 1),
-        "storage": info["config"].get("storage", "file"),
-        "bytes": sum(item["state"]["bytes"] for item in known),
-        "created": format_time(parse_time(info["created"])),
-        "description": info["config"].get("description") or None,
-    }
+    config = found.config
+    known = [item for item in (found.info, *infos) if item is not None]
+    return row_of(
+        TABLE_ROW,
+        of_stream(found.info),
+        name=config.name,
+        partitions=config.partitions,
+        partition_streams=config.apart,
+        sealed=found.sealed,
+        bytes=sum(item["state"]["bytes"] for item in known),
+    )
 
 
 async def table_document(api: "jetstream_api.Api", found: "catalog.Found") -> View:

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 import kvctl
+from kvctl.cli import facts
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import manage, views
+from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.replicas import (
@@ -182,7 +183,7 @@ async def remove_origin(
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}", unit="entries") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
-    row = {"name": name, "stream": found.after["name"], "origins": views.origin_rows(found.after),
+    row = {"name": name, "stream": found.after["name"], "origins": facts.origin_rows(found.after),
            "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")

@@ -10,7 +10,7 @@ import typer
 from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details
-from kvctl.cli.bucket.views import origin_rows
+from kvctl.cli.facts import of_stream, origin_rows, row_of
 from kvctl.cli.records import REPLICA_ROW
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.stream_info import StreamInfo
@@ -24,7 +24,6 @@ from kvctl.topology.health import arrival, overview
 from kvctl.topology.health import health as health_health
 from kvctl.topology.survey import graph
 from kvctl.topology.survey import inventory as survey_inventory
-from kvctl.units import duration_seconds, format_time
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
 WaitFor = Annotated[
@@ -152,36 +151,24 @@ async def show_replica(session: Session, name: str, kind: str) -> None:
 
 def _row(place: "graph.Place", info: StreamInfo, found: "list[health_health.ReplicaHealth]") -> dict[str, Any]:
     configs = {name: other["config"] for name, other in place.known.items()}
-    status, origins, offline = (
-        kv_config.BucketStatus.from_info(info, configs),
-        graph.upstreams(info),
-        info in place.offline.values(),
+    status = kv_config.BucketStatus.from_info(info, configs)
+    state = health_health.worst(found)
+    return row_of(
+        REPLICA_ROW,
+        of_stream(info, offline=info in place.offline.values()),
+        name=status.bucket,
+        lag=_if_known([item.lag for item in found], sum),
+        state=str(state.state) if state else None,
+        last_seen=_if_known([item.last_seen for item in found], max),
+        error="; ".join(origin.error for origin in graph.upstreams(info) if origin.error) or None,
+        cluster=place.cluster_of(status.stream),
     )
-    return {
-        "name": status.bucket,
-        "stream": status.stream,
-        "origins": origin_rows(status.config),
-        "values": None if offline else status.values,
-        "bytes": None if offline else status.bytes,
-        "history": status.history,
-        "ttl": duration_seconds(status.ttl) or None,
-        "replicas": status.replicas,
-        "lag": _if_known([item.lag for item in found], sum),
-        "state": str(state.state) if (state := health_health.worst(found)) else None,
-        "last_seen": _if_known([item.last_seen for item in found], max),
-        "error": "; ".join(origin.error for origin in origins if origin.error) or None,
-        "last_revision": None if offline else status.last_revision,
-        "created": format_time(status.created_ns),
-        "description": status.config.get("description") or None,
-        "cluster": place.cluster_of(status.stream),
-    }
 
 
 def _clued(stream: str, place: "graph.Place") -> dict[str, Any]:
     """Return the row of an offline mirror of which only its origin and its cluster are known."""
-    known = {"name": stream, "stream": stream, "origins": origin_rows({"mirror": place.clues[stream].source}),
-             "state": "offline", "cluster": place.cluster_of(stream)}  # fmt: skip
-    return {**dict.fromkeys(REPLICA_ROW.fields), **known}
+    origins, cluster = origin_rows({"mirror": place.clues[stream].source}), place.cluster_of(stream)
+    return row_of(REPLICA_ROW, {"state": "offline"}, name=stream, stream=stream, origins=origins, cluster=cluster)
 
 
 def _if_known(numbers: list[Any], combine: Callable[[list[Any]], Any]) -> Any:
