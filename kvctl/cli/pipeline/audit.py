@@ -9,7 +9,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.topology import audit_views
 from kvctl.cli.topology.audit import All, WaitFor, Work, exit_code, say
 from kvctl.kv import names as kv_names
@@ -41,9 +41,8 @@ async def audit(
     ],
     list_all: All = False,
     wait_for: WaitFor = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> int:
     """Compare replicas with their origin, key by key, with Spark.
 
@@ -56,7 +55,6 @@ async def audit(
     """
     for name in (origin, *names):
         kv_names.check_bucket(name)
-    target = spark_target(master, remote, conf)
     options = pipeline_options.parse({**source_options(session, target), "bucket": origin})
     await audit_job.find_pairs(await session.client(), origin, names)
     found: list[findings.Difference] = []

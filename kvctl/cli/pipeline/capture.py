@@ -12,7 +12,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Force, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.kv import names
 from kvctl.pipeline import options as pipeline_options
@@ -50,9 +50,8 @@ async def capture(
         typer.Option("--max-revisions", metavar="N", min=1, help="Maximum revisions per batch; 1000000 by default"),
     ] = None,
     force: Force = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> None:
     """Capture a bucket's changes into Parquet files by day.
 
@@ -70,7 +69,6 @@ async def capture(
     names.check_bucket(bucket)
     check_forced(force, LOSS)
     _check_trigger(trigger, once=once)
-    target = spark_target(master, remote, conf)
     folder, kept = export_files.folder_of(to), export_files.folder_of(checkpoint)
     capture_job.check_places(folder, kept)
     await (await session.client()).bucket(bucket).locate()
@@ -109,9 +107,8 @@ async def compact(
     session: Session,
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder of a capture")],
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="Folder for the bucket's latest state")],
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> None:
     """Build a bucket's latest state from a capture.
 
@@ -122,7 +119,6 @@ async def compact(
     An older compaction of the bucket in the folder is replaced once the new one is complete. Other files there are an
     error.
     """
-    target = spark_target(master, remote, conf)
     source, folder = export_files.folder_of(path), export_files.folder_of(to)
     state = compact_job.check_places(source, folder)
     if state.forced:

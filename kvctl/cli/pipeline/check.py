@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job
 from kvctl.cli.records import SPARK
 from kvctl.pipeline.jobs import check as check_job
 from kvctl.render.fields import columns
@@ -21,12 +21,12 @@ WORKERS = [Column("host"), Column("python"), Column("kvctl")]
     examples=["kvctl pipeline check", "kvctl pipeline check --master spark://spark.example.com:7077"],
     see=["doctor"],
 )
-async def check(session: Session, master: Master = None, remote: Remote = None, conf: Conf = None) -> None:
+async def check(session: Session, *, target: OnSpark) -> None:
     """Start Spark, run a task on its workers and describe them.
 
     Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
     `kvctl pipeline` start Spark the same way.
     """
-    found = asdict(await run_job(session, spark_target(master, remote, conf), "Checking Spark", check_job.check))
+    found = asdict(await run_job(session, target, "Checking Spark", check_job.check))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

@@ -10,7 +10,7 @@ from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options as bucket_options
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.repo import views
 from kvctl.cli.repo.commit import Meta
 from kvctl.cli.repo.options import At, AtBranch, Author, Message, open_branch, parse_branch
@@ -46,9 +46,8 @@ async def commit(
     format: TableFormat = None,
     author: Author = None,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> None:
     """Record an export or a table as one commit of a versioned bucket.
 
@@ -61,7 +60,7 @@ async def commit(
 
     --dry-run sorts and checks all rows and stores nothing.
     """
-    place, target = parse_branch(at), spark_target(master, remote, conf)
+    place = parse_branch(at)
     if not message.strip():
         raise UsageError("The message is empty", hint="Describe the commit with `-m`")
     named = bucket_options.parse_metadata(meta or ())

@@ -10,7 +10,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, DryRun, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import EXPORT
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
@@ -21,7 +21,6 @@ from kvctl.pipeline.files import contents as files_contents
 from kvctl.pipeline.files import export_files, target_folder
 from kvctl.pipeline.jobs import commit_rows
 from kvctl.pipeline.jobs import export as export_job
-from kvctl.pipeline.spark import engine as spark_engine
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, document
 
@@ -31,9 +30,7 @@ app = group()
 To = Annotated[str, typer.Option("--to", metavar="DIR", help="Folder for the files; new or empty")]
 Format = Annotated[
     str,
-    typer.Option(
-        "--format", metavar="FORMAT", help="`parquet`, `json` or `csv`", autocompletion=one_of("parquet", "json", "csv")
-    ),
+    typer.Option("--format", metavar="FORMAT", help="Format of the files: `parquet`", autocompletion=one_of("parquet")),
 ]
 Mode = Annotated[
     str,
@@ -42,13 +39,6 @@ Mode = Annotated[
     ),
 ]
 Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="FILTER", help="Only matching keys; repeatable")]
-PartitionBy = Annotated[
-    str | None,
-    typer.Option(
-        "--partition-by", metavar="WHAT", help="`prefix` for one folder per first token of the keys",
-        autocompletion=one_of("prefix"),
-    ),
-]  # fmt: skip
 OnEvicted = Annotated[
     str | None,
     typer.Option(
@@ -68,8 +58,8 @@ SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="R
     "export",
     examples=[
         "kvctl pipeline export orders --to orders.export",
-        "kvctl pipeline export orders --to orders.csv --format csv --filter 'NEW.>'",
-        "kvctl pipeline export orders --to /lake/orders --mode history --partition-by prefix --overwrite",
+        "kvctl pipeline export orders --to new-orders.export --filter 'NEW.>'",
+        "kvctl pipeline export orders --to /lake/orders --mode history --overwrite",
         "kvctl pipeline export config@v1 --to config-v1.export",
     ],
     see=["pipeline verify", "pipeline load", "dump", "bucket backup", "help pipeline"],
@@ -81,23 +71,19 @@ async def export(
     format: Format = "parquet",
     mode: Mode = "latest",
     filter: Filter = None,
-    partition_by: PartitionBy = None,
     on_evicted: OnEvicted = None,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> None:
-    """Export a bucket into Parquet, JSON or CSV files.
+    """Export a bucket into Parquet files.
 
     Writes the current keys, or every entry with --mode history, as of one revision, the snapshot revision. The
     manifest, `_manifest.json`, is written last. It records the snapshot revision, the bucket's configuration, and the
     hash of every file. A folder without a manifest is an interrupted export.
 
-    Values are exact. Parquet stores them as bytes. JSON has one entry object per line, as in `kvctl get`, and CSV has
-    the same columns. Text has `encoding` `utf-8`, other values `base64`. In CSV, text with control characters is
-    `base64` too, so that each record is one line. Times have microsecond precision.
+    Values are exact, and times have microsecond precision. `kvctl dump` writes JSON lines.
 
     If a value is overwritten before it is read and is no longer in the bucket's history, the newer value is exported
     and the command exits 7. With --on-evicted newer it exits 0; with --on-evicted fail nothing is exported (3).
@@ -109,22 +95,20 @@ async def export(
     """
     at = _parse_commit(bucket, mode, on_evicted) if is_ref(bucket) else None
     name = check_bucket(bucket) if at is None else at.repository
-    _check_one_of("--format", format, "parquet", "json", "csv")
+    _check_one_of("--format", format, "parquet")
     _check_one_of("--mode", mode, "latest", "history")
-    _check_one_of("--partition-by", partition_by, "prefix")
     _check_one_of("--on-evicted", on_evicted, "newer", "fail")
     filters = [check_filter(text) for text in filter or ()]
     folder = export_files.folder_of(to)
     target_folder.check_vacant(folder, overwrite=overwrite)
-    target = spark_target(master, remote, conf)
-    # On this machine the job looks for the bucket itself, while Spark starts.
-    snapshot = await _snapshot_of(session, bucket, at) if dry_run or at or not target.local else {}
     if dry_run:
-        _show_plan(session, name, snapshot, folder, format, mode)
+        _show_plan(session, name, await _snapshot_of(session, bucket, at), folder, format, mode)
         return
     reading = {"mode": mode, "filter": ",".join(filters), "onEvicted": on_evicted or ""}
     contents = _contents_of(name, None if at is None else at.ref, reading, source_options(session, target))
-    made = await _export(session, target, bucket, contents, folder, format, bool(partition_by), overwrite)
+    job = partial(export_job.export, contents=contents, folder=folder, overwrite=overwrite)
+    left = f"Interrupted: the export to `{folder}` was not completed; run the command again"
+    made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
     if made.removed.files:
         what = "an export" if made.removed.whole else "an incomplete export"
         session.note(f"Removed {counted(made.removed.files, 'file')} from `{folder}`: {what}", always=True)
@@ -135,25 +119,6 @@ async def export(
             hint=f"Keep more history with `kvctl bucket edit {bucket} --history N`, or pass `--on-evicted newer` to "
             "accept newer values",
         )
-
-
-async def _export(
-    session: Session,
-    target: "spark_engine.Target",
-    bucket: str,
-    contents: "Callable[[], files_contents.Contents]",
-    folder: Path,
-    format: str,
-    by_prefix: bool,
-    overwrite: bool,
-) -> "export_job.Exported":
-    def job(engine: "spark_engine.Engine") -> "export_job.Exported":
-        return export_job.export(engine, contents, folder, format=format, by_prefix=by_prefix, overwrite=overwrite)
-
-    return await run_job(
-        session, target, f"Exporting {bucket}", job,
-        incomplete=f"Interrupted: the export to `{folder}` was not completed; run the command again",
-    )  # fmt: skip
 
 
 def _contents_of(

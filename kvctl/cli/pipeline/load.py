@@ -12,7 +12,7 @@ from kvctl.cli.app.parameters import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_forced, check_writable
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.pipeline.verify import hashing
 from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
@@ -78,9 +78,7 @@ async def load(
     placement: Placement,
     dry_run: DryRun = False,
     force: Force = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    target: OnSpark,
 ) -> None:
     """Load an export or a table into a bucket.
 
@@ -99,7 +97,6 @@ async def load(
     """
     check_bucket(into) if dry_run else check_writable(session, into)
     check_forced(force, "shorter-history")
-    target = spark_target(master, remote, conf)
     changes = _changes(create, placement)
     source = await open_input(session, path, key, value, format)
     order = load_job.Order(

@@ -10,7 +10,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import parse_metadata
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, given_options, run_job, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job
 from kvctl.cli.records import PIPELINE_PLAN
 from kvctl.errors import UsageError
 from kvctl.pipeline.jobs import run as jobs_run
@@ -38,9 +38,8 @@ async def run(
         typer.Option("--set", metavar="NAME=VALUE", help="Value of the variable `${NAME}` in the script; repeatable"),
     ] = None,
     dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> None:
     """Run a SQL script on Spark.
 
@@ -59,7 +58,6 @@ async def run(
         session.context.require_writable()
     values = {**given_options(session), **parse_metadata(set or ())}
     script = jobs_run.statements(_text(session, file), values)
-    target = spark_target(master, remote, conf)
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
         _show_plan(session, await run_job(session, target, what, partial(jobs_run.plan, script=script)))

@@ -1,14 +1,14 @@
 """Runner of pipeline jobs: in a thread beside the event loop, with progress, until the end or Ctrl-C.
 
-async def check(session: Session, master: Master = None, remote: Remote = None, conf: Conf = None) -> None:
-    checked = await run_job(session, spark_target(master, remote, conf), "Checking Spark", jobs.check)
+async def check(session: Session, *, target: OnSpark) -> None:
+    checked = await run_job(session, target, "Checking Spark", jobs.check)
 """
 
 import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from os.path import abspath
@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kvctl import pipeline
+from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.contexts import FLAGS
 from kvctl.errors import UsageError
@@ -27,31 +28,37 @@ from kvctl.render.escapes import escape
 
 T = TypeVar("T")
 
-Master = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Spark cluster to run on; all cores of this machine by default"),
-]
-Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="Spark Connect server to run on")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="Spark setting; repeatable")]
-
 PROGRESS_INTERVAL_S = 0.5
 """Seconds between two updates of the progress."""
 CANCEL_TIMEOUT_S = 10.0
 """Seconds that a cancelled job has to clean up."""
 
 
-def spark_target(master: str | None, remote: str | None, conf: list[str] | None) -> "spark_engine.Target":
-    """Return the Spark target of the shared options. Raises UsageError, and KvctlError without the extra."""
-    pipeline.require_spark()
-    return spark_engine.Target(master, remote, spark_engine.parse_conf(conf or []))
+def _target(given: Mapping[str, Any]) -> "spark_engine.Target":
+    """Return the Spark target of the options. Raises UsageError."""
+    return spark_engine.Target(given["master"], given["remote"], spark_engine.parse_conf(given["conf"] or []))
+
+
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark cluster to run on; all cores of this machine by default"),
+]
+Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="Spark Connect server to run on")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="Spark setting; repeatable")]
+OnSpark = Annotated[
+    "spark_engine.Target",
+    OptionGroup({"master": (Master, None), "remote": (Remote, None), "conf": (Conf, None)}, _target),
+]
+"""Place of the Spark session of a job."""
 
 
 def source_options(session: Session, target: "spark_engine.Target") -> dict[str, str]:
     """Return the options of `nats-kv` that connect like this command: names and paths, no secrets.
 
     Workers resolve them. Workers on this machine share its environment; for others, the settings that it implies are
-    named. Raises UsageError where a secret would have to be handed over.
+    named. Raises UsageError where a secret would have to be handed over, and KvctlError without the extra.
     """
+    pipeline.require_spark()
     options = given_options(session)
     if target.local or "context" in options:
         return options

@@ -10,7 +10,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
-from kvctl.cli.pipeline.runner import Conf, Master, Remote, run_job, source_options, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import VERIFIED
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
@@ -42,9 +42,8 @@ async def verify(
             "--against", metavar="BUCKET", help="Compare with this bucket as well", autocompletion=bucket_names
         ),
     ] = None,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
+    *,
+    target: OnSpark,
 ) -> None:
     """Verify that an export is undamaged.
 
@@ -60,10 +59,9 @@ async def verify(
     manifest = export_files.read_manifest(folder)
     if against:
         check_bucket(against)
-    target = spark_target(master, remote, conf) if against else None
     found = await hashing(session, f"Verifying {folder.name}", manifest.bytes, partial(verify_job.verify, folder))
     compared = None
-    if target is not None and against and found.whole:
+    if against and found.whole:
         options = pipeline_options.parse({"bucket": against, **source_options(session, target)})
         await (await session.client()).bucket(against).locate()
         work = partial(verify_job.compare, folder=folder, manifest=manifest, options=options)

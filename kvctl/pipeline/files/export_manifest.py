@@ -14,7 +14,7 @@ MANIFEST = "_manifest.json"
 """Spark, pyarrow and similar tools skip files of a folder whose names begin with `_`."""
 VERSION = 1
 
-FORMATS = ("parquet", "json", "csv")
+FORMATS = ("parquet",)
 LATEST, HISTORY = MODES = ("latest", "history")
 _KIND = "export"
 
@@ -48,7 +48,6 @@ class Manifest:
     mode: str
     filters: tuple[str, ...] = ()
     format: str
-    partitioned_by: str | None = None
     columns: tuple[str, ...] = ()
     """Columns that are not empty: most buckets have neither ttls nor headers."""
     created: str

@@ -1,4 +1,4 @@
-"""Write rows into files of an export, hashed while they are written (runs in a task).
+"""Write rows into Parquet files of an export, hashed while they are written (runs in a task).
 
 A task writes files of its own, under random names: those of a task that was killed, or run twice, are in no result and
 belong to no export.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,39 +18,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvctl.documents.checksum import Checksum
-from kvctl.pipeline.files import text_rows
-from kvctl.pipeline.files.file_rows import COLUMNS, PREFIX
+from kvctl.pipeline.files.file_rows import COLUMNS
 
 GROUP_BYTES = 16 << 20
-"""Bytes of rows that are written together, before encoding: at most a row group of Parquet."""
-OPEN_FILES = 64
-"""Files of different prefixes that a task writes at a time; more prefixes get several files."""
-_NO_PREFIX = "__HIVE_DEFAULT_PARTITION__"
-_SPECIAL = re.compile(r"""["#%'*/:=?\\\x00-\x1f\x7f{}[\]^]""")
+"""Bytes of rows that are written together, before encoding: at most a row group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """Form of the files: `staging` is their folder, which all tasks share with the driver."""
+class ExportForm:
+    """Rows of the files: `staging` is their folder, which all tasks share with the driver."""
 
     staging: str
-    bucket: str
-    format: str
-    by_prefix: bool = False
     history: bool = False
     """True to write deletions, too."""
     cut: int | None = None
-
-
-@dataclass(slots=True)
-class Written:
-    """Files of one task, and counts of its rows."""
-
-    files: list[WrittenFile] = field(default_factory=list)
-    newer: int = 0
-    """Entries above the cut, deletions included."""
-    ttls: int = 0
-    headers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +39,24 @@ class WrittenFile:
     """Complete file, flushed to disk."""
 
     name: str
-    """Path in the staging folder."""
+    """Name in the staging folder."""
     rows: int
     bytes: int
     sha256: str
 
 
-def write(batches: Iterable[pa.RecordBatch], form: Form) -> Iterator[Written]:
+@dataclass(slots=True)
+class WrittenRows:
+    """File of one task, if it had rows, and counts of these."""
+
+    file: WrittenFile | None = None
+    newer: int = 0
+    """Entries above the cut, deletions included."""
+    ttls: int = 0
+    headers: int = 0
+
+
+def write(batches: Iterable[pa.RecordBatch], form: ExportForm) -> Iterator[WrittenRows]:
     """Write rows of the columns COLUMNS, and yield one result. Raises OSError."""
     Path(form.staging).mkdir(parents=True, exist_ok=True)  # not later: an interrupted export has removed it by then
     writer = _Writer(form)
@@ -75,10 +66,10 @@ def write(batches: Iterable[pa.RecordBatch], form: Form) -> Iterator[Written]:
 
 
 class _Writer:
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: ExportForm) -> None:
         self._form = form
-        self._written = Written()
-        self._open: dict[str, _File] = {}
+        self._written = WrittenRows()
+        self._file: _ExportFile | None = None
         self._held: list[pa.RecordBatch] = []
         self._size = 0
 
@@ -95,77 +86,37 @@ class _Writer:
         if self._size >= GROUP_BYTES:
             self._write()
 
-    def finish(self) -> Written:
-        """Complete all files."""
+    def finish(self) -> WrittenRows:
+        """Complete the file."""
         self._write()
-        while self._open:
-            self._close(next(iter(self._open)))
+        self._written.file = self._file.close() if self._file else None
         return self._written
 
     def _write(self) -> None:
         rows = pa.Table.from_batches(self._held).select(list(COLUMNS)) if self._held else None
         self._held, self._size = [], 0
-        if rows is None or not rows.num_rows:
-            return
-        for folder, some in _by_folder(rows) if self._form.by_prefix else [("", rows)]:
-            self._file(folder, rows.schema).add(some)
-
-    def _file(self, folder: str, schema: pa.Schema) -> _File:
-        file = self._open.pop(folder, None)
-        if file is None:
-            if len(self._open) >= OPEN_FILES:
-                self._close(next(iter(self._open)))  # the least recently used one
-            file = _File(self._form, folder, schema)
-        self._open[folder] = file
-        return file
-
-    def _close(self, folder: str) -> None:
-        self._written.files.append(self._open.pop(folder).close())
+        if rows is not None and rows.num_rows:
+            self._file = self._file or _ExportFile(self._form.staging, rows.schema)
+            self._file.add(rows)
 
 
-def _by_folder(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield rows by the folder of their key's first token."""
-    parts = (key.partition(".") for key in rows["key"].to_pylist())
-    prefixes = pa.array([head or None if dot else None for head, dot, _ in parts], pa.string())
-    ordered = pc.sort_indices(prefixes)
-    runs = pc.run_end_encode(prefixes.take(ordered))
-    rows, start = rows.take(ordered), 0
-    for prefix, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield f"{PREFIX}={_NO_PREFIX if prefix is None else _escaped(prefix)}", rows.slice(start, end - start)
-        start = end
-
-
-def _escaped(prefix: str) -> str:
-    """Return a value as Hive writes it into the name of a folder."""
-    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", prefix)
-
-
-class _File:
+class _ExportFile:
     """File that is being written."""
 
-    def __init__(self, form: Form, folder: str, schema: pa.Schema) -> None:
-        self._name = str(Path(folder, f"part-{secrets.token_hex(8)}.{form.format}"))
-        self._form = form
+    def __init__(self, staging: str, schema: pa.Schema) -> None:
+        self._name = f"part-{secrets.token_hex(8)}.parquet"
         self._rows = 0
-        path = Path(form.staging, self._name)
-        path.parent.mkdir(exist_ok=True)
-        self._out = _Hashed(path)
-        self._parquet = pq.ParquetWriter(self._out, schema) if form.format == "parquet" else None
-        if form.format == "csv":
-            self._out.write(text_rows.CSV_HEADING)
+        self._out = _Hashed(Path(staging, self._name))
+        self._parquet = pq.ParquetWriter(self._out, schema)
 
     def add(self, rows: pa.Table) -> None:
         """Add rows."""
         self._rows += rows.num_rows
-        if self._parquet is not None:
-            self._parquet.write_table(rows)
-        else:
-            self._out.write(text_rows.encoded(rows, self._form.format, self._form.bucket))
+        self._parquet.write_table(rows)
 
     def close(self) -> WrittenFile:
         """Finish the file, and flush it to disk."""
-        if self._parquet is not None:
-            self._parquet.close()
+        self._parquet.close()
         self._out.flush()
         os.fsync(self._out.fileno())
         self._out.close()

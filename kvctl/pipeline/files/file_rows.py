@@ -1,9 +1,4 @@
-"""Rows in files: read a bucket's entries from Parquet, JSON or CSV files, or a table.
-
-Parquet stores a value as bytes. JSON has an entry object of `kvctl get` per line, CSV the same columns: UTF-8 text as
-it is, with `encoding` `utf-8`, anything else as base64. In CSV text with control characters is base64, too: a record is
-a line for every reader.
-"""
+"""Rows in files: read the entries of an export, or the rows of a table from elsewhere: Parquet, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -29,18 +24,7 @@ EXTENSIONS = {
     ".tab": "tsv",
 }  # fmt: skip
 
-_BYTES = (
-    "case when operation <> 'PUT' and coalesce(value, '') = '' then null when encoding = 'base64' then unbase64(value) "
-    "else cast(coalesce(value, '') as binary) end"
-)
-"""A marker usually has no value; its entry object has an empty one."""
-_SCHEMAS = {
-    "parquet": "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>",
-    "json": "key string, value string, encoding string, revision bigint, operation string, ttl double, "
-    "headers map<string, string>",
-    "csv": "key string, revision bigint, created string, operation string, value string, encoding string, "
-    "ttl double, headers string",
-}
+_SCHEMA = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
 _CSV = {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 PROBLEM = "_problem"
 """Column that is not written: the reason why its row cannot be written, if known."""
@@ -53,24 +37,14 @@ _MALFORMED = {
 _NOT_BASE64 = "'The value is not base64'"
 _UNKNOWN_ENCODING = "concat('`', encoding, '` is not an encoding: use utf-8 or base64')"
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
-PREFIX = "prefix"
-"""Column that an export can be partitioned by: a key's first token, null for keys with only one."""
 
 
 def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
     """Read the rows of an export, with columns of the data source except `created` and empty columns."""
-    format = manifest.format
     wanted = [name for name in READ if name in manifest.columns]
     paths = [literal(folder / part.name) for part in manifest.files if part.rows]
-    if not paths:
-        return spark.createDataFrame([], _SCHEMAS["parquet"]).select(*wanted)
-    reader = spark.read.schema(_SCHEMAS[format]).format(format).options(**(_CSV if format == "csv" else {}))
-    if format != "parquet":
-        reader = reader.option("mode", "FAILFAST")
-    rows = reader.load(paths)
-    bytes_of = {"value": f"{_BYTES} as value", "headers": "from_json(headers, 'map<string, string>') as headers"}
-    special = {"parquet": (), "json": ("value",), "csv": ("value", "headers")}[format]
-    return rows.selectExpr(*(bytes_of[name] if name in special else name for name in wanted))
+    rows = spark.read.schema(_SCHEMA).parquet(*paths) if paths else spark.createDataFrame([], _SCHEMA)
+    return rows.select(*wanted)
 
 
 def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:

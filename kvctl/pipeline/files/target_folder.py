@@ -10,7 +10,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,16 +91,12 @@ def taken(folder: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def staged(staging: Path, format: str, files: Sequence[WrittenFile]) -> list[Staged]:
-    """Give the written files short names: `part-00000.parquet`, in a folder for each prefix."""
-    counts: dict[Path, int] = {}
-    found = []
-    for file in files:
-        within = Path(file.name).parent
-        number = counts[within] = counts.get(within, -1) + 1
-        name = (within / f"part-{number:05}.{format}").as_posix()
-        found.append(Staged(staging / file.name, Part(name, file.bytes, file.rows, file.sha256)))
-    return found
+def staged(staging: Path, files: Iterable[WrittenFile]) -> list[Staged]:
+    """Give the written files short names: `part-00000.parquet`."""
+    return [
+        Staged(staging / file.name, Part(f"part-{number:05}.parquet", file.bytes, file.rows, file.sha256))
+        for number, file in enumerate(files)
+    ]
 
 
 def size_of(path: Path) -> int | None:
@@ -124,11 +120,8 @@ def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None
     try:
         _clear(folder)
         for file in files:
-            target = folder / file.part.name
-            target.parent.mkdir(exist_ok=True)
-            os.replace(file.path, target)
-        for changed in {folder, *((folder / file.part.name).parent for file in files)}:
-            flush_folder(changed)  # before a manifest promises them
+            os.replace(file.path, folder / file.part.name)
+        flush_folder(folder)  # before a manifest promises them
         atomic_file.replace(folder / MANIFEST, encode(manifest), mode=atomic_file.PUBLIC, beside=folder / STAGING)
         flush_folder(folder)
     except OSError as error:

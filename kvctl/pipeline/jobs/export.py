@@ -1,4 +1,4 @@
-"""Export a bucket into a folder of Parquet, JSON or CSV files with a manifest, as of one revision.
+"""Export a bucket into a folder of Parquet files with a manifest, as of one revision.
 
 Tasks read the rows and write files of them, hashed on the way; the driver names the files and writes the manifest.
 """
@@ -16,7 +16,7 @@ from kvctl.errors import KvctlError
 from kvctl.pipeline.files import export_writer, file_rows, target_folder
 from kvctl.pipeline.files.contents import Contents, TaskRows
 from kvctl.pipeline.files.export_manifest import HISTORY, Manifest
-from kvctl.pipeline.files.export_writer import Form, Written
+from kvctl.pipeline.files.export_writer import ExportForm, WrittenRows
 from kvctl.pipeline.files.target_folder import Removed, Staged
 from kvctl.pipeline.spark import tasks
 from kvctl.units import format_size, format_time
@@ -35,10 +35,7 @@ class Exported:
     seconds: float
 
 
-def export(
-    engine: Engine, contents: Callable[[], Contents], folder: Path, *, format: str = "parquet",
-    by_prefix: bool = False, overwrite: bool = False,
-) -> Exported:  # fmt: skip
+def export(engine: Engine, contents: Callable[[], Contents], folder: Path, *, overwrite: bool = False) -> Exported:
     """Write the rows that `contents` returns into the folder, and a manifest once all of them are there.
 
     Raises ConflictError if the folder is not empty, unless `overwrite`; its content stays until the end.
@@ -48,20 +45,17 @@ def export(
     removed = target_folder.occupants(folder)
     with target_folder.taken(folder) as staging, engine.explaining():
         found = contents()
-        engine.doing = lambda: f"writing {format}, {format_size(target_folder.occupants(staging).bytes)}"
-        written = _write(engine, found, staging, format, by_prefix)
-        files = target_folder.staged(staging, format, [file for one in written for file in one.files])
+        engine.doing = lambda: f"writing, {format_size(target_folder.occupants(staging).bytes)}"
+        written = _write(engine, found, staging)
+        files = target_folder.staged(staging, filter(None, (one.file for one in written)))
         _require_all(folder, files)
-        manifest = _manifest(found, files, format, by_prefix, written)
+        manifest = _manifest(found, files, written)
         target_folder.take_over(folder, files, manifest)
     return Exported(str(folder), manifest, removed, time.monotonic() - begun)
 
 
-def _write(engine: Engine, contents: Contents, staging: Path, format: str, by_prefix: bool) -> list[Written]:
-    form = Form(
-        staging=str(staging), bucket=contents.bucket, format=format, by_prefix=by_prefix,
-        history=contents.mode == HISTORY, cut=contents.cut,
-    )  # fmt: skip
+def _write(engine: Engine, contents: Contents, staging: Path) -> list[WrittenRows]:
+    form = ExportForm(staging=str(staging), history=contents.mode == HISTORY, cut=contents.cut)
     staging.mkdir(parents=True)
     rows = contents.rows
     if isinstance(rows, TaskRows):
@@ -69,7 +63,7 @@ def _write(engine: Engine, contents: Contents, staging: Path, format: str, by_pr
     return tasks.over_rows(rows.select(*file_rows.COLUMNS), partial(export_writer.write, form=form))
 
 
-def _write_part(rows: TaskRows, form: Form, part: Any) -> Iterator[Written]:
+def _write_part(rows: TaskRows, form: ExportForm, part: Any) -> Iterator[WrittenRows]:
     return export_writer.write(rows.read(part), form)
 
 
@@ -84,11 +78,9 @@ def _require_all(folder: Path, files: Sequence[Staged]) -> None:
         )
 
 
-def _manifest(
-    contents: Contents, files: Sequence[Staged], format: str, by_prefix: bool, written: Sequence[Written]
-) -> Manifest:
+def _manifest(contents: Contents, files: Sequence[Staged], written: Sequence[WrittenRows]) -> Manifest:
     counts = {"ttl": sum(one.ttls for one in written), "headers": sum(one.headers for one in written)}
-    parts = tuple(sorted((file.part for file in files), key=lambda part: part.name))
+    parts = tuple(file.part for file in files)
     return Manifest(
         bucket=contents.bucket,
         ref=contents.ref,
@@ -98,8 +90,7 @@ def _manifest(
         newer=sum(one.newer for one in written),
         mode=contents.mode,
         filters=contents.filters,
-        format=format,
-        partitioned_by=file_rows.PREFIX if by_prefix else None,
+        format="parquet",
         columns=tuple(name for name in file_rows.COLUMNS if counts.get(name, 1)),
         created=format_time(time.time_ns()),
         rows=sum(part.rows for part in parts),

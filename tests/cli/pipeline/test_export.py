@@ -22,13 +22,13 @@ def folder(tmp_path):
     folder = tmp_path / "out"
     with target_folder.taken(folder) as staging:
         staging.mkdir(parents=True)
-        (staging / "part-0.json").write_bytes(b'{"key":"a","value":"1","encoding":"utf-8"}\n')
-        (staging / "part-1.json").write_bytes(b'{"key":"b","value":"2","encoding":"utf-8"}\n')
-        staged = target_folder.staged(staging, "json", written_files(staging))
+        (staging / "part-0.parquet").write_bytes(b'{"key":"a","value":"1","encoding":"utf-8"}\n')
+        (staging / "part-1.parquet").write_bytes(b'{"key":"b","value":"2","encoding":"utf-8"}\n')
+        staged = target_folder.staged(staging, written_files(staging))
         parts = tuple(file.part for file in staged)
         manifest = Manifest(
             bucket="orders", incarnation="2026-11-21T10:00:00Z", config={"name": "KV_orders"}, cut=2, mode="latest",
-            format="json", created="2026-11-21T10:00:00Z", rows=2, bytes=86, files=parts,
+            format="parquet", created="2026-11-21T10:00:00Z", rows=2, bytes=86, files=parts,
         )  # fmt: skip
         target_folder.take_over(folder, staged, manifest)
     return folder
@@ -70,33 +70,33 @@ def test_complete_export_is_verified_without_spark(run, env, folder):
     row = json.loads(found.stdout)
     assert row.pop("seconds") >= 0
     assert row == {
-        "path": str(folder), "bucket": "orders", "format": "json", "mode": "latest", "cut": 2, "rows": 2, "files": 2,
+        "path": str(folder), "bucket": "orders", "format": "parquet", "mode": "latest", "cut": 2, "rows": 2, "files": 2,
         "bytes": 86, "whole": True, "damage": [], "against": None,
     }  # fmt: skip
 
 
 def test_verify_names_each_damaged_file(run, env, folder):
-    (folder / "part-00000.json").write_bytes(b'{"key":"a","value":"9","encoding":"utf-8"}\n')
-    (folder / "part-00001.json").unlink()
-    (folder / "part-9.json").write_bytes(b"{}\n")
+    (folder / "part-00000.parquet").write_bytes(b'{"key":"a","value":"9","encoding":"utf-8"}\n')
+    (folder / "part-00001.parquet").unlink()
+    (folder / "part-9.parquet").write_bytes(b"{}\n")
     found = run("pipeline", "verify", str(folder), "-o", "json", env=env)
     assert found.exit_code == 4
     assert json.loads(found.stdout)["damage"] == [
-        {"file": "part-00000.json", "problem": "changed"},
-        {"file": "part-00001.json", "problem": "missing"},
-        {"file": "part-9.json", "problem": "extra"},
+        {"file": "part-00000.parquet", "problem": "changed"},
+        {"file": "part-00001.parquet", "problem": "missing"},
+        {"file": "part-9.parquet", "problem": "extra"},
     ]
     assert json.loads(found.err)["error"]["message"] == (
-        f"The export in `{folder}` is damaged: `part-00000.json` has been changed, "
-        "`part-00001.json` is missing, `part-9.json` does not belong to it"
+        f"The export in `{folder}` is damaged: `part-00000.parquet` has been changed, "
+        "`part-00001.parquet` is missing, `part-9.parquet` does not belong to it"
     )
     refused = run("pipeline", "load", str(folder), "--into", "anything", "--create", env=env)
     assert (refused.exit_code, refused.out) == (4, "")
-    assert "`part-00000.json` has been changed" in refused.err
+    assert "`part-00000.parquet` has been changed" in refused.err
 
 
 def test_verify_of_damaged_export_on_a_terminal(run, env, folder, snapshot):
-    (folder / "part-00001.json").unlink()
+    (folder / "part-00001.parquet").unlink()
     found = run("pipeline", "verify", str(folder), env=env, tty=True)
     assert found.masked({r"Time +\S+": "Time TIME"}) == snapshot
 
@@ -108,10 +108,9 @@ def test_verify_of_damaged_export_on_a_terminal(run, env, folder, snapshot):
         (["export", "B", "--to", "DIR/_manifest.json"], 2, "is not a folder"),
         (["export", "B", "--to", "s3://lake/b"], 2, "is not a path"),
         (["export", "B!", "--to", "new"], 2, "is not a bucket name"),
-        (["export", "B", "--to", "new", "--format", "xml"], 2, "`--format xml` is not one of"),
         (["export", "B", "--to", "new", "--mode", "all"], 2, "`--mode all` is not one of"),
         (["export", "B", "--to", "new", "--filter", "a.>.b"], 2, "is not a filter"),
-        (["export", "B", "--to", "new", "--partition-by", "date"], 2, "`--partition-by` must be `prefix`"),
+        (["export", "B", "--to", "new", "--format", "json"], 2, "`--format` must be `parquet`"),
         (["export", "NOWHERE", "--to", "new", "--dry-run"], 3, "does not exist"),
         (["verify", "nowhere"], 3, "does not exist"),
         (["verify", "."], 4, "is not a complete export"),

@@ -90,7 +90,7 @@ def test_every_folder_that_files_are_renamed_into_is_flushed(folder, tmp_path, m
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.name)
-    parts = [Part(f"prefix={path.name}/part-00000.json", 1, 1, "") for path in paths]
+    parts = [Part(f"{path.name}.parquet", 1, 1, "") for path in paths]
     take_over(export, [Staged(*item) for item in zip(paths, parts, strict=True)], manifest_of(parts))
     assert not disk.unsafe
     (tmp_path / "new").mkdir()

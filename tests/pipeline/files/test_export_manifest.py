@@ -23,7 +23,7 @@ def manifest_of(parts: list[Part]) -> Manifest:
         cut=17,
         mode="latest",
         filters=("a.>",),
-        format="json",
+        format="parquet",
         created="2026-11-21T00:00:01Z",
         rows=sum(part.rows for part in parts),
         bytes=sum(part.bytes for part in parts),
@@ -33,15 +33,14 @@ def manifest_of(parts: list[Part]) -> Manifest:
 
 @pytest.fixture
 def export(tmp_path):
-    """An export of three files, the last in a folder of its prefix."""
+    """An export of three files."""
     folder = tmp_path / "export"
     with target_folder.taken(folder) as staging:
         for number, data in enumerate(ROWS):
-            place = staging / ("prefix=x" if number == 2 else "")
-            place.mkdir(parents=True, exist_ok=True)
-            (place / f"part-0000{number}-4e2d-c000.json").write_bytes(data)
-            (place / f".part-0000{number}-4e2d-c000.json.crc").write_bytes(b"crc")
-        staged = target_folder.staged(staging, "json", written_files(staging))
+            staging.mkdir(parents=True, exist_ok=True)
+            (staging / f"part-0000{number}-4e2d-c000.parquet").write_bytes(data)
+            (staging / f".part-0000{number}-4e2d-c000.parquet.crc").write_bytes(b"crc")
+        staged = target_folder.staged(staging, written_files(staging))
         target_folder.take_over(folder, staged, manifest_of([file.part for file in staged]))
     return folder
 
@@ -49,9 +48,9 @@ def export(tmp_path):
 def test_an_export_is_its_parts_and_its_manifest(export):
     manifest = export_files.read_manifest(export)
     assert [(part.name, part.rows, part.bytes) for part in manifest.files] == [
-        ("part-00000.json", 1, 13),
-        ("part-00001.json", 2, 26),
-        ("prefix=x/part-00000.json", 3, 39),
+        ("part-00000.parquet", 1, 13),
+        ("part-00001.parquet", 2, 26),
+        ("part-00002.parquet", 3, 39),
     ]
     found = {str(path.relative_to(export)) for path in export.rglob("*") if path.is_file()}
     assert found == {MANIFEST, *(part.name for part in manifest.files)}
@@ -61,62 +60,59 @@ def test_an_export_is_its_parts_and_its_manifest(export):
 def test_files_in_linked_folders_are_data_as_they_are_to_spark(export, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "below").mkdir(parents=True)
-    (elsewhere / "below" / "part-00000.json").write_bytes(ROWS[0])
+    (elsewhere / "below" / "part-00000.parquet").write_bytes(ROWS[0])
     (elsewhere / "again").symlink_to(elsewhere)
     (export / "linked").symlink_to(elsewhere)
     found = {str(path.relative_to(export)) for path in export_files.data_files(export)}
-    assert "linked/below/part-00000.json" in found
+    assert "linked/below/part-00000.parquet" in found
     assert [item.file for item in export_files.damages(export, export_files.read_manifest(export))] == [
-        "linked/below/part-00000.json"
+        "linked/below/part-00000.parquet"
     ]
 
 
 def test_manifest_round_trips():
-    manifest = replace(manifest_of([Part("part-00000.json", 13, 1, "00" * 32)]), newer=3, partitioned_by="prefix")
+    manifest = replace(manifest_of([Part("part-00000.parquet", 13, 1, "00" * 32)]), newer=3)
     assert decode(encode(manifest), "x") == manifest
     assert not manifest.exact
 
 
 def flip(folder: Path) -> None:
-    path = folder / "part-00001.json"
+    path = folder / "part-00001.parquet"
     data = bytearray(path.read_bytes())
     data[7] ^= 1
     path.write_bytes(data)
 
 
 def swap(folder: Path) -> None:
-    first, second = folder / "part-00000.json", folder / "part-00001.json"
+    first, second = folder / "part-00000.parquet", folder / "part-00001.parquet"
     first.rename(folder / "between")
     second.rename(first)
     (folder / "between").rename(second)
 
 
 def replace_by_same_size(folder: Path) -> None:
-    (folder / "part-00000.json").write_bytes(b'{"key": "z"}\n')
+    (folder / "part-00000.parquet").write_bytes(b'{"key": "z"}\n')
 
 
 DAMAGES = {
-    "flipped": (flip, {("part-00001.json", "changed")}),
-    "replaced": (replace_by_same_size, {("part-00000.json", "changed")}),
-    "truncated": (lambda folder: os.truncate(folder / "part-00000.json", 5), {("part-00000.json", "truncated")}),
-    "emptied": (lambda folder: os.truncate(folder / "part-00000.json", 0), {("part-00000.json", "truncated")}),
+    "flipped": (flip, {("part-00001.parquet", "changed")}),
+    "replaced": (replace_by_same_size, {("part-00000.parquet", "changed")}),
+    "truncated": (lambda folder: os.truncate(folder / "part-00000.parquet", 5), {("part-00000.parquet", "truncated")}),
+    "emptied": (lambda folder: os.truncate(folder / "part-00000.parquet", 0), {("part-00000.parquet", "truncated")}),
     "appended": (
-        lambda folder: (folder / "part-00000.json").open("ab").write(b"{}\n"),
-        {("part-00000.json", "longer")},
+        lambda folder: (folder / "part-00000.parquet").open("ab").write(b"{}\n"),
+        {("part-00000.parquet", "longer")},
     ),
-    "removed": (
-        lambda folder: (folder / "prefix=x/part-00000.json").unlink(),
-        {("prefix=x/part-00000.json", "missing")},
-    ),
-    "added": (lambda folder: (folder / "part-9.json").write_bytes(b"{}\n"), {("part-9.json", "extra")}),
+    "removed": (lambda folder: (folder / "part-00002.parquet").unlink(), {("part-00002.parquet", "missing")}),
+    "added": (lambda folder: (folder / "part-9.parquet").write_bytes(b"{}\n"), {("part-9.parquet", "extra")}),
     "added below": (
-        lambda folder: (folder / "prefix=x/part-9.json").write_bytes(b""),
-        {("prefix=x/part-9.json", "extra")},
+        lambda folder: ((folder / "below").mkdir(), (folder / "below/part-9.parquet").write_bytes(b"")),
+        {("below/part-9.parquet", "extra")},
     ),
-    "swapped": (swap, {("part-00000.json", "longer"), ("part-00001.json", "truncated")}),
+    "swapped": (swap, {("part-00000.parquet", "longer"), ("part-00001.parquet", "truncated")}),
     "a folder in its place": (
-        lambda folder: ((folder / "part-00000.json").unlink(), (folder / "part-00000.json").mkdir()),
-        {("part-00000.json", "unreadable")},
+        lambda folder: ((folder / "part-00000.parquet").unlink(), (folder / "part-00000.parquet").mkdir()),
+        {("part-00000.parquet", "unreadable")},
     ),
 }
 
@@ -177,7 +173,7 @@ def test_interrupted_export_leaves_the_previous_one(export):
     def break_off() -> None:
         with target_folder.taken(export) as staging:
             staging.mkdir(parents=True)
-            (staging / "part-0.json").write_bytes(b"half")
+            (staging / "part-0.parquet").write_bytes(b"half")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

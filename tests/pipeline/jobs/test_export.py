@@ -1,6 +1,5 @@
-"""Exports of buckets on real Spark: the bucket as of one revision, in every format, complete or absent."""
+"""Exports of buckets on real Spark: the bucket as of one revision, complete or absent."""
 
-import json
 import re
 import shutil
 import threading
@@ -11,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kvctl.errors import BucketNotFound, ConflictError, KvctlError
 from kvctl.pipeline.files import contents, export_files, export_writer
 from kvctl.pipeline.files.export_manifest import MANIFEST
-from kvctl.pipeline.files.export_writer import Form
+from kvctl.pipeline.files.export_writer import ExportForm
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.jobs.export import Exported, export
 from kvctl.pipeline.options import SourceOptions
@@ -30,7 +30,7 @@ Exporting = Callable[..., Exported]
 
 @pytest.fixture
 def exported(engine, server, tmp_path):
-    """Exports a bucket into `out`: `exported(bucket, mode="history", format="csv")`."""
+    """Exports a bucket into `out`: `exported(bucket, mode="history")`."""
 
     def run(bucket: str, to: Path = tmp_path / "out", *, mode: str = "latest", filters: tuple[str, ...] = (),
             on_evicted: str = "newer", **settings: object) -> Exported:  # fmt: skip
@@ -40,27 +40,23 @@ def exported(engine, server, tmp_path):
     return run
 
 
-def lines(folder: Path) -> list[dict[str, object]]:
-    """The entry objects of an export as JSON, by revision."""
-    found = [json.loads(line) for path in export_files.data_files(folder) for line in path.read_text().splitlines()]
-    return sorted(found, key=lambda row: row["revision"])
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of an export, by revision."""
+    rows = [row for path in export_files.data_files(folder) for row in parquet.read_table(path).to_pylist()]
+    return sorted(rows, key=lambda row: row["revision"])
 
 
 def test_export_has_existing_keys_and_names_its_revision(exported, fill, raw, tmp_path):
     bucket = fill({"a.1": b"x", "a.2": b"gone", "b.1": b"\xff"})
     raw.put(bucket, "a.2", b"", {"KV-Operation": "DEL"})
-    made = exported(bucket, format="json")
+    made = exported(bucket)
     manifest = export_files.read_manifest(tmp_path / "out")
     assert made.manifest == manifest
     assert (manifest.bucket, manifest.cut, manifest.rows, manifest.newer, manifest.mode) == (bucket, 4, 2, 0, "latest")
     assert manifest.config["name"] == f"KV_{bucket}"
-    assert [(row["key"], row["value"], row["encoding"]) for row in lines(tmp_path / "out")] == [
-        ("a.1", "x", "utf-8"),
-        ("b.1", "/w==", "base64"),
-    ]
-    assert lines(tmp_path / "out")[0].keys() == {
-        "bucket", "key", "revision", "created", "operation", "value", "encoding",
-    }  # fmt: skip
+    rows = rows_of(tmp_path / "out")
+    assert [(row["key"], row["value"]) for row in rows] == [("a.1", b"x"), ("b.1", b"\xff")]
+    assert list(rows[0]) == list(COLUMNS)
     assert export_files.damages(tmp_path / "out", manifest) == []
 
 
@@ -68,29 +64,16 @@ def test_export_of_history_has_every_entry(exported, fill, raw, tmp_path):
     bucket = fill({"a": b"1"}, max_msgs_per_subject=5)
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "a", b"", {"KV-Operation": "DEL"})
-    exported(bucket, mode="history", format="json")
-    assert [(row["revision"], row["operation"], row.get("value")) for row in lines(tmp_path / "out")] == [
-        (1, "PUT", "1"), (2, "PUT", "2"), (3, "DEL", ""),
-    ]  # fmt: skip
+    exported(bucket, mode="history")
+    entries = [(row["revision"], row["operation"], row["value"]) for row in rows_of(tmp_path / "out")]
+    assert entries == [(1, "PUT", b"1"), (2, "PUT", b"2"), (3, "DEL", None)]
 
 
-def test_export_with_filters_and_prefixes(exported, fill, tmp_path):
+def test_export_has_the_keys_of_its_filters(exported, fill, tmp_path):
     bucket = fill({"a.1": b"x", "a=b/c.2": b"y", "b.1": b"z", "lone": b"w"})
-    made = exported(bucket, filters=("a.>", "a=b/c.*", "lone"), by_prefix=True)
-    names = [part.name for part in made.manifest.files]
-    assert names == [
-        "prefix=__HIVE_DEFAULT_PARTITION__/part-00000.parquet",
-        "prefix=a%3Db%2Fc/part-00000.parquet",
-        "prefix=a/part-00000.parquet",
-    ]
-    assert (made.manifest.filters, made.manifest.partitioned_by) == (("a.>", "a=b/c.*", "lone"), "prefix")
-
-
-def test_prefix_of_a_key_beyond_ascii_is_its_first_token(exported, fill):
-    made = exported(fill({"é.b": b"x", "日本.long.key": b"y", "é": b"z"}), format="json", by_prefix=True)
-    assert [part.name.partition("/")[0] for part in made.manifest.files] == [
-        "prefix=__HIVE_DEFAULT_PARTITION__", "prefix=é", "prefix=日本",
-    ]  # fmt: skip
+    made = exported(bucket, filters=("a.>", "a=b/c.*", "lone"))
+    assert [row["key"] for row in rows_of(tmp_path / "out")] == ["a.1", "a=b/c.2", "lone"]
+    assert made.manifest.filters == ("a.>", "a=b/c.*", "lone")
 
 
 def test_task_that_outlives_its_export_leaves_no_files(tmp_path, monkeypatch):
@@ -99,19 +82,18 @@ def test_task_that_outlives_its_export_leaves_no_files(tmp_path, monkeypatch):
     schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for key in ("a.1", "b.1"):
-            rows = [{"key": key, "value": b"x", "revision": 1, "operation": "PUT"}]
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
-            shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(tmp_path / "out")
+        row = {"key": "a.1", "value": b"x", "revision": 1, "operation": "PUT", "created": datetime(2026, 1, 1)}
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
 
-    form = Form(staging=str(staging), bucket="B", format="json", by_prefix=True)
+    form = ExportForm(staging=str(staging))
     with pytest.raises(FileNotFoundError):
         list(export_writer.write(batches(), form))
     assert not (tmp_path / "out").exists()
 
 
 def test_export_of_an_empty_bucket_is_empty(exported, fill, tmp_path):
-    made = exported(fill({}), format="csv")
+    made = exported(fill({}))
     assert (made.manifest.rows, made.manifest.cut) == (0, 0)
     assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
 
@@ -122,9 +104,9 @@ def test_export_excludes_writes_after_the_cut(engine, fill, raw, server, tmp_pat
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "c", b"2")
-    made = export(engine, lambda: found, tmp_path / "out", format="json")
+    made = export(engine, lambda: found, tmp_path / "out")
     assert (made.manifest.cut, made.manifest.exact) == (2, True)
-    assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("a", "1"), ("b", "1")]
+    assert [(row["key"], row["value"]) for row in rows_of(tmp_path / "out")] == [("a", b"1"), ("b", b"1")]
 
 
 @pytest.mark.guarantee("pipeline-22")
@@ -133,9 +115,9 @@ def test_export_takes_and_counts_newer_values_of_evicted_entries(engine, fill, r
     found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
-    made = export(engine, lambda: found, tmp_path / "out", format="json")
+    made = export(engine, lambda: found, tmp_path / "out")
     assert (made.manifest.cut, made.manifest.exact, made.manifest.newer) == (3, False, 2)
-    assert [(row["key"], row["value"]) for row in lines(tmp_path / "out")] == [("c", "1"), ("a", "2")]
+    assert [(row["key"], row["value"]) for row in rows_of(tmp_path / "out")] == [("c", b"1"), ("a", b"2")]
 
 
 @pytest.mark.guarantee("pipeline-22")
@@ -155,13 +137,13 @@ def test_concurrent_writers_do_not_affect_the_cut(exported, fill, server, tmp_pa
     thread = threading.Thread(target=write)
     thread.start()
     assert under_way.wait(120)
-    made = exported(bucket, format="json")
+    made = exported(bucket)
     thread.join()
     cut = made.manifest.cut
     assert cut
     assert made.manifest.exact
-    assert [row["revision"] for row in lines(tmp_path / "out")] == list(range(cut - count + 1, cut + 1))
-    assert all(row["value"] == str(row["revision"]) for row in lines(tmp_path / "out"))
+    assert [row["revision"] for row in rows_of(tmp_path / "out")] == list(range(cut - count + 1, cut + 1))
+    assert all(row["value"] == b"%d" % row["revision"] for row in rows_of(tmp_path / "out"))
 
 
 def test_overwriting_export_reports_removed_files(exported, fill, tmp_path):
@@ -172,9 +154,9 @@ def test_overwriting_export_reports_removed_files(exported, fill, tmp_path):
     (tmp_path / "out" / MANIFEST).unlink()
     with pytest.raises(ConflictError, match="not a complete export"):
         exported(bucket)
-    again = exported(bucket, overwrite=True, format="csv")
+    again = exported(bucket, overwrite=True)
     assert (again.removed.files, again.removed.whole) == (1, False)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {MANIFEST, "part-00000.csv"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {MANIFEST, "part-00000.parquet"}
 
 
 def test_failed_export_leaves_the_previous_one(exported, fill, tmp_path):

@@ -27,9 +27,9 @@ class Files:
     def __init__(self, engine: Engine, server: Server, folder: Path) -> None:
         self.engine, self.folder, self._url = engine, folder, server.url
 
-    def export(self, bucket: str, mode: str = "latest", format: str = "parquet") -> None:
+    def export(self, bucket: str, mode: str = "latest") -> None:
         options = SourceOptions(bucket=bucket, url=self._url, mode=mode)
-        export(self.engine, lambda: contents.of_bucket(options), self.folder, format=format)
+        export(self.engine, lambda: contents.of_bucket(options), self.folder)
 
     def load(self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object) -> Loaded:
         options = SourceOptions(bucket=into, url=self._url, if_different=if_different)
@@ -53,13 +53,12 @@ async def entries(client: kvctl.Client, bucket: str) -> list[tuple[str, str, byt
 
 
 @pytest.mark.guarantee("pipeline-24")
-@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
-async def test_bucket_is_loaded_under_another_name(format, pipeline, fill, raw, client, unique):
+async def test_bucket_is_loaded_under_another_name(pipeline, fill, raw, client, unique):
     values = {f"v.{n}": value for n, value in enumerate(ODD) if len(value) < 1_000_000} | dict.fromkeys(KEYS, b"\xff")
     values["large"] = bytes(range(256)) * 4000  # with its headers not above a megabyte
     bucket = fill(values, max_msgs_per_subject=3, description="orders", allow_msg_ttl=True)
     raw.put(bucket, "short", b"lived", {"Nats-TTL": "1h", "Mine": "x: 1, 2"})
-    pipeline.export(bucket, format=format)
+    pipeline.export(bucket)
     copy = unique()
     loaded = pipeline.load(copy, create=True)
     assert (loaded.created, loaded.written, loaded.unchanged, loaded.rejected) == (True, len(values) + 1, 0, 0)
@@ -79,7 +78,7 @@ async def test_history_is_loaded_in_the_order_of_each_key(pipeline, fill, raw, c
     raw.put(bucket, "k.1", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "k.2", b"", ROLLUP)
     raw.put(bucket, "k.2", b"after")
-    pipeline.export(bucket, "history", "json")
+    pipeline.export(bucket, "history")
     copy = unique()
     pipeline.load(copy, create=True)
 

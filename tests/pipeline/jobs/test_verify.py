@@ -26,7 +26,7 @@ class Verifying:
 
     def export(self, bucket: str, **options: object) -> None:
         asked = SourceOptions(bucket=bucket, url=self._url, **options)  # type: ignore[arg-type]
-        export(self._engine, lambda: contents.of_bucket(asked), self.folder, format="json")
+        export(self._engine, lambda: contents.of_bucket(asked), self.folder)
 
     def compare(self, bucket: str) -> Compared:
         options = SourceOptions(bucket=bucket, url=self._url)
@@ -50,7 +50,7 @@ async def test_keys_that_an_export_of_a_commit_holds_are_not_extra(verifying, en
     await repository.put_many("main", {"a": b"1", "b": b"2", "c": b"3"})
     await repository.commit("main", "three")
     asked = SourceOptions(bucket=name, url=server.url)
-    await asyncio.to_thread(export, engine, lambda: of_commit(asked, "main"), verifying.folder, format="json")
+    await asyncio.to_thread(export, engine, lambda: of_commit(asked, "main"), verifying.folder)
     bucket = fill({"a": b"other", "b": b"2", "d": b"4"})
     compared = await asyncio.to_thread(verifying.compare, bucket)
     assert found(compared) == [("a", "differs", None, 1), ("c", "missing", None, None), ("d", "extra", None, 3)]
