@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvctl.contexts import Context as Context
     from kvctl.jetstream.consumers.consumer import Consumer as Consumer
     from kvctl.jetstream.consumers.message import Message as Message
-    from kvctl.jetstream.consumers.pull_options import Event as Event
+    from kvctl.jetstream.consumers.pull import Event as Event
     from kvctl.jetstream.context import JetStream as JetStream
     from kvctl.jetstream.context import Stream as Stream
     from kvctl.kv.bucket import Bucket as Bucket
@@ -54,7 +54,7 @@ _HOMES = {
     "TableConfig": "tables.config", "Tables": "tables.table_manager",
     "Repositories": "versions.repositories", "Repository": "versions.repository",
     "RepositoryConfig": "versions.config",
-    "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull_options",
+    "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull",
     "JetStream": "jetstream.context", "Message": "jetstream.consumers.message", "Stream": "jetstream.context",
 }  # fmt: skip
 

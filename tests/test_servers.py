@@ -9,9 +9,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, WrongRevision
-from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get, multi_get
-from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood
+from kvctl.jetstream import direct_get, multi_get, streams
+from kvctl.jetstream.direct_get import DirectRequest, NotUnderstood
 from kvctl.kv.lease_queue import acquire
 from kvctl.server import run_server
 

@@ -14,10 +14,9 @@ from kvctl.connection import Connection
 from kvctl.doctor import content, replication, storage
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, ordered
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream import single_reply
-from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct.direct_get import DirectRequest
-from kvctl.jetstream.direct.multi_get import pages
+from kvctl.jetstream.api import SINGLE_ANSWERS, Api
+from kvctl.jetstream.direct_get import DirectRequest
+from kvctl.jetstream.multi_get import pages
 from kvctl.jetstream.permissions import probe, round_trip
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.topology.survey.graph import Place
@@ -207,7 +206,7 @@ async def of_import(api: Api, infos: Mapping[str, StreamInfo]) -> list[Finding]:
                 async with aclosing(pages(api, stream, request)) as answers:
                     await anext(answers)
             break
-    if not single_reply.known(api):
+    if not api.answers_once:
         return []
     text = f"Requests to `{api.prefix}` get only one answer: listings, watches and `consume` request each message"
-    return [Finding(WARNING, "single-answers", ACCOUNT, text, single_reply.HINT)]
+    return [Finding(WARNING, "single-answers", ACCOUNT, text, SINGLE_ANSWERS)]

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from kvctl.connection import Connection
 from kvctl.errors import (
@@ -63,6 +64,11 @@ HINTS = {
 _HINTS = {"detected cycle": "A stream would replicate another one twice, or itself, through others"}
 
 
+SINGLE_ANSWERS = "The account that exports the service can set `response_type: stream`"
+_single: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+"""Prefixes of imports that pass on one answer a request."""
+
+
 class Api:
     """JetStream API of one connection, in its domain or under its prefix. Raises UsageError for the prefix."""
 
@@ -74,6 +80,21 @@ class Api:
         self.prefix = (
             prefix or context.api_prefix or (f"$JS.{context.domain}.API" if context.domain else DEFAULT_PREFIX)
         )
+
+    @property
+    def answers_once(self) -> bool:
+        """True if requests get one answer each, as far as noticed.
+
+        JetStream may be imported from another account as a plain service. The exporting account decides:
+        `response_type: stream` lets all answers through. Without it a pull delivers only its first message, and so does
+        a request for many messages; nobody learns that the others are dropped. So a reader that finds answers missing
+        records it here, and readers through the same import then request one message at a time.
+        """
+        return self.prefix in _single.get(self.connection, ())
+
+    def note_single_answers(self) -> None:
+        """Record that requests get one answer each."""
+        _single.setdefault(self.connection, set()).add(self.prefix)
 
     @property
     def write_prefix(self) -> str:

@@ -20,9 +20,8 @@ from kvctl.errors import UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.consumer import Consumer
-from kvctl.jetstream.consumers.message_reader import StreamReading
-from kvctl.jetstream.direct.direct_get import StoredMessage, from_leader
+from kvctl.jetstream.consumers.consumer import Consumer, StreamReading
+from kvctl.jetstream.direct_get import StoredMessage, from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.units import duration_ns
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,9 +21,8 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.jetstream.api import OFFLINE_HINT, Api, all_pages
-from kvctl.jetstream.placement import placed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, parsed_sources
-from kvctl.phrases import quoted
+from kvctl.phrases import counted, quoted
 from kvctl.tokens import check_filter_subject, check_name
 from kvctl.units import parse_time
 
@@ -35,6 +35,7 @@ LISTINGS = 4
 """Maximum number of listings started over because streams came or went."""
 _USER_INFO = "$SYS.REQ.USER.INFO"
 _ASK_S = 1.0
+NO_PLACE = 10005
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ async def _created(api: Api, config: StreamConfig) -> StreamInfo:
 
 async def _create(api: Api, config: StreamConfig) -> StreamInfo:
     require_writable(api)
-    async with placed(api, config, listing):
+    async with _placed(api, config):
         answer = await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config)
     return cast("StreamInfo", answer)
 
@@ -111,7 +112,7 @@ async def _create(api: Api, config: StreamConfig) -> StreamInfo:
 async def update(api: Api, config: StreamConfig) -> StreamInfo:
     """Replace a stream's configuration; return its info. Raises StreamNotFound, ServerError, ReadOnly."""
     require_writable(api)
-    async with placed(api, config, listing):
+    async with _placed(api, config):
         answer = await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
     return cast("StreamInfo", answer)
 
@@ -324,3 +325,46 @@ class ServerClock:
     def now_ns(self) -> int:
         """Return the nanoseconds since the epoch."""
         return self._ahead_ns + time.monotonic_ns()
+
+
+# -- placement -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _placed(api: Api, config: StreamConfig) -> AsyncGenerator[None]:
+    """Explain the server's refusal to place a stream of this configuration (10005)."""
+    try:
+        yield
+    except ServerError as error:
+        if error.err_code != NO_PLACE:
+            raise
+        clusters = await _clusters(api)
+        hint = f"Clusters seen: {clusters}. {_asked(config)}" if clusters else _asked(config)
+        message = f"No server{_where(config)} can store `{config['name']}` ({NO_PLACE})"
+        raise ServerError(message, code=error.code, err_code=error.err_code, hint=hint) from None
+
+
+def _where(config: StreamConfig) -> str:
+    cluster = (config.get("placement") or {}).get("cluster")
+    return f" in cluster `{cluster}`" if cluster else ""
+
+
+def _asked(config: StreamConfig) -> str:
+    replicas, tags = config.get("num_replicas") or 1, (config.get("placement") or {}).get("tags") or []
+    tagged = f"tags {quoted(tags)}" if tags else "no tags"
+    return f"Requested: {counted(replicas, 'replica')}, {tagged}"
+
+
+async def _clusters(api: Api) -> str:
+    """Return the clusters with streams of this account, and their servers; a listing shows no others."""
+    found: dict[str, set[str]] = {}
+    with suppress(KvctlError):
+        own = api.connection.server_info
+        if own.get("cluster"):
+            found.setdefault(own["cluster"], set()).add(own["server_name"])
+        for info in (await listing(api)).answering:
+            cluster = info.get("cluster") or {}
+            peers = [cluster.get("leader"), *(peer["name"] for peer in cluster.get("replicas") or ())]
+            if cluster.get("name"):
+                found.setdefault(cluster["name"], set()).update(filter(None, peers))
+    return ", ".join(f"`{name}` ({', '.join(sorted(servers))})" for name, servers in sorted(found.items()))

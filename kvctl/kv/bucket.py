@@ -21,9 +21,8 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import DirectRequest
+from kvctl.jetstream import direct_get, streams
+from kvctl.jetstream.direct_get import DirectRequest
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.names import check_key, check_keys, check_literal

@@ -20,10 +20,9 @@ from kvctl.errors import (
     StreamNotFound,
     UnreachableError,
 )
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv import reserved_streams
 from kvctl.kv import resolve as bindings
 from kvctl.kv.entry import Entry, from_message

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvctl.jetstream.consumers.delivery import RawFrame, sequence_token
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.tables.changes import Version

@@ -5,8 +5,7 @@ import pytest
 import kvctl
 from kvctl.doctor import content
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
-from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get
+from kvctl.jetstream import direct_get, streams
 from kvctl.tables import catalog as tables
 from kvctl.tables import config as table_config
 from kvctl.tables.config import TableConfig, partition_stream

@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from kvctl.errors import ServerError, UsageError
-from kvctl.jetstream.direct import direct_get, multi_get
-from kvctl.jetstream.direct.direct_get import (
+from kvctl.jetstream import direct_get, multi_get
+from kvctl.jetstream.direct_get import (
     DirectRequest,
     NotUnderstood,
     StoredMessage,
@@ -15,7 +15,7 @@ from kvctl.jetstream.direct.direct_get import (
     message_from_leader,
     messages_from_answers,
 )
-from kvctl.jetstream.direct.multi_get import MomentLost, NotReached, Page
+from kvctl.jetstream.multi_get import MomentLost, NotReached, Page
 
 T, STAMP = 1_769_860_800_000_000_001, "2026-01-31T12:00:00.000000001Z"
 

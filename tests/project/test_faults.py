@@ -120,7 +120,7 @@ async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader
 
 @pytest.mark.guarantee("reading-16", by="fault")
 async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(own_cluster, seed, monkeypatch):
-    monkeypatch.setattr("kvctl.jetstream.consumers.ordered.pull_size.BATCH_MESSAGES", 200)
+    monkeypatch.setattr("kvctl.jetstream.consumers.server_consumer.BATCH_MESSAGES", 200)
     async with connections(own_cluster, 2) as (client, other):
         bucket = await client.create_bucket("B", replicas=3)
         await bucket.put_many((f"k.{number}", b"") for number in range(5000))

@@ -26,9 +26,8 @@ from kvctl.cli.stream.options import (
 )
 from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import KvctlError, UsageError
-from kvctl.jetstream import config_diff, config_text, edits, streams
+from kvctl.jetstream import config_diff, config_text, direct_get, edits, multi_get, streams
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.direct import direct_get, multi_get
 from kvctl.phrases import quoted
 from kvctl.render.view import document
 from kvctl.units import Ago, duration_ns, format_time, parse_time

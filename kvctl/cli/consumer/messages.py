@@ -17,7 +17,7 @@ from kvctl.cli.keys.arguments import Encoding, number
 from kvctl.cli.process import message_exec
 from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream, consumer_names
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
-from kvctl.jetstream.consumers import admin, pull_options
+from kvctl.jetstream.consumers import admin, pull
 from kvctl.jetstream.consumers import consume as consumers_consume
 from kvctl.jetstream.consumers import fetch as consumers_fetch
 from kvctl.render.view import Row
@@ -92,11 +92,8 @@ async def next_(
 
     The message is acknowledged after it is printed. The command exits with 9 if none arrives in time.
     """
-    options = pull_options.FetchOptions(
-        max_messages=1,
-        expires=expires or pull_options.EXPIRES,
-        idle_heartbeat=idle_heartbeat,
-        no_wait=expires == timedelta(),
+    options = pull.FetchOptions(
+        max_messages=1, expires=expires or pull.EXPIRES, idle_heartbeat=idle_heartbeat, no_wait=expires == timedelta()
     )
     handling = await Handling.begin(session, stream, consumer, ack=ack, run=run, encoding=encoding)
     api = (await session.client()).api
@@ -144,10 +141,10 @@ async def fetch(
     The command ends when it has the messages or the time is up. Messages are acknowledged as they are printed. Reading
     no message is a success. With --wait-for over 30s the server sends heartbeats; two missed ones are an error.
     """
-    options = pull_options.FetchOptions(
+    options = pull.FetchOptions(
         max_messages=max_messages,
         max_bytes=max_bytes,
-        expires=expires or pull_options.EXPIRES,
+        expires=expires or pull.EXPIRES,
         idle_heartbeat=idle_heartbeat,
         no_wait=no_wait or expires == timedelta(),
     )
@@ -205,10 +202,10 @@ async def consume(
     """
     if run is not None and max_messages is None and max_bytes is None:
         max_messages = 1  # messages buffered behind a slow command would be redelivered
-    expires = pull_options.EXPIRES if expires is None else expires
-    options = pull_options.ConsumeOptions(
+    expires = pull.EXPIRES if expires is None else expires
+    options = pull.ConsumeOptions(
         max_messages=max_messages, max_bytes=max_bytes, expires=expires,
-        idle_heartbeat=idle_heartbeat or min(HEARTBEAT, pull_options.default_heartbeat(expires)),
+        idle_heartbeat=idle_heartbeat or min(HEARTBEAT, pull.default_heartbeat(expires)),
         threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count,
     )  # fmt: skip
     if consumer is None:
@@ -225,7 +222,7 @@ async def consume(
 
 
 async def _consume(
-    session: Session, stream: str, consumer: str, options: "pull_options.ConsumeOptions", handling: "Handling"
+    session: Session, stream: str, consumer: str, options: "pull.ConsumeOptions", handling: "Handling"
 ) -> None:
     async with consumers_consume.Consumption(
         (await session.client()).api, stream, consumer, options, handling.warn

@@ -16,8 +16,7 @@ from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
 from kvctl.cli.topology import replicas
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
-from kvctl.jetstream import streams
-from kvctl.jetstream.direct import direct_get, multi_get
+from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.kv import reserved_streams
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View

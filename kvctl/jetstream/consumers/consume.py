@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Self
 
 from kvctl.errors import (
@@ -16,18 +17,28 @@ from kvctl.errors import (
     ServerError,
     StreamNotFound,
     UnreachableError,
+    UsageError,
 )
-from kvctl.jetstream import single_reply
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.auto_open import MessageIteration
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.consumers.flow_control import Buffer
-from kvctl.jetstream.consumers.message import Message
-from kvctl.jetstream.consumers.pull import Puller, gone, size_of
-from kvctl.jetstream.consumers.pull_options import ConsumeOptions, Event, OnEvent
-from kvctl.jetstream.consumers.pull_status import Meaning, Status
+from kvctl.jetstream.consumers.message import Message, MessageIteration
+from kvctl.jetstream.consumers.pull import (
+    PLENTY,
+    SHORTEST,
+    ConsumeOptions,
+    Event,
+    Meaning,
+    OnEvent,
+    Pull,
+    Puller,
+    Status,
+    default_heartbeat,
+    gone,
+    size_of,
+)
 from kvctl.tokens import check_name
+from kvctl.units import parse_duration
 from kvctl.wire import header_value
 
 REFUSALS = 12
@@ -245,7 +256,7 @@ class Consumption(MessageIteration):
             await self._check()
         elif self._puller.messages and time.monotonic() - self._puller.heard >= 2 * self._buffer.heartbeat:
             self._reported = ""
-            hint = single_reply.suspicion(self._puller.asked, self._puller.answers)
+            hint = self._puller.suspicion
             text = f"Consumer `{self.consumer}` missed two heartbeats; pulling again"
             self._report("warning", f"{text}. {hint}" if hint else text)
             self._puller.forget()
@@ -280,3 +291,80 @@ class Consumption(MessageIteration):
         except KvctlError:
             pass  # the next pull shows it
         self._doubtful = False
+
+
+class Buffer:
+    """Buffer of a consume, by number of messages or by their size: when to pull, and how much. [pure]"""
+
+    def __init__(self, options: ConsumeOptions) -> None:
+        self.heartbeat = options.heartbeat.total_seconds()
+        self.cautious = False
+        """True if the last pull was too small for the next message: then only an empty buffer pulls again, for all."""
+        self._expires = options.expires
+        self._messages = options.most
+        self._batch = PLENTY if options.max_bytes else options.most
+        """Maximum of one pull."""
+        self._bytes = options.max_bytes or 0
+        self.low = -1 if self._bytes else _half(options.threshold_messages, self._messages)
+        """Number of messages left at which more are requested; none if limited by size."""
+        self.low_bytes = _half(options.threshold_bytes, self._bytes) if self._bytes else -1
+        self._group = options.group
+
+    def next_pull(self, messages: int, size: int, left: int | None = None, pin: str = "") -> Pull | None:
+        """Return the next pull in addition to the pending ones; None while they suffice. `left` bounds the total."""
+        if self._bytes:
+            if not size:
+                messages = 0  # pulls without bytes left have ended, whatever number of messages was left
+            missing, batch = self._bytes - size, self._batch
+            enough = size > (0 if self.cautious else self.low_bytes)
+        else:
+            missing, batch = 0, self._messages - messages
+            enough = messages > self.low
+        if left is not None:
+            batch = min(batch, left - messages)
+        if enough or batch < 1:
+            return None
+        return Pull(
+            batch=batch,
+            max_bytes=missing,
+            expires=self._expires.total_seconds(),
+            heartbeat=self.heartbeat,
+            group=self._group,
+            pin=pin,
+        )
+
+    def never_fits(self, status: Status) -> bool:
+        """Return True if the next message is larger than the entire buffer."""
+        return bool(self._bytes) and status.bytes >= self._bytes
+
+    def adapt(self, status: Status) -> bool:
+        """Adapt to the consumer's limit that a refusal names; return True if another pull may succeed."""
+        what, text = status.exceeded
+        if what == "Expires":
+            return self._shorten(text)
+        limit = int(text or 0)
+        if what == "Batch" and 0 < limit < self._batch:
+            self._batch = limit
+            if not self._bytes:
+                self._messages, self.low = limit, min(self.low, limit // 2)
+            return True
+        if what == "MaxBytes" and 0 < limit < self._bytes:
+            self._bytes, self.low_bytes = limit, min(self.low_bytes, limit // 2)
+            return True
+        return False
+
+    def _shorten(self, text: str) -> bool:
+        try:
+            longest = parse_duration(text)
+        except UsageError:
+            return False
+        if not timedelta(0) < longest < self._expires:
+            return False
+        self._expires = longest
+        shorter = min(self.heartbeat, default_heartbeat(longest).total_seconds())
+        self.heartbeat = shorter if longest >= SHORTEST else longest.total_seconds() / 2
+        return True
+
+
+def _half(threshold: int | None, limit: int) -> int:
+    return limit // 2 if threshold is None else threshold

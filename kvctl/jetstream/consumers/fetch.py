@@ -18,15 +18,11 @@ from kvctl.errors import (
     RequestTimeout,
     ServerError,
 )
-from kvctl.jetstream import single_reply
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.auto_open import MessageIteration
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.consumers.message import Message
-from kvctl.jetstream.consumers.pull import Puller, gone, size_of
-from kvctl.jetstream.consumers.pull_options import Event, FetchOptions, OnEvent
-from kvctl.jetstream.consumers.pull_status import Meaning, Status
+from kvctl.jetstream.consumers.message import Message, MessageIteration
+from kvctl.jetstream.consumers.pull import Event, FetchOptions, Meaning, OnEvent, Puller, Status, gone, size_of
 from kvctl.tokens import check_name
 from kvctl.wire import header_value
 
@@ -160,8 +156,7 @@ class Fetch(MessageIteration):
             self._failure = RequestTimeout(f"Consumer `{self.consumer}` stopped responding")
         elif now >= self._deadline:
             self._failure = RequestTimeout(
-                f"The server did not end the pull of consumer `{self.consumer}` in time",
-                hint=single_reply.suspicion(self._puller.asked, self._puller.answers),
+                f"The server did not end the pull of consumer `{self.consumer}` in time", hint=self._puller.suspicion
             )
         self._over = self._failure is not None
 

@@ -1,9 +1,12 @@
-"""Message from a consumer, and its five possible acknowledgements (ADR-37, ADR-15)."""
+"""Message from a consumer, its five possible acknowledgements (ADR-37, ADR-15), and readers of messages."""
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
+from typing import Self
 
 from kvctl.connection import Connection
 from kvctl.errors import UsageError
@@ -91,3 +94,36 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.sequence} {self.subject!r} {len(self.data)} B>"
+
+
+class MessageIteration:
+    """Async context manager that also iterates over messages, in batches or one by one.
+
+    Iterating over it outside a `with` block opens and closes it.
+    """
+
+    _opened = False
+
+    @abstractmethod
+    async def __aenter__(self) -> Self:
+        """Begin, and set `_opened`."""
+
+    @abstractmethod
+    async def __aexit__(self, *exit: object) -> None: ...
+
+    @abstractmethod
+    def batches(self) -> AsyncGenerator[list[Message], None]:
+        """Yield messages in batches, as they arrive."""
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._one_by_one() if self._opened else self._by_itself()
+
+    async def _one_by_one(self) -> AsyncIterator[Message]:
+        async for batch in self.batches():
+            for message in batch:
+                yield message
+
+    async def _by_itself(self) -> AsyncIterator[Message]:
+        async with self:
+            async for message in self._one_by_one():
+                yield message

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from kvctl.errors import Away, NoResponders, PermissionDenied
 from kvctl.jetstream import streams
-from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
+from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bulk.rows import Mode, Row
 from kvctl.kv.entry import Operation, operation_of
@@ -65,7 +65,7 @@ class Current:
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
         """Return the last message of each key, None for none; keys without an answer are omitted."""
-        from kvctl.jetstream.direct.per_subject import last_of_each
+        from kvctl.jetstream.per_subject import last_of_each
 
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
@@ -92,7 +92,7 @@ class Current:
 
         All keys are asked at once, for one message each: as many round trips as a key has messages, at most.
         """
-        from kvctl.jetstream.direct.per_subject import next_of_each
+        from kvctl.jetstream.per_subject import next_of_each
 
         binding = self.binding
         found = {key: [] if is_plain(key) else await _literal(binding, key, after[key] + 1) for key in last}
@@ -118,7 +118,7 @@ class Current:
 
         Messages name the stream that answered. Where all keys may be missing, a key that exists is requested, too.
         """
-        from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages
+        from kvctl.jetstream.multi_get import REQUEST_BYTES, pages
 
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
         if len(subjects) < SINGLE_READ_KEYS or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from kvctl.errors import KvctlError, OutcomeUnknown
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.bulk_writer import Reconciler, Retry, with_expected
 from kvctl.kv.bulk.leader_state import Current, changes_nothing, needed
 from kvctl.kv.bulk.rows import Mode, Row

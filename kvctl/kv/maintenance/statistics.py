@@ -9,8 +9,8 @@ from heapq import nlargest
 
 from kvctl.errors import UsageError
 from kvctl.jetstream import streams
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation, from_frame

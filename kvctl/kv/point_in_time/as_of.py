@@ -14,11 +14,10 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from kvctl.errors import HistoryLost, KeyNotFound, NotFoundError, RevisionNotFound, StreamNotFound, UnreachableError
-from kvctl.jetstream import streams
+from kvctl.jetstream import multi_get, streams
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct import multi_get
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct.direct_get import from_leader
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.direct_get import from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of

@@ -18,10 +18,10 @@ from operator import itemgetter
 from kvctl.errors import KvctlError, NoResponders
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.direct.per_subject import next_of_each
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
+from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
+from kvctl.jetstream.per_subject import next_of_each
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import matches
 from kvctl.kv.read.listing import subjects_of
@@ -189,7 +189,7 @@ class SnapshotReading:
             yield messages
 
     async def _up_to(self, subjects: list[str]) -> list[StoredMessage]:
-        from kvctl.jetstream.direct import multi_get
+        from kvctl.jetstream import multi_get
 
         request = DirectRequest(last_of=tuple(subjects), up_to_sequence=self._cut)
         messages: list[StoredMessage] = []

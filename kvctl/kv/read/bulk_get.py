@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.direct.multi_get import REQUEST_BYTES, pages_of
-from kvctl.jetstream.direct.per_subject import last_of_each
+from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
+from kvctl.jetstream.multi_get import REQUEST_BYTES, pages_of
+from kvctl.jetstream.per_subject import last_of_each
 from kvctl.kv.entry import Entry, from_answers, from_frames, from_messages, newer
 from kvctl.kv.handle import RESOLVE_TIMEOUT
 from kvctl.kv.resolve import Binding
@@ -79,8 +79,8 @@ async def _listed(bucket: Bucket, keys: Sequence[str], known: Mapping[str, int])
     began; a key that is not in the list may exist all the same.
     """
     from kvctl.jetstream import streams
-    from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-    from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+    from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+    from kvctl.jetstream.consumers.server_consumer import Selection
 
     found: dict[str, Entry] = {}
     own = bucket.own

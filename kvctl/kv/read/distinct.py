@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.kv.read.subject_hashes import SubjectHashes
 
 LATE = 1 << 15

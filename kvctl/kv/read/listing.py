@@ -7,8 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 from kvctl.kv.read.distinct import Distinct

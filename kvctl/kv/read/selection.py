@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, NoResponders, PermissionDenied
-from kvctl.jetstream.direct import multi_get
-from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest
+from kvctl.jetstream import multi_get
+from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest
 from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.handle import ATTEMPTS
 from kvctl.kv.names import check_filter, check_literal, is_plain

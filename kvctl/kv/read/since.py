@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.direct.multi_get import first_since
+from kvctl.jetstream.multi_get import first_since
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.point_in_time.moment import Moment, as_moment
 from kvctl.kv.resolve import Binding

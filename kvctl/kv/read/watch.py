@@ -9,8 +9,8 @@ from typing import Self
 
 from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, Operation, from_frames, newer
 from kvctl.kv.names import matches
 from kvctl.kv.read.listing import subjects_of

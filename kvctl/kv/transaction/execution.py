@@ -29,9 +29,8 @@ from kvctl.errors import (
     UnreachableError,
     WrongRevision,
 )
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.atomic_batch import BatchMessage, MessageTooLarge, publish_batch
-from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.publish import Busy
 from kvctl.kv import resolve as bindings
 from kvctl.kv.entry import Entry

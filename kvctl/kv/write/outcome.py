@@ -21,8 +21,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from kvctl.errors import Away, KvctlError, OutcomeUnknown, PermissionDenied, StreamNotFound, WrongRevision
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream import direct_get
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.resolve import Binding
 from kvctl.kv.write.identity import identity_of
 from kvctl.wire import header_value

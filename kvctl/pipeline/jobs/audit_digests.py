@@ -32,7 +32,7 @@ from kvctl.topology.model.subjects import KeyMapping, Transform
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
     from kvctl.jetstream.consumers.delivery import RawFrame
-    from kvctl.jetstream.direct.direct_get import StoredMessage
+    from kvctl.jetstream.direct_get import StoredMessage
     from kvctl.pipeline.spark.engine import Engine
 
 REPLICA = -1

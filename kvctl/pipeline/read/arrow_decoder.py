@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import TTL_HEADER, Entry, Operation, is_tombstone, operation_of
 from kvctl.kv.write.copied_headers import own_headers
 from kvctl.kv.write.identity import HEADER, all_bare, is_bare

@@ -10,13 +10,12 @@ from operator import itemgetter
 import pyarrow as pa
 
 from kvctl.errors import HistoryLost, StreamReplaced
-from kvctl.jetstream import streams
+from kvctl.jetstream import per_subject, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct import per_subject
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import is_plain, matches
 from kvctl.kv.point_in_time.snapshot_reader import SnapshotReading

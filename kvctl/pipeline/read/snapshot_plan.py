@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from kvctl.errors import RefusedError, RevisionNotFound
 from kvctl.jetstream import streams
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import is_wild, overlapping

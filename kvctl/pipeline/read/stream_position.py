@@ -8,8 +8,8 @@ from dataclasses import replace
 from kvctl.errors import PermissionDenied, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.direct.direct_get import from_leader
-from kvctl.jetstream.direct.multi_get import first_since
+from kvctl.jetstream.direct_get import from_leader
+from kvctl.jetstream.multi_get import first_since
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.resolve import Binding

@@ -20,7 +20,7 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from kvctl.errors import WrongRevision
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.leader_state import changes_nothing
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import Operation, operation_of

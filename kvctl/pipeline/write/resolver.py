@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kvctl.errors import KvctlError, OutcomeUnknown, ServerError
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.bulk_writer import Reconciler, Retry, of_the_row, with_expected
 from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.rows import Row

@@ -11,8 +11,8 @@ from kvctl.errors import KvctlError, NotFoundError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import read
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import read
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches

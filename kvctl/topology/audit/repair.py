@@ -16,9 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError, WaitExpired
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.names import is_plain

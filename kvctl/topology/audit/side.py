@@ -7,14 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from kvctl.errors import ConsumerNotFound, JetStreamDisabled, KvctlError, NoResponders, PermissionDenied, RequestTimeout
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import read
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import StoredMessage
-from kvctl.jetstream.direct.per_subject import last_of_each
+from kvctl.jetstream.consumers.ordered_consumer import read
+from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.direct_get import StoredMessage
+from kvctl.jetstream.per_subject import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
 from kvctl.topology.survey.origin_lookup import PATIENCE
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import from_message, is_tombstone
 from kvctl.units import duration_ns
 from kvctl.wire import header_value

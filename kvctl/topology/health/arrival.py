@@ -19,10 +19,9 @@ from kvctl.errors import (
     RequestTimeout,
     WaitExpired,
 )
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.stream_info import StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.model.origins import meaning

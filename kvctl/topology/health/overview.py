@@ -11,8 +11,8 @@ from math import inf
 from typing import Any
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
+from kvctl.jetstream import direct_get
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import direct_get
 from kvctl.jetstream.stream_info import Alternate as Reported
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.kv import catalog

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.ordered.ordered_consumer import read
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import read
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import announced_size
@@ -29,7 +29,7 @@ async def cost(api: Api, before: StreamConfig, info: StreamInfo, after: StreamCo
             outside = [count for subject, count in counts.items() if not matches(subject, wanted)]
             measured = measured.having(keys_outside=len(outside))
     if AGE in aspects:
-        from kvctl.jetstream.direct.multi_get import first_since
+        from kvctl.jetstream.multi_get import first_since
 
         clock = await ServerClock.read(api, stream)  # the info may be as old as a prompt
         first = await first_since(api, stream, clock.now_ns() - after["max_age"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.topology.audit.verdict import Ages, Held
 from kvctl.topology.survey.graph import SILENCE, Upstream
 from kvctl.units import duration_from_ns, format_duration

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from kvctl.errors import KvctlError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.stream_info import StreamInfo, sources_of
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.names import is_wild

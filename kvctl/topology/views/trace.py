@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from kvctl.errors import BucketNotFound, RefusedError
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import from_message
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.kv.stream_kind import Kind

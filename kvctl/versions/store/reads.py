@@ -11,15 +11,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 
 from kvctl.errors import NoResponders, PermissionDenied, Unanswered
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.consumers.delivery import sequence_token
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.direct.multi_get import NotReached, Page
-from kvctl.jetstream.direct.multi_get import pages as answer_pages
-from kvctl.jetstream.direct.per_subject import last_of_each
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
+from kvctl.jetstream.multi_get import NotReached, Page
+from kvctl.jetstream.multi_get import pages as answer_pages
+from kvctl.jetstream.per_subject import last_of_each
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken

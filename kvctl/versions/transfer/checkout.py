@@ -17,8 +17,8 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation

@@ -19,8 +19,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.consumers.consumer import Consumer
 from kvctl.jetstream.consumers.fetch import Fetch
-from kvctl.jetstream.consumers.pull import size_of
-from kvctl.jetstream.consumers.pull_options import Event, Pull
+from kvctl.jetstream.consumers.pull import Event, Pull, size_of
 from kvctl.server import run_server
 
 SECOND = timedelta(seconds=1)

@@ -14,10 +14,10 @@ from kvctl import Client
 from kvctl.contexts import Context
 from kvctl.doctor import examination
 from kvctl.errors import RequestTimeout, ServerError
+from kvctl.jetstream.consumers import extent, ordered_consumer
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered import extent, ordered_consumer
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.server import Server, run_server
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient

@@ -18,11 +18,11 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Client, Entry
 from kvctl.contexts import Context
+from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
-from kvctl.jetstream.direct.direct_get import DirectRequest
-from kvctl.jetstream.direct.multi_get import read as read_pages
+from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.direct_get import DirectRequest, NotUnderstood
+from kvctl.jetstream.multi_get import read as read_pages
 from kvctl.server import Server, run_server
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
@@ -167,8 +167,13 @@ async def check_contents(run: Run, client: Client, name: str) -> None:
             (DirectRequest(sequence=1, batch=1000), held),
             (DirectRequest(last_of=(f"$KV.{name}.>",)), last),
         ):
-            pages = [page async for page in read_pages(client.api, stream, request)]
-            assert [message.sequence for page in pages for message in page.messages] == [entry[0] for entry in wanted]
+            try:
+                pages = [page async for page in read_pages(client.api, stream, request)]
+            except NotUnderstood:  # an import that passes on one answer a request
+                assert client.api.answers_once
+            else:
+                sequences = [message.sequence for page in pages for message in page.messages]
+                assert sequences == [entry[0] for entry in wanted]
         watched = [item async for item in await watched_until_current(bucket)]
         assert [brief(item) for item in watched] == last
 
@@ -304,7 +309,7 @@ def snapshot(model: Model) -> Model:
 @pytest.mark.parametrize(("history", "restarts"), [(64, False), (1, False), (64, True)])
 async def test_readings_under_disturbances_show_every_operation(seed, steps, monkeypatch, history, restarts):
     """A watch shows each operation once, in order (of a history of one, the last of each key); listings are whole."""
-    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 50)
+    monkeypatch.setattr(server_consumer, "BATCH_MESSAGES", 50)
     with run_server(name="oracle") as server, Proxy(server.url) as proxy:
         run = Run(seed * 100 + history + restarts, server, history)
         away = kvctl.connect(Context(url=proxy.url))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvctl.jetstream.direct import per_subject
+from kvctl.jetstream import per_subject
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.rows import Row

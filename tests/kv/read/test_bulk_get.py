@@ -22,7 +22,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.jetstream import request_window
-from kvctl.jetstream.direct.direct_get import NotUnderstood
+from kvctl.jetstream.direct_get import NotUnderstood
 from kvctl.kv.bulk import bulk_put
 from kvctl.kv.read import bulk_get
 from kvctl.wire import publish_frame

@@ -15,7 +15,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
-from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
+from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.kv.read import bulk_get, distinct
 from kvctl.server import Server
 from tests.support.differences import differences
@@ -30,7 +30,7 @@ async def bucket(client, bucket_name):
 @pytest.fixture
 def small_pulls(monkeypatch):
     """Two pulls of 500 under way, so that a listing of thousands is in its middle for a while."""
-    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 500)
+    monkeypatch.setattr(server_consumer, "BATCH_MESSAGES", 500)
 
 
 async def keys_of(bucket: Bucket, *filters: str, deleted: bool = False) -> list[str]:

@@ -6,8 +6,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import KeyNotFound, RevisionNotFound
-from kvctl.jetstream.direct import multi_get
-from kvctl.jetstream.direct.direct_get import DirectRequest
+from kvctl.jetstream import multi_get
+from kvctl.jetstream.direct_get import DirectRequest
 from kvctl.kv.point_in_time.moment import Moment
 from tests.support.raw import RawClient
 

@@ -14,7 +14,7 @@ import pytest
 import kvctl
 from kvctl import CURRENT, Bucket, Entry, Operation
 from kvctl.errors import KvctlError, NoServer, RevisionNotFound, StreamReplaced, UsageError
-from kvctl.jetstream.consumers.ordered import pull_size, server_consumer
+from kvctl.jetstream.consumers import server_consumer
 from kvctl.jetstream.server_snapshot import Restoring, taking
 from kvctl.server import Server
 from tests.support.differences import differences
@@ -85,7 +85,7 @@ class TestInitialData:
         begun = time.monotonic()
         assert await initial(filled, *filters, **options) == expected
         assert await initial(filled, *filters, **options, follow=False) == expected
-        assert time.monotonic() - begun < pull_size.EXPIRES_S
+        assert time.monotonic() - begun < server_consumer.EXPIRES_S
 
     @pytest.mark.guarantee("reading-18")
     @pytest.mark.parametrize("options", [{}, {"history": True}, {"updates_only": True}, {"from_revision": 1}])
@@ -209,8 +209,8 @@ class Watched:
 @pytest.fixture
 def no_sign_of_life(monkeypatch):
     """Silence is not noticed for minutes."""
-    monkeypatch.setattr(pull_size, "EXPIRES_S", 600.0)
-    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 200.0)
+    monkeypatch.setattr(server_consumer, "EXPIRES_S", 600.0)
+    monkeypatch.setattr(server_consumer, "HEARTBEAT_S", 200.0)
 
 
 class TestOverRestarts:
@@ -246,7 +246,7 @@ class TestOverRestarts:
             assert set(writer.acked[: writer.acked.index(last) + 1]) - set(revisions) == set()
 
     async def test_the_marker_comes_though_the_server_restarts_before_it(self, own_server, monkeypatch):
-        monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 200)
+        monkeypatch.setattr(server_consumer, "BATCH_MESSAGES", 200)
         async with kvctl.connect(own_server.url) as client:
             bucket = await client.create_bucket("B")
             await bucket.put_many((f"k.{number}", b"x" * 100) for number in range(5000))
@@ -441,7 +441,7 @@ class TestRecovers:
     async def test_from_a_reader_away_longer_than_its_pulls_and_its_consumer_live(self, monkeypatch, bucket):
         monkeypatch.setattr(server_consumer, "INACTIVE_S", 0.5)
         for name, value in (("EXPIRES_S", 1.0), ("HEARTBEAT_S", 0.3)):
-            monkeypatch.setattr(pull_size, name, value)
+            monkeypatch.setattr(server_consumer, name, value)
         seen: list[Any] = []
         async with asyncio.timeout(LIMIT), await bucket.watch() as watcher:
             async for item in watcher:
@@ -457,7 +457,7 @@ class TestRecovers:
 
     async def test_from_silence(self, monkeypatch, bucket):
         for name, value in (("EXPIRES_S", 1.0), ("HEARTBEAT_S", 0.3)):
-            monkeypatch.setattr(pull_size, name, value)
+            monkeypatch.setattr(server_consumer, name, value)
         seen = Watched()
         watch = asyncio.create_task(seen.run(bucket))
         await asyncio.sleep(2.5)  # pulls expire and are made anew

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import Operation
 from kvctl.pipeline.write.decision import Asked, Decider, Outcome, WriteMode

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from kvctl.jetstream.direct.direct_get import StoredMessage
+from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.topology.audit.verdict import (
     DELETED,
     ORIGIN,

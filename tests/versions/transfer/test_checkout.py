@@ -8,7 +8,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, UnreachableError, UsageError
-from kvctl.jetstream.consumers.ordered import ordered_consumer, pull_size
+from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.kv.bucket import Bucket
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
@@ -51,7 +51,7 @@ async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout
 
 async def test_lost_server_ends_the_read(own_server, monkeypatch):
     monkeypatch.setattr(ordered_consumer, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(server_consumer, "HEARTBEAT_S", 0.2)
     async with kvctl.connect(kvctl.Context(url=own_server.url, timeout=timedelta(milliseconds=300))) as client:
         bucket = await client.create_bucket("B")
         for number in range(20):  # more than is asked for at once

@@ -8,17 +8,16 @@ import pytest
 import kvctl
 from kvctl import Client
 from kvctl.errors import NoResponders, ServerError, StreamNotFound
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, multi_get, per_subject, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct import direct_get, multi_get, per_subject
-from kvctl.jetstream.direct.direct_get import (
+from kvctl.jetstream.direct_get import (
     DirectRequest,
     NotUnderstood,
     StoredMessage,
     TooManySubjects,
     messages_from_answers,
 )
-from kvctl.jetstream.direct.multi_get import MomentLost, NotReached, Page
+from kvctl.jetstream.multi_get import MomentLost, NotReached, Page
 from kvctl.server import run_server
 from kvctl.units import parse_utc
 from tests.support.raw import RawClient

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from kvctl.errors import NotFoundError, ServerError
-from kvctl.jetstream import single_reply, streams
-from kvctl.jetstream.api import Api
+from kvctl.jetstream import streams
+from kvctl.jetstream.api import SINGLE_ANSWERS, Api
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.direct.direct_get import (
+from kvctl.jetstream.direct_get import (
     CannotAnswerMany,
     DirectRequest,
     NotUnderstood,
@@ -32,6 +32,8 @@ PAGE_ATTEMPTS, PAGE_PAUSE_S = 8, 0.05
 """Attempts for a later page, probably at another replica each time, and the seconds between them."""
 ANSWER_BYTES = 8 << 20
 """Bytes requested at once: servers drop a connection that reads 64 MiB too slowly."""
+SILENCE_S = 0.5
+"""Seconds to wait for more answers after the first, which servers send together with it."""
 BAD_REQUEST = 10003
 BEYOND_ALL = 1 << 62
 """A sequence that no stream reaches."""
@@ -118,7 +120,7 @@ async def pages_of(
     Raises TooManySubjects (more than 1,024 match), NotUnderstood (servers before 2.11), NotReached (the replica lags
     behind `up_to_sequence`), MomentLost (remaining messages were overwritten).
     """
-    if single_reply.known(api):
+    if api.answers_once:
         raise _one_answer(api)
     left = request.batch
     page = await _page(build, api, stream, request)
@@ -165,16 +167,16 @@ async def _page(build: Build[Read], api: Api, stream: str, request: DirectReques
 async def _next(api: Api, batches: AsyncGenerator[list[RawFrame], None], *, alone: bool) -> list[RawFrame]:
     """Return the next answers. Raises NotUnderstood if none follows the first one, which was `alone`."""
     try:
-        async with asyncio.timeout(single_reply.SILENCE_S if alone else None):
+        async with asyncio.timeout(SILENCE_S if alone else None):
             return await anext(batches)
     except TimeoutError:
         if not api.prefix.startswith("$JS."):  # an import from another account
-            single_reply.note(api)
+            api.note_single_answers()
         raise _one_answer(api) from None
 
 
 def _one_answer(api: Api) -> NotUnderstood:
-    return NotUnderstood(f"Requests to `{api.prefix}` get one answer each", hint=single_reply.HINT)
+    return NotUnderstood(f"Requests to `{api.prefix}` get one answer each", hint=SINGLE_ANSWERS)
 
 
 def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: DirectRequest) -> Page[Read]:

@@ -5,9 +5,16 @@ from datetime import timedelta
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.flow_control import Buffer
-from kvctl.jetstream.consumers.pull_options import PLENTY, ConsumeOptions, FetchOptions
-from kvctl.jetstream.consumers.pull_status import Meaning, Status, meaning_of, read_status
+from kvctl.jetstream.consumers.consume import Buffer
+from kvctl.jetstream.consumers.pull import (
+    PLENTY,
+    ConsumeOptions,
+    FetchOptions,
+    Meaning,
+    Status,
+    meaning_of,
+    read_status,
+)
 
 
 def seconds(number: float) -> timedelta:

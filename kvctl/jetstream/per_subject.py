@@ -8,7 +8,7 @@ from typing import Any
 
 from kvctl.errors import KvctlError, NotFoundError
 from kvctl.jetstream.api import Api, parse_reply
-from kvctl.jetstream.direct.direct_get import StoredMessage, message_from_answer, message_from_leader
+from kvctl.jetstream.direct_get import StoredMessage, message_from_answer, message_from_leader
 from kvctl.jetstream.request_window import RequestWindow
 from kvctl.wire import status
 

@@ -24,16 +24,13 @@ from kvctl.errors import (
     ServerError,
     StreamNotFound,
 )
-from kvctl.jetstream import single_reply, streams
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import extent, server_consumer
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered import extent, pull_size
-from kvctl.jetstream.consumers.ordered.catch_up import SOMEWHERE, InitialEnd
-from kvctl.jetstream.consumers.ordered.list_gaps import ListGaps
-from kvctl.jetstream.consumers.ordered.pull_size import PullSize
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection, ServerConsumer
-from kvctl.jetstream.consumers.ordered.stream_instance import StreamInstance
-from kvctl.jetstream.consumers.pull_status import Meaning, Status
+from kvctl.jetstream.consumers.extent import SOMEWHERE, InitialEnd, StreamInstance
+from kvctl.jetstream.consumers.pull import Meaning, Status
+from kvctl.jetstream.consumers.server_consumer import ListGaps, PullSize, Selection, ServerConsumer
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.wire import header_value
 
@@ -173,7 +170,7 @@ class OrderedConsumer:
             while (asked := self._consumer.puller.messages) < self._size.ahead:
                 pull = self._size.pull(follow=self._follow, stepping=self._gaps.stepping, requested=asked)
                 self._consumer.puller.ask(pull)
-        frames = await self._consumer.puller.receive(pull_size.HEARTBEAT_S if self._current else IDLE_S)
+        frames = await self._consumer.puller.receive(server_consumer.HEARTBEAT_S if self._current else IDLE_S)
         if not frames:
             await self._heed_silence(time.monotonic() - self._consumer.puller.heard)
         return frames
@@ -181,7 +178,7 @@ class OrderedConsumer:
     async def _heed_silence(self, seconds: float) -> None:
         """Handle silence: the consumer's server has failed, or an import passes on one answer per pull."""
         consumer = self._consumer
-        consumer.lost = seconds > 2 * pull_size.HEARTBEAT_S + 1
+        consumer.lost = seconds > 2 * server_consumer.HEARTBEAT_S + 1
         each_answered = 0 < consumer.puller.answers <= consumer.puller.asked
         if self._size.single or not each_answered or not self._connection.online:
             return
@@ -192,7 +189,7 @@ class OrderedConsumer:
         elif consumer.missing:
             consumer.lost = True
             self._size.take_single_answers()
-            single_reply.note(self._api)
+            self._api.note_single_answers()
         else:
             await consumer.note_missing()
 

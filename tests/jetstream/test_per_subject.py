@@ -3,7 +3,7 @@
 import pytest
 
 import kvctl
-from kvctl.jetstream.direct.per_subject import last_of_each
+from kvctl.jetstream.per_subject import last_of_each
 from tests.support.proxy import DOWN, UP, Cut, Proxy
 
 KEYS = 17

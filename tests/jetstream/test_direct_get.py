@@ -3,8 +3,8 @@
 import pytest
 
 from kvctl.errors import ConnectionLost, NoResponders, ServerError, StreamNotFound, UsageError
-from kvctl.jetstream.direct import direct_get
-from kvctl.jetstream.direct.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
+from kvctl.jetstream import direct_get
+from kvctl.jetstream.direct_get import DirectRequest, NotUnderstood, StoredMessage, TooManySubjects
 
 MISSING = 99
 

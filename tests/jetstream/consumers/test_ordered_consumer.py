@@ -8,10 +8,10 @@ import pytest
 
 from kvctl import Bucket, Client
 from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
+from kvctl.jetstream.consumers import extent, ordered_consumer, server_consumer
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
-from kvctl.jetstream.consumers.ordered import catch_up, list_gaps, ordered_consumer, pull_size
-from kvctl.jetstream.consumers.ordered.ordered_consumer import OrderedConsumer, read
-from kvctl.jetstream.consumers.ordered.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
+from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import from_frame, from_frames
 from kvctl.server import run_server
 
@@ -154,7 +154,7 @@ class TestGapsInAList:
             assert set(await keys_read(consumer)) == self.KEYS
 
     async def test_list_with_many_gaps_starts_over(self, client, bucket, monkeypatch):
-        monkeypatch.setattr(list_gaps, "PAUSES", 10)
+        monkeypatch.setattr(server_consumer, "PAUSES", 10)
         async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
             first = consumer._consumer.name
             await overwrite(bucket, self.GONE, 3)
@@ -163,7 +163,7 @@ class TestGapsInAList:
 
 
 async def test_reading_that_never_reaches_the_end_gives_up(client, bucket, monkeypatch):
-    monkeypatch.setattr(catch_up, "MAX_ROUNDS", 1)
+    monkeypatch.setattr(extent, "MAX_ROUNDS", 1)
     monkeypatch.setattr(OrderedConsumer, "_ended", lambda *_: None)  # always something more to send
     async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
         await overwrite(bucket, ["k.1"], 1)
@@ -173,8 +173,8 @@ async def test_reading_that_never_reaches_the_end_gives_up(client, bucket, monke
 
 async def test_silent_consumer_is_recreated(client, bucket, monkeypatch):
     """As when the server it stood on is lost from a cluster: no status comes."""
-    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 0.2)
-    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 10)
+    monkeypatch.setattr(server_consumer, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(server_consumer, "BATCH_MESSAGES", 10)
     original, calls = OrderedConsumer._receive, 0
 
     async def silent(self: OrderedConsumer) -> list[RawFrame]:
@@ -191,7 +191,7 @@ async def test_silent_consumer_is_recreated(client, bucket, monkeypatch):
 
 
 async def test_a_refused_pull_is_an_error(client, bucket, monkeypatch):
-    monkeypatch.setattr(pull_size, "HEARTBEAT_S", 20.0)  # more than half of what a pull lives
+    monkeypatch.setattr(server_consumer, "HEARTBEAT_S", 20.0)  # more than half of what a pull lives
     with pytest.raises(ServerError, match="refused a pull"):
         await read_all(client, bucket)
 
@@ -227,7 +227,7 @@ async def test_end_of_a_reading_is_reported_by_the_server_even_if_a_pull_asks_fo
 ):
     bucket = await client.create_bucket(bucket_name, history=history)
     await bucket.put_many((f"k.{number}", b"x") for number in range(2000))
-    monkeypatch.setattr(pull_size, "BATCH_MESSAGES", 2000)
+    monkeypatch.setattr(server_consumer, "BATCH_MESSAGES", 2000)
     asked: list[str] = []
     client.connection.trace = lambda subject, seconds, note: asked.append(subject)
     assert await read_all(client, bucket) == list(range(1, 2001))

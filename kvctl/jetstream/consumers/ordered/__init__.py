@@ -1,1 +1,0 @@
-"""Ordered reading of streams: every matching message once, in order, in bounded memory."""
