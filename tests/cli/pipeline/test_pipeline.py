@@ -26,7 +26,7 @@ from tests.support.waiting import until
 
 WITHOUT_SPARK = """
 from importlib.machinery import PathFinder
-from kvctl.cli.app.main import main
+from kvctl.__main__ import main
 
 find = PathFinder.find_spec
 
@@ -34,7 +34,7 @@ def find_others(name, *more):
     return None if name.split(".")[0] in ("pyspark", "pyarrow", "pandas") else find(name, *more)
 
 PathFinder.find_spec = find_others
-main()
+raise SystemExit(main())
 """
 """kvctl, installed without the extra."""
 
