@@ -15,9 +15,9 @@ from kvctl.cli.app.parameters import BucketName, DryRun, Force, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import stale_mirrors
 from kvctl.cli.bucket.options import Given, Placement, setting_options
+from kvctl.cli.flows import show_config, show_result, warn_of_hazards
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.records import MANIFEST
-from kvctl.cli.topology import replicas
 from kvctl.errors import UsageError
 from kvctl.kv import config_edit, names
 from kvctl.kv.maintenance import bucket_backup, compare_buckets, copy_bucket, manifest
@@ -88,7 +88,7 @@ async def copy(
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
-        replicas.show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
+        show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
         return
     with session.progress(f"Copying {bucket}", await _entries_of(source, data), unit="entries") as progress:
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
@@ -100,7 +100,7 @@ async def copy(
         if changed
         else f"Bucket `{target}` already exists with the configuration of `{bucket}`"
     )
-    report(session, row, text, always=not changed)
+    show_result(session, row, text, always=not changed)
 
 
 @command(
@@ -186,15 +186,14 @@ async def compact(
         ]
         shown = columns("key revision created operation", operation=Column("operation"))
         session.show(View(columns=shown, rows=rows, name="key", empty="No deleted keys"))
-        for hazard in reasons:
-            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        warn_of_hazards(session, reasons)
         return
     hazards.refuse(reasons, force, f"Compacting `{bucket}` could lose or restore data")
     with session.progress("Removing deleted keys", len(found.entries), unit="keys") as progress:
         messages = await edit.compact(source, found, progress.advance)
     row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
     text = f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
-    report(session, row, text, always=True)
+    show_result(session, row, text, always=True)
     if session.output == "tsv" and session.options.output is None:
         session.show(document(row))
 
@@ -212,7 +211,7 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     client = await session.client()
     with session.progress(f"Backing up {bucket}", unit="bytes") as progress:
         made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
-    report(session, _manifest_row(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
+    show_result(session, _manifest_row(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
 
 
 @command(
@@ -248,15 +247,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
         "last_revision": done.info["state"]["last_seq"],
     }
     again = ", replacing an interrupted restore" if done.replaced else ""
-    report(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
-
-
-def report(session: Session, row: dict[str, Any], text: str, *, always: bool = False) -> None:
-    """Report a change: an object if a format was requested, else a note on a terminal, with `always` in a pipe too."""
-    if session.options.output:
-        session.show(document(row))
-    else:
-        session.note(text, always=always)
+    show_result(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
 
 
 def _manifest_row(made: "manifest.Manifest") -> dict[str, Any]:

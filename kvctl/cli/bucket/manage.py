@@ -8,14 +8,13 @@ import typer
 
 import kvctl
 from kvctl import suggest
+from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import alternates, data, details, stale_mirrors, stats, views
-from kvctl.cli.bucket.data import report
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology import replicas
 from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import streams
@@ -74,14 +73,13 @@ async def add(
     api = (await session.client()).api
     if dry_run:
         if await catalog.existing(api, wanted) is None:
-            replicas.show_config(session, wanted)
+            flows.show_config(session, wanted)
             return
         made = None
     else:
         made = await _create(session, api, wanted)
     created = made is not None and made.created
-    text = f"Created bucket `{name}`" if created else f"Bucket `{name}` already exists with this configuration"
-    report(session, {"name": name, "stream": wanted["name"], "changed": created}, text, always=not created)
+    flows.show_creation(session, f"bucket `{name}`", {"name": name, "stream": wanted["name"]}, created=created)
 
 
 @command(
@@ -201,11 +199,20 @@ async def edit(
     """
     check_changes(settings, clear)
     check_forced(force, hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.FOREIGN_KIND)
-    plan = await apply_edit.plan_edit((await session.client()).api, bucket, settings, clear or ())
-    if dry_run:
-        _show_plan(session, plan)
-    else:
-        await _apply(session, plan, bucket, force)
+    api = (await session.client()).api
+    plan = await apply_edit.plan_edit(api, bucket, settings, clear or ())
+    await flows.edit(
+        session,
+        f"bucket `{bucket}`",
+        {"name": bucket, "stream": plan.edit.after["name"]},
+        plan.edit.differences,
+        lambda: catalog.apply_edit(api, plan.edit),
+        dry_run=dry_run,
+        needed=plan.hazards,
+        force=force,
+        refusal=f"The edit of `{bucket}` would lose or hide data",
+        empty="No changes",
+    )
 
 
 @command(
@@ -230,7 +237,7 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
         expires = " Its keys no longer expire." if config.get("max_age") else ""
         await session.confirm(f"Seal bucket `{bucket}`? This is permanent: it becomes read-only.{expires}", yes=yes)
         changed = await catalog.seal(api, bucket)
-    replicas.show_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
+    flows.show_sealed(session, "bucket", bucket, changed=changed, dry_run=dry_run)
 
 
 @command(
@@ -273,7 +280,7 @@ async def delete(
     hazards.refuse(graph.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
     await _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
-    report(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
+    flows.show_result(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
 
 
 async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, Any]) -> "catalog.Creation":
@@ -295,29 +302,6 @@ def check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
         raise UsageError(f"`{both[0].replace('_', '-')}` cannot be both set and cleared")
 
 
-async def _apply(session: Session, plan: "apply_edit.EditPlan", bucket: str, force: list[str] | None) -> None:
-    differences = plan.edit.differences
-    for difference in differences:
-        session.note(str(difference), always=True)
-    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
-    if differences:
-        await catalog.apply_edit((await session.client()).api, plan.edit)
-    result = {
-        "name": bucket,
-        "stream": plan.edit.after["name"],
-        "changed": bool(differences),
-        "differences": [{"field": item.field, "before": item.before, "after": item.after} for item in differences],
-    }
-    text = f"Changed bucket `{bucket}`" if differences else f"No changes to bucket `{bucket}`"
-    report(session, result, text, always=not differences)
-
-
-def _show_plan(session: Session, plan: "apply_edit.EditPlan") -> None:
-    session.show(views.difference_view(plan.edit.differences, worded=session.output == "table"))
-    for hazard in plan.hazards:
-        session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
-
-
 async def _confirm_deletion(
     session: Session, described: "overview.BucketDescription", name: str, yes: bool, confirm: str | None
 ) -> None:
@@ -325,21 +309,16 @@ async def _confirm_deletion(
     details.remark(session, described)
     if described.dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
-    for item in described.dependents or ():
-        session.note(replicated(name, item), always=True)
-    if described.dependents or confirm is not None:
-        question = f"Deleting {what} removes {counted(count, 'entry')}"
-        await session.confirm(question, typed_name=name, confirmed=confirm)
-    else:
-        await session.confirm(f"Delete {what} with {counted(count, 'entry')}?", yes=yes)
-
-
-def replicated(name: str, item: "graph.Dependent") -> str:
-    """Describe a replica of a bucket or a stream to a user who is about to delete that."""
-    if item.upstream is None:
-        return f"Stream `{item.node.stream}` does not answer and may replicate `{name}`"
-    text = f"{item.node.kind.capitalize()} `{item.node.name}` replicates `{name}`"
-    return text if item.last_revision is not None else f"{text} (offline)"
+    holds = counted(count, "entry")
+    await flows.confirm_named(
+        session,
+        name,
+        described.dependents or (),
+        yes=yes,
+        confirm=confirm,
+        simple=f"Delete {what} with {holds}?",
+        typed=f"Deleting {what} removes {holds}",
+    )
 
 
 def _named(described: "overview.BucketDescription", name: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 from kvctl.cli.facts import of_stream, origin_rows, row_of
 from kvctl.cli.records import BUCKET_ROW
-from kvctl.jetstream import config_diff
 from kvctl.kv import catalog
 from kvctl.kv import config as kv_config
 from kvctl.render.fields import columns, origins_text
@@ -64,21 +63,6 @@ def listing_view(rows: Iterable[dict[str, Any]]) -> View:
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
     empty = "No buckets; create one with `kvctl bucket add NAME`"
     return View(columns=shown, tsv=BUCKET_ROW.columns, rows=order, empty=empty)
-
-
-def difference_view(found: "Iterable[config_diff.Difference]", *, worded: bool) -> View:
-    """Return a view of the changed fields, with `worded` in words, else in plain values."""
-    rows = [
-        {
-            "field": item.field,
-            "before": config_diff.shown(item.field, item.before),
-            "after": config_diff.shown(item.field, item.after),
-        }
-        if worded
-        else {"field": item.field, "before": item.before, "after": item.after}
-        for item in found
-    ]
-    return View(columns=columns("field before after"), rows=rows, name="field", empty="No changes")
 
 
 def _listed(status: "kv_config.BucketStatus") -> dict[str, Any]:

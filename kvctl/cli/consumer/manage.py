@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes, duration, moment, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer import messages, views
+from kvctl.cli.flows import show_config, show_creation, show_result
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.stream.options import (
     ConfigFile,
@@ -18,13 +20,10 @@ from kvctl.cli.stream.options import (
     Settings,
     StreamName,
     apply_settings,
-    change_rows,
-    change_view,
     check_consumer,
     check_stream,
     dated_by_server,
 )
-from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import config_diff, config_text, direct_get, edits, multi_get, streams
 from kvctl.jetstream.consumers import admin
@@ -297,11 +296,8 @@ async def _add(
     if named is None and session.options.output is None and not session.terminal.is_terminal:
         session.write(f"{name}\n".encode())
         return
-    text = f"Created consumer `{name}` of stream `{stream}`"
-    if not created:
-        text = f"Consumer `{name}` of stream `{stream}` already exists with this configuration"
-    row = {"stream": stream, "name": name, "changed": created}
-    show_result(session, row, text, always=not created, name="name")
+    row = {"stream": stream, "name": name}
+    show_creation(session, f"consumer `{name}` of stream `{stream}`", row, created=created, name="name")
 
 
 async def _warn_if_late(session: Session, stream: str, made: "config_text.Config") -> None:
@@ -335,16 +331,15 @@ async def _edit(
     after = await dated_by_server(session, change(config_text.copied(before)), stream)
     after |= {name: before[name] for name in ("name", "durable_name") if name in before}
     differing = config_diff.differences(before, after, config_text.CONSUMER)
-    if dry_run:
-        session.show(change_view(differing, worded=session.output == "table"))
-        return
-    for difference in differing:
-        session.note(str(difference), always=True)
-    if differing:
-        await edits.edit(target, info, after)
-    row = {"stream": stream, "name": consumer, "changed": bool(differing), "differences": change_rows(differing)}
-    text = f"Changed consumer `{consumer}`" if differing else f"No changes to consumer `{consumer}`"
-    show_result(session, row, text, always=not differing, name="name")
+    await flows.edit(
+        session,
+        f"consumer `{consumer}`",
+        {"stream": stream, "name": consumer},
+        differing,
+        lambda: edits.edit(target, info, after),
+        dry_run=dry_run,
+        name="name",
+    )
 
 
 async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:

@@ -9,12 +9,12 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options as bucket_options
+from kvctl.cli.flows import show_result
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.repo import views
 from kvctl.cli.repo.commit import Meta
 from kvctl.cli.repo.options import At, AtBranch, Author, Message, open_branch, parse_branch
-from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options

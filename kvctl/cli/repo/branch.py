@@ -7,6 +7,7 @@ import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import show_result
 from kvctl.cli.records import BRANCH
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
@@ -21,7 +22,6 @@ from kvctl.cli.repo.options import (
     parse_ref,
     ref_option,
 )
-from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.phrases import counted
 from kvctl.render.fields import columns, short

@@ -12,11 +12,11 @@ from kvctl.cli.app.command import Entry, command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
+from kvctl.cli.flows import show_config, show_result
 from kvctl.cli.records import REPOSITORY_ROW
 from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag, views
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
-from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import stream_kind

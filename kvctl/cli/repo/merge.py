@@ -9,6 +9,7 @@ import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, one_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import show_result
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
@@ -24,7 +25,6 @@ from kvctl.cli.repo.options import (
     ref_argument,
     ref_option,
 )
-from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import UsageError
 from kvctl.kv import names
 from kvctl.phrases import counted

@@ -6,6 +6,7 @@ import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import show_result
 from kvctl.cli.records import TAG
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
@@ -19,7 +20,6 @@ from kvctl.cli.repo.options import (
     parse_tag,
     ref_argument,
 )
-from kvctl.cli.topology.replicas import show_result
 from kvctl.errors import ConflictError
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, View, document

@@ -4,11 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.details import dependent_row
+from kvctl.cli.flows import confirm_named, show_config, show_creation, show_result
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.stream import messages, views
 from kvctl.cli.stream.options import (
@@ -17,13 +18,10 @@ from kvctl.cli.stream.options import (
     Settings,
     StreamName,
     apply_settings,
-    change_rows,
-    change_view,
     check_stream,
     dated_by_server,
     named,
 )
-from kvctl.cli.topology.replicas import show_config, show_result
 from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream import config_diff, config_text, edits, streams
 from kvctl.jetstream.stream_info import StreamInfo, sources_of
@@ -143,8 +141,7 @@ async def create(
         created = False
     else:
         _, created = await edits.create(target, wanted)
-    text = f"Created stream `{name}`" if created else f"Stream `{name}` already exists with this configuration"
-    show_result(session, {"name": name, "changed": created}, text, always=not created)
+    show_creation(session, f"stream `{name}`", {"name": name}, created=created)
 
 
 @command(
@@ -186,17 +183,17 @@ async def edit(
     api = (await session.client()).api
     differing = config_diff.differences(info["config"], after, config_text.STREAM)
     found = await apply_edit.hazards_of(api, info, after, lossy_edit.STREAM) if differing else []
-    if dry_run:
-        show_plan(session, differing, found)
-        return
-    for change in differing:
-        session.note(str(change), always=True)
-    hazards.refuse(found, force, f"The edit of stream `{stream}` is not safe")
-    if differing:
-        await edits.edit(edits.stream(api, stream), info, after)
-    row = {"name": stream, "changed": bool(differing), "differences": change_rows(differing)}
-    text = f"Changed stream `{stream}`" if differing else f"No changes to stream `{stream}`"
-    show_result(session, row, text, always=not differing)
+    await flows.edit(
+        session,
+        f"stream `{stream}`",
+        {"name": stream},
+        differing,
+        lambda: edits.edit(edits.stream(api, stream), info, after),
+        dry_run=dry_run,
+        needed=found,
+        force=force,
+        refusal=f"The edit of stream `{stream}` is not safe",
+    )
 
 
 @command(
@@ -234,12 +231,8 @@ async def delete(
         return
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not deleted")
-    for item in readers:
-        session.note(manage.replicated(stream, item), always=True)
-    if readers or confirm is not None:
-        await session.confirm(f"Deleting stream `{stream}` removes {holds}", typed_name=stream, confirmed=confirm)
-    else:
-        await session.confirm(f"Delete stream `{stream}` with {holds}?", yes=yes)
+    simple, typed = f"Delete stream `{stream}` with {holds}?", f"Deleting stream `{stream}` removes {holds}"
+    await confirm_named(session, stream, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
     await edits.delete(edits.stream(api, stream))
     show_result(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
@@ -293,7 +286,14 @@ async def purge(
         return
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not purged")
     question = f"Purge {'up to ' if sequence else ''}{counted(count, 'message')} of stream `{stream}`?"
-    await _confirm_purge(session, info, readers, question, yes=yes, confirm=confirm)
+    sources = sources_of(info["config"])
+    for source in sources:
+        origin = source["name"].removeprefix("KV_")
+        session.note(f"`{stream}` replicates from `{origin}`: purged messages do not return", always=True)
+    typed = f"Purging stream `{stream}`"
+    await confirm_named(
+        session, stream, readers, yes=yes, confirm=confirm, simple=question, typed=typed, replicates=bool(sources)
+    )
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
@@ -301,40 +301,11 @@ async def purge(
     show_result(session, {"name": stream, "messages": removed}, text)
 
 
-async def _confirm_purge(
-    session: Session,
-    info: StreamInfo,
-    readers: "list[graph.Dependent]",
-    question: str,
-    *,
-    yes: bool,
-    confirm: str | None,
-) -> None:
-    """Confirm the purge, by name if the stream is replicated or is itself a replica."""
-    stream = info["config"]["name"]
-    for item in readers:
-        session.note(manage.replicated(stream, item), always=True)
-    for source in sources_of(info["config"]):
-        origin = source["name"].removeprefix("KV_")
-        session.note(f"`{stream}` replicates from `{origin}`: purged messages do not return", always=True)
-    if readers or sources_of(info["config"]) or confirm is not None:
-        await session.confirm(f"Purging stream `{stream}`", typed_name=stream, confirmed=confirm)
-    else:
-        await session.confirm(question, yes=yes)
-
-
 async def find(session: Session, stream: str) -> StreamInfo:
     """Read the stream's info. Raises StreamNotFound."""
     check_stream(stream)
     with named(stream):
         return await streams.info((await session.client()).api, stream)
-
-
-def show_plan(session: Session, differing: "list[config_diff.Difference]", found: "list[hazards.Hazard]") -> None:
-    """Print an edit's changes and hazards for `--dry-run`."""
-    session.show(change_view(differing, worded=session.output == "table"))
-    for hazard in found:
-        session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
 
 
 def _with_options(

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Force, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, stored_view
 from kvctl.cli.keys.arguments import Encoding, check_forced, number
 from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
-from kvctl.cli.topology import replicas
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import direct_get, multi_get, streams
@@ -143,7 +143,7 @@ async def delete_message(
         await streams.delete_message(api, stream, sequence, erase=erase)
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
-    replicas.show_result(
+    flows.show_result(
         session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`"
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,9 +10,7 @@ from kvctl.cli.app import live_names
 from kvctl.cli.app.session import Session
 from kvctl.documents import parser
 from kvctl.errors import StreamNotFound, UsageError
-from kvctl.jetstream import config_diff, config_text, streams
-from kvctl.render.fields import columns
-from kvctl.render.view import View
+from kvctl.jetstream import config_text, streams
 from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
@@ -109,20 +107,6 @@ def _from_file(session: Session, file: str, schema: "config_text.Schema") -> "co
     name = "standard input" if file == "-" else file
     document = parser.parse(session.read_input(file), name) if file == "-" else parser.read(file)
     return config_text.read(document.data, schema, document.where)
-
-
-def change_view(found: "Iterable[config_diff.Difference]", *, worded: bool) -> View:
-    """Build the view of an edit's changes, `worded` for people or in plain values."""
-    rows = []
-    for change in found:
-        before, after = change.words if worded else (change.before, change.after)
-        rows.append({"field": change.field, "before": before, "after": after})
-    return View(columns=columns("field before after"), rows=rows, name="field", empty="Nothing would change")
-
-
-def change_rows(found: "Iterable[config_diff.Difference]") -> list[dict[str, Any]]:
-    """Return the changes as JSON objects."""
-    return [{"field": change.field, "before": change.before, "after": change.after} for change in found]
 
 
 async def by_server(session: Session, stream: str, time_ns: int | None) -> int | None:

@@ -10,11 +10,11 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Force, Yes, deletes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
+from kvctl.cli.flows import show_config, show_result, show_sealed
 from kvctl.cli.keys.arguments import check_forced, number
 from kvctl.cli.records import TABLE_ROW
 from kvctl.cli.table import entries, scan, views
 from kvctl.cli.table.options import TableName
-from kvctl.cli.topology.replicas import show_config, show_result, show_sealed
 from kvctl.errors import RefusedError, UsageError
 from kvctl.kv import catalog
 from kvctl.phrases import counted

@@ -12,17 +12,9 @@ from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
+from kvctl.cli.flows import show_config, show_result, warn_of_hazards
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology.replicas import (
-    DenyPurge,
-    NoWait,
-    WaitFor,
-    build,
-    list_replicas,
-    show_config,
-    show_replica,
-    show_result,
-)
+from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
 from kvctl.topology.apply import builders, origin_removal
@@ -175,8 +167,7 @@ async def remove_origin(
         keys, repair = counted(len(found.contested), "key"), f"`kvctl topology audit {name} --repair`"
         session.warn(f"{keys} of `{bucket}` may have overwritten another origin's: restore them with {repair}")
     if dry_run:
-        for hazard in found.hazards:
-            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        warn_of_hazards(session, found.hazards)
         return
     hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
     if not keep_data and session.interactive:  # the origin still holds what is deleted

@@ -10,6 +10,7 @@ import typer
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Force, Yes
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import warn_of_hazards
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.topology.file import OptionalFile, open_places, read_document
 from kvctl.cli.topology.plan import Prune, say
@@ -138,9 +139,7 @@ def preview(session: Session, found: "plan_model.Plan", forced: Sequence[str]) -
     show_plan(session, found, forced)
     if not found.changes:
         session.note("Nothing to change", always=True)
-    for hazard in found.hazards:
-        if hazard.name not in forced:
-            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+    warn_of_hazards(session, [hazard for hazard in found.hazards if hazard.name not in forced])
 
 
 async def confirm_plan(

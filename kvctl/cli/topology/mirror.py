@@ -9,17 +9,9 @@ from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, 
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
+from kvctl.cli.flows import confirm_named, show_config, show_result
 from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.topology.replicas import (
-    DenyPurge,
-    NoWait,
-    WaitFor,
-    build,
-    list_replicas,
-    show_config,
-    show_replica,
-    show_result,
-)
+from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
 from kvctl.topology.apply import builders, promotion
@@ -158,9 +150,7 @@ async def promote(
     client = await session.client()
     found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:
-        show_config(session, found.config)
-        for hazard in found.hazards:
-            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        show_config(session, found.config, found.hazards)
         return
     if delete_mirror:
         await _confirm_deletion(session, client.api, found, yes, confirm, force)
@@ -185,12 +175,10 @@ async def _confirm_deletion(
     name = found.mirror
     readers = await inventory.dependents(api, found.info["config"]["name"])
     hazards.refuse(graph.unknown(readers), force, f"Mirror `{name}` was not promoted")
-    for item in readers:
-        session.note(manage.replicated(name, item), always=True)
-    if readers or confirm is not None:
-        await session.confirm(f"Mirror `{name}` is deleted after the copy", typed_name=name, confirmed=confirm)
-    elif session.interactive:
-        await session.confirm(f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?", yes=yes)
+    if readers or confirm is not None or session.interactive:
+        simple = f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?"
+        typed = f"Mirror `{name}` is deleted after the copy"
+        await confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
 @command(

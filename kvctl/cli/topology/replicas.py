@@ -11,6 +11,7 @@ from kvctl.cli.app.parameters import duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details
 from kvctl.cli.facts import of_stream, origin_rows, row_of
+from kvctl.cli.flows import show_config, show_result
 from kvctl.cli.records import REPLICA_ROW
 from kvctl.errors import BucketNotFound
 from kvctl.jetstream.stream_info import StreamInfo
@@ -18,7 +19,7 @@ from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
-from kvctl.render.view import Column, View, document
+from kvctl.render.view import Column, View
 from kvctl.topology.apply import builders
 from kvctl.topology.health import arrival, overview
 from kvctl.topology.health import health as health_health
@@ -49,9 +50,7 @@ async def build(
         session.warn(warning)
     new, changes = plan.info is None, plan.changes
     if dry_run and changes:
-        show_config(session, plan.config)
-        for hazard in plan.hazards:
-            session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+        show_config(session, plan.config, plan.hazards)
         return
     if not dry_run:
         api, begun, entries = (await session.client()).api, time.monotonic(), 0
@@ -83,33 +82,6 @@ def _built(plan: "builders.Plan", info: "StreamInfo") -> str:
         return f" of {origins}"
     cluster = (info.get("cluster") or {}).get("name")
     return f" of {origins}, which answers its reads" + (f" near cluster `{cluster}`" if cluster else "")
-
-
-def show_config(session: Session, config: dict[str, Any]) -> None:
-    """Print a stream configuration, as JSON unless `--output` is given."""
-    if session.options.output is None:
-        session.output = "json"
-    session.show(document(config))
-
-
-def show_result(
-    session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None
-) -> None:
-    """Print a result: the row with `--output`, else a note on a terminal, with `always` also in a pipe.
-
-    `-o name` prints the field `name`, by default the first.
-    """
-    if session.options.output:
-        session.show(document(row, name=name or next(iter(row))))
-    else:
-        session.note(text, always=always)
-
-
-def show_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_run: bool) -> None:
-    """Print the result of `bucket seal` and `table seal`."""
-    done = f"Would seal {kind} `{name}`" if dry_run else f"Sealed {kind} `{name}`"
-    text = done if changed else f"{kind.capitalize()} `{name}` is already sealed"
-    show_result(session, {"name": name, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
 
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:
