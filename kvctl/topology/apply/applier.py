@@ -23,6 +23,7 @@ from kvctl.kv.config import differences
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import origin_removal, seeds
 from kvctl.topology.apply.fill import Filling
+from kvctl.topology.health.arrival import Advance
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.order import readers_first
 from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
@@ -137,12 +138,7 @@ def remaining(plan: Plan, inventory: Inventory) -> Plan:
 
 
 async def apply(
-    apis: Apis,
-    plan: Plan,
-    filling: Filling,
-    advance: Callable[[int], None] = lambda _: None,
-    *,
-    entries: Entries | None = None,
+    apis: Apis, plan: Plan, filling: Filling, advance: Advance = lambda _: None, *, entries: Entries | None = None
 ) -> Report:
     """Apply the changes in order, up to the first that fails. `entries` are those of the file, by bucket and key."""
     report = Report()
@@ -160,7 +156,7 @@ async def apply(
     return report
 
 
-async def fill(report: Report, filling: Filling, advance: Callable[[int], None] = lambda _: None) -> None:
+async def fill(report: Report, filling: Filling, advance: Advance = lambda _: None) -> None:
     """Wait for replicas that are still filling; a late one becomes the report's error."""
     await filling.wait_for(list(filling.goals), advance)
     if filling.late:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,12 +22,9 @@ from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import collisions, hazards
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health import arrival
-from kvctl.topology.health.arrival import WAIT_FOR, Goal
+from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin, meaning
 from kvctl.topology.survey import origin_lookup
-
-Advance = Callable[[int], None]
-"""Called with the number of messages that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)

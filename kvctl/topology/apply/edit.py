@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,6 +23,7 @@ from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard, name_of
 from kvctl.topology.hazards.lossy_edit import Words
 from kvctl.topology.health import arrival, inspection
+from kvctl.topology.health.arrival import Advance
 from kvctl.topology.model.origins import Origin
 from kvctl.topology.survey import edit_cost, graph, inventory
 from kvctl.topology.survey.graph import Dependent
@@ -77,7 +78,7 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
     return found, [*foreign, *late, *graph.unknown(readers)]
 
 
-async def compact(bucket: Bucket, found: Tombstones, advance: Callable[[int], None] = lambda _: None) -> int:
+async def compact(bucket: Bucket, found: Tombstones, advance: Advance = lambda _: None) -> int:
     """Remove the tombstones and return the number of removed messages. Raises PartlyDone."""
     return await compaction.remove(bucket, found, advance)
 

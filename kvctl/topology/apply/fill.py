@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,14 +14,12 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.health import arrival
-from kvctl.topology.health.arrival import Goal
+from kvctl.topology.health.arrival import Advance, Goal
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Origin, added
 from kvctl.topology.plan.origin_place import Locator
 from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.graph import Inventory, Link, Where
-
-Advance = Callable[[int], None]
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from kvctl.phrases import quoted
 from kvctl.topology.apply.builders import find_aggregate
 from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.hazards import LAST_ORIGIN, Hazard, landing, name_of
+from kvctl.topology.health.arrival import Advance
 from kvctl.topology.model.origins import leaving, marked_leaving
 from kvctl.topology.model.subjects import meet
 from kvctl.wire import header_value
@@ -28,8 +29,6 @@ MAX_CONCURRENT_PURGES = 64
 """Keys that are purged concurrently."""
 MAX_ROUNDS = 5
 """Maximum number of searches for remaining keys."""
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)

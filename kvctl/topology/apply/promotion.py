@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -18,8 +18,7 @@ from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.topology.apply.builders import find_mirror
 from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, Hazard, name_of
-
-Advance = Callable[[int], None]
+from kvctl.topology.health.arrival import Advance
 
 
 @dataclass(frozen=True, slots=True)

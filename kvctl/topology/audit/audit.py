@@ -39,6 +39,7 @@ from kvctl.topology.hazards.hazards import (
     of_replica,
 )
 from kvctl.topology.health import arrival
+from kvctl.topology.health.arrival import Advance
 from kvctl.topology.health.inspection import lineage
 from kvctl.topology.model.origins import Origin
 from kvctl.topology.model.subjects import KeyMapping
@@ -53,8 +54,6 @@ MAX_READINGS = 3
 _STALLED_PATIENCE_S = 1.0
 """Seconds to wait for late keys if the replica has not caught up within the patience."""
 
-Advance = Callable[[int], None]
-"""Called with the number of messages that were read."""
 Report = Callable[[Difference], None]
 """Called with each difference that is found."""
 Names = dict[tuple[int, str], str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -28,14 +28,11 @@ from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Verdict
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.health import arrival
-from kvctl.topology.health.arrival import WAIT_FOR, Goal
+from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
 from kvctl.topology.model.marks import is_stand_in, is_temporary, original, stand_in, temporary, token_of
 from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import Inventory, Link, Place, Replica, live_part
 from kvctl.topology.survey.origin_lookup import OriginView
-
-Advance = Callable[[int], None]
-"""Called with the number of messages that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)

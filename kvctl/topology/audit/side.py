@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from kvctl.errors import ConsumerNotFound, JetStreamDisabled, KvctlError, NoResponders, PermissionDenied, RequestTimeout
+from kvctl.errors import ConsumerNotFound, KvctlError, NoResponders
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
@@ -15,12 +15,11 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.per_subject import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
-from kvctl.topology.survey.origin_lookup import PATIENCE
+from kvctl.topology.survey.origin_lookup import PATIENCE, SILENT
 
 MAX_BATCH_KEYS = 10_000
 """Keys that one request asks for."""
 
-_SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 
 _OWN = "$JS."
 """Prefix of APIs that are not imported from another account."""
@@ -47,7 +46,7 @@ class AuditReader:
             await self.api.call(f"CONSUMER.INFO.{self.stream}.kvctl-none", timeout=PATIENCE)
         except ConsumerNotFound:
             return self
-        except _SILENT:
+        except SILENT:
             await streams.info(self.api, self.stream, timeout=PATIENCE)
             return replace(self, by_name=await self._answers())
         return self

@@ -10,15 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from kvctl.errors import (
-    ConflictError,
-    JetStreamDisabled,
-    KvctlError,
-    NoResponders,
-    PermissionDenied,
-    RequestTimeout,
-    WaitExpired,
-)
+from kvctl.errors import ConflictError, KvctlError, WaitExpired
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import StoredMessage
@@ -27,16 +19,17 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.model.origins import meaning
 from kvctl.topology.model.subjects import UnknownTransform, land, parse
 from kvctl.topology.survey.graph import Upstream, live_part, upstreams
-from kvctl.topology.survey.origin_lookup import PATIENCE, OriginView, exports_needed
+from kvctl.topology.survey.origin_lookup import PATIENCE, SILENT, OriginView, exports_needed
 from kvctl.wire import header_value
 
+Advance = Callable[[int], None]
+"""Called with the number of entries that have arrived, or were read or removed, since the last call."""
 WAIT_FOR = timedelta(seconds=60)
 """Default time limit."""
 STEADY = 2.0
 """Seconds without change after which an origin that cannot be read counts as completely replicated."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBER = 0.03, 0.5, 1.0
-_SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +75,7 @@ async def until_filled(
     stream: str,
     wanted: Sequence[Goal],
     limit: timedelta = WAIT_FOR,
-    advance: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda _: None,
     *,
     shown: int = 0,
 ) -> None:
@@ -169,7 +162,7 @@ async def _goal(number: int, source: dict[str, Any], seen: OriginView) -> Goal:
         return replace(goal, sequence=0)
     try:
         messages = [await _last(seen, text) for text in _filters(source) or [">"]]
-    except _SILENT:
+    except SILENT:
         # Not permitted: the stream's last sequence is right if nothing is filtered.
         return goal if _filters(source) else replace(goal, sequence=seen.info["state"]["last_seq"])
     found = [message for message in messages if message is not None]
@@ -184,7 +177,7 @@ async def _last(seen: OriginView, subjects: str) -> StoredMessage | None:
     stream = seen.origin.source_stream
     try:
         return await direct_get.from_leader(seen.api, stream, last_by_subj=subjects)
-    except _SILENT:
+    except SILENT:
         return await direct_get.last(seen.api, stream, subjects, timeout=PATIENCE)
 
 
@@ -224,7 +217,7 @@ async def _is_stored(api: Api, info: StreamInfo, goal: Goal) -> bool:
         return True
     try:
         stored = await _stored(api, info, goal)
-    except _SILENT:
+    except SILENT:
         return True
     return stored is None or stored >= (goal.sequence or 0)
 

@@ -34,7 +34,8 @@ PATIENCE = 2.0
 MAX_CHAIN = 64
 """Streams that are followed upstream in search of a cycle."""
 
-_SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
+SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
+"""Errors of requests to another domain or account if nothing, or too little, is imported from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ async def look(api: Api, origin: Origin) -> OriginView:
     patience = PATIENCE if origin.external else None
     try:
         info = await _first(there, _candidates(origin), patience)
-    except _SILENT as error:
+    except SILENT as error:
         if origin.external is None and not isinstance(error, PermissionDenied):
             raise
         reachable = isinstance(error, PermissionDenied) or await _answers(there, origin)
