@@ -17,7 +17,7 @@ from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.keys.arguments import check_forced
 from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
-from kvctl.jetstream import streams
+from kvctl.jetstream import stream_info, streams
 from kvctl.kv import catalog, config_edit, names, reserved_streams
 from kvctl.phrases import counted
 from kvctl.render.view import document
@@ -322,7 +322,8 @@ async def _confirm_deletion(
 
 
 def _named(described: "overview.BucketDescription", name: str) -> str:
-    origins = ", ".join(f"`{origin.source.name.removeprefix('KV_')}`" for origin in described.upstreams)
+    sources = stream_info.sources_of(described.status.config)
+    origins = ", ".join(f"`{source['name'].removeprefix('KV_')}`" for source in sources)
     kind = str(described.status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
     return f"{word} `{name}`" + (f" of {origins}" if origins else "")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvctl.errors import RefusedError
 from kvctl.topology.hazards.hazards import CYCLE, Hazard, landing, name_of
 from kvctl.topology.model.subjects import meet, parse
 
@@ -64,6 +65,14 @@ def doubled(readings: Iterable[Reading], reader: Node) -> tuple[Node, Node] | No
             if origin in direct:
                 return origin, through
     return None
+
+
+def refuse_doubled(name: str, readings: Iterable[Reading], reader: Node) -> None:
+    """Refuse an origin that a stream of this name reads twice, which servers take for a cycle. Raises RefusedError."""
+    if (found := doubled(readings, reader)) is not None:
+        twice, through = (name_of({"name": stream}) for _, stream in found)
+        text = f"`{name}` would replicate `{twice}` twice, directly and through `{through}`"
+        raise RefusedError(f"{text}: servers refuse that (10052)", hint="Remove one of the two origins")
 
 
 def hazard(cycle: Sequence[Node], what: str = "") -> Hazard:

@@ -13,7 +13,6 @@ from typing import Any
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import direct_get
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import Alternate as Reported
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketStatus
@@ -22,7 +21,7 @@ from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
-from kvctl.topology.survey.graph import Dependent, Inventory, Place, Upstream, upstreams
+from kvctl.topology.survey.graph import Dependent, Inventory, Place, cluster_name
 from kvctl.topology.survey.inventory import survey_around, view
 from kvctl.topology.survey.offline import Clue, lost_majority
 from kvctl.topology.survey.origin_lookup import PATIENCE
@@ -106,7 +105,10 @@ def reads(
             row = _origin(stream, info, place)
         elif name in clues and name not in mirrors:
             row = AlternateStream(_name(name), name, MIRROR, clues[name].cluster, state=Health.OFFLINE)
-        found.append(_placed(row, reported.get(name), times.get(name), None if answers is None else name in times))
+        here = None if answers is None else name in times
+        if at := reported.get(name):
+            row = replace(row, cluster=at.get("cluster") or row.cluster, domain=at.get("domain") or row.domain)
+        found.append(replace(row, round_trip=times.get(name), here=here))
     return Reads(tuple(found), bool(reported), answers)
 
 
@@ -131,32 +133,23 @@ def _origin(stream: str, info: StreamInfo | None, place: Place | None) -> Altern
     if info is None:
         cluster = place.cluster_of(stream) if place else None
         return AlternateStream(_name(stream), stream, ORIGIN, cluster, state=Health.OFFLINE)
-    servers, state = info.get("cluster") or {}, Health.NO_LEADER if lost_majority(info) else Health.OK
-    return AlternateStream(
-        _name(stream), stream, ORIGIN, servers.get("name") or None, None, servers.get("leader") or None, state, 0
-    )
+    state = Health.NO_LEADER if lost_majority(info) else Health.OK
+    return AlternateStream(_name(stream), stream, ORIGIN, cluster_name(info), None, _leader(info), state, 0)
 
 
 def _mirror(item: ReplicaHealth) -> AlternateStream:
-    info, stream = item.link.info, item.link.reader
-    cluster = {} if item.link.silent else info.get("cluster") or {}
+    link, node = item.link, item.link.node
     behind = 0 if item.state is Health.OK else None
     if behind is None and item.arrived is not None and item.origin_last is not None:
         behind = max(item.origin_last - item.arrived, 0)
+    leader = None if link.silent else _leader(link.info)
     return AlternateStream(
-        item.link.node.name, stream, MIRROR, cluster.get("name") or item.link.place.cluster_of(stream), None,
-        cluster.get("leader") or None, item.state, behind, item.last_seen,
-    )  # fmt: skip
+        node.name, node.stream, MIRROR, node.cluster, None, leader, item.state, behind, item.last_seen
+    )
 
 
-def _placed(
-    row: AlternateStream, reported: Reported | None, seconds: float | None, here: bool | None
-) -> AlternateStream:
-    """Return the row with its place as the server reports it, and whether it answered here."""
-    cluster, domain = row.cluster, row.domain
-    if reported is not None:
-        cluster, domain = reported.get("cluster") or cluster, reported.get("domain") or domain
-    return replace(row, cluster=cluster, domain=domain, round_trip=seconds, here=here)
+def _leader(info: StreamInfo) -> str | None:
+    return (info.get("cluster") or {}).get("leader") or None
 
 
 def _name(stream: str) -> str:
@@ -168,8 +161,6 @@ class BucketDescription:
     """A bucket with its origins and dependents."""
 
     status: BucketStatus
-    upstreams: list[Upstream]
-    """Origins of a mirror or an aggregate."""
     dependents: list[Dependent] | None
     """Streams of this account and domain that read from it; None if the streams cannot be listed."""
     place: Place | None = None
@@ -261,7 +252,7 @@ async def describe(api: Api, name: str) -> BucketDescription:
         place = await view("", api)
         dependents = place.dependents(stream)
     others = {name: other["config"] for name, other in place.infos.items()} if place else {}
-    return BucketDescription(BucketStatus.from_info(info, others), upstreams(info), dependents, place)
+    return BucketDescription(BucketStatus.from_info(info, others), dependents, place)
 
 
 async def inspect(api: Api, name: str) -> Overview:
@@ -304,7 +295,7 @@ async def _from_inside(api: Api, description: BucketDescription) -> Overview:
         description.dependents,
         health,
         status.info,
-        cluster=(status.info.get("cluster") or {}).get("name") or None,
+        cluster=cluster_name(status.info),
         reads=reads(read.name, holder, health, answers, place=place, api=read.api),
         origins=origins,
         hazards=of_replica(status.info, origins) if sources_of(status.info["config"]) else [],
@@ -322,7 +313,7 @@ async def _health(place: Place | None, stream: str, read: str) -> list[ReplicaHe
 
 async def _around(place: Place, stream: str, read: str) -> Inventory:
     """Return the links of a stream, and those around the one that clients name when they read it."""
-    return await survey_around(place, read if read in place.infos or read in place.offline else stream)
+    return await survey_around(place, read if read in place.known else stream)
 
 
 def _recreated(item: ReplicaHealth) -> bool:
@@ -341,10 +332,9 @@ async def _from_outside(api: Api, name: str) -> Overview:
     around = await _around(place, stream, read.name)
     health, answers = await asyncio.gather(check_health(around), answering(api, read.name))
     origin = await seen(api, read.name) if read.name in place.infos else None
-    return Overview(
-        name, stream, None, place.dependents(stream), health, info, clue,
-        place.cluster_of(stream), reads(read.name, origin, health, answers, place=place, api=read.api),
-    )  # fmt: skip
+    served = reads(read.name, origin, health, answers, place=place, api=read.api)
+    where = place.cluster_of(stream)
+    return Overview(name, stream, None, place.dependents(stream), health, info, clue, where, served)
 
 
 async def _place(api: Api, stream: str) -> Place | None:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kvctl.errors import RefusedError
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards import cycle, hazards
-from kvctl.topology.hazards.cycle import Node, Reading
+from kvctl.topology.hazards.cycle import Reading
 from kvctl.topology.hazards.hazards import (
     CYCLE,
     FOREIGN_KIND,
@@ -190,7 +189,7 @@ def _cycles(changes: Sequence[Change], drafts: DesiredState, inventory: Inventor
             result.add(changed[first].name, [cycle.hazard(cycle.beginning_with(streams, first))])
     if not any(hazard.name == CYCLE for hazards in result.hazards.values() for hazard in hazards):
         for where, change in changed.items():
-            _refuse_doubled(change, cycle.doubled(readings, where))
+            cycle.refuse_doubled(change.name, readings, where)
 
 
 def _readings(drafts: DesiredState, inventory: Inventory) -> list[Reading]:
@@ -206,10 +205,3 @@ def _readings(drafts: DesiredState, inventory: Inventory) -> list[Reading]:
         if link.at not in planned and link.origin_at is not None:
             found.append(Reading(link.at, link.origin_at, link.source))
     return found
-
-
-def _refuse_doubled(change: Change, found: tuple[Node, Node] | None) -> None:
-    if found is not None:
-        twice, through = (name_of({"name": stream}) for _, stream in found)
-        text = f"`{change.name}` would replicate `{twice}` twice, directly and through `{through}`"
-        raise RefusedError(f"{text}: servers refuse that (10052)", hint="Remove one of the two origins")

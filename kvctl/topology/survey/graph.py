@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,12 +77,11 @@ def node_id(place: str, stream: str) -> str:
     return f"{place}/{stream}" if place else stream
 
 
-def outside(external: External, stream: str, name: str, **known: Any) -> Node:
-    """Return the node of a stream in another domain or account, with what is known of it."""
+def outside(external: External, stream: str, name: str, kind: str = OUTSIDE, cluster: str | None = None) -> Node:
+    """Return the node of a stream in another domain or account."""
     domain = external.domain
-    api = None if domain else external.api
-    return Node(**{"id": node_id(domain or external.api, stream), "name": name, "stream": stream, "kind": OUTSIDE,
-                   "domain": domain, "api": api, **known})  # fmt: skip
+    where, api = domain or external.api, None if domain else external.api
+    return Node(node_id(where, stream), name, stream, kind, domain=domain, api=api, cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +176,23 @@ class Place:
 
     def kind(self, stream: str) -> Kind | None:
         """Return the kind of a stream of known configuration; a mirror of a mirror is followed within the account."""
-        return kind_of(self.known[stream]["config"], _Configs(self.known))
+        known, chain, at = self.known, dict[str, StreamConfig](), stream
+        while at in known and at not in chain:
+            chain[at] = known[at]["config"]
+            at = (chain[at].get("mirror") or {}).get("name", "")
+        return kind_of(chain[stream], chain)
 
     def node(self, stream: str) -> Node:
         """Return the node of a stream, which may be offline or missing."""
         if info := self.known.get(stream):
-            kind = str(self.kind(stream) or kind_beyond(info))
+            kind = str(self.kind(stream) or _kind_beyond(info))
             name = bucket_name(info["config"], Kind(kind))
         else:
             name, kind = stream.removeprefix(STREAM_PREFIX), MISSING
             if stream in self.unreachable:
                 kind = str(Kind.MIRROR if stream in self.clues else Kind.UNKNOWN)
-        return Node(node_id(self.name, stream), name, stream, kind, self.name or None, self.domain,
-                    cluster=self.cluster_of(stream), offline=stream in self.unreachable)  # fmt: skip
+        where, away = (self.name or None, self.domain), stream in self.unreachable
+        return Node(node_id(self.name, stream), name, stream, kind, *where, None, self.cluster_of(stream), away)
 
     def dependents(self, stream: str) -> list[Dependent]:
         """Return the streams that read, or may read, from the stream, directly or not, nearest first.
@@ -260,11 +263,11 @@ class Link:
             return self.origin_place.node(source.name)
         if not source.api:
             return self.place.node(source.name)
-        known = {}
-        if self.origin is not None:
-            kind = kind_of(self.origin["config"]) or kind_beyond(self.origin)
-            known = {"kind": str(kind), "cluster": cluster_name(self.origin)}
-        return outside(External(source.api), source.name, source.name.removeprefix(STREAM_PREFIX), **known)
+        external, name = External(source.api), source.name.removeprefix(STREAM_PREFIX)
+        if self.origin is None:
+            return outside(external, source.name, name)
+        kind = kind_of(self.origin["config"]) or _kind_beyond(self.origin)
+        return outside(external, source.name, name, str(kind), cluster_name(self.origin))
 
     @property
     def upstream(self) -> Upstream:
@@ -386,7 +389,7 @@ def _followed(start: Collection[str], edges: Collection[tuple[str, str]]) -> set
     return found
 
 
-def kind_beyond(info: StreamInfo) -> Kind:
+def _kind_beyond(info: StreamInfo) -> Kind:
     """Return the kind of a stream that has nothing to do with buckets."""
     return Kind.MIRROR if info["config"].get("mirror") else Kind.STREAM
 
@@ -419,20 +422,3 @@ def _upstream_first(replicas: Mapping[Where, Replica]) -> list[Replica]:
         free = [where for where, item in left.items() if not any(link.origin_at in left for link in item.links)]
         ordered += [left.pop(where) for where in free or list(left)[:1]]  # in a cycle any can be first
     return ordered
-
-
-class _Configs(Mapping[str, StreamConfig]):
-    """The configurations of streams, by name."""
-
-    def __init__(self, infos: Mapping[str, StreamInfo]) -> None:
-        self._infos = infos
-
-    def __getitem__(self, stream: str) -> StreamConfig:
-        config: StreamConfig = self._infos[stream]["config"]
-        return config
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)

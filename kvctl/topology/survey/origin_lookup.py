@@ -12,7 +12,6 @@ from kvctl.errors import (
     KvctlError,
     NoResponders,
     PermissionDenied,
-    RefusedError,
     RequestTimeout,
     StreamNotFound,
     UnreachableError,
@@ -26,7 +25,7 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import cycle
 from kvctl.topology.hazards.cycle import Node, Reading
-from kvctl.topology.hazards.hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED, Hazard
+from kvctl.topology.hazards.hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED, Hazard, name_of
 from kvctl.topology.model.origins import External, Origin
 
 PATIENCE = 2.0
@@ -179,7 +178,7 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[OriginView]) -> 
         waiting += [reading.origin for reading in more]
     found = [nodes for nodes in cycle.cycles(readings) if target in nodes]
     if not found:
-        _refuse_doubled(config["name"], cycle.doubled(readings, target))
+        cycle.refuse_doubled(name_of(config), readings, target)
     certain = [cycle.hazard(cycle.beginning_with(nodes, target), "domain ") for nodes in found]
     return [*certain, *(hazard for item in seen for hazard in _suspected_of(config["name"], item))]
 
@@ -192,16 +191,6 @@ def suspected(stream: str, origin: StreamConfig) -> Iterable[Hazard]:
             name, ours = (text.removeprefix(STREAM_PREFIX) for text in (origin["name"], stream))
             text = f"`{name}` itself replicates a bucket `{ours}` under `{prefix}`"
             yield Hazard(CYCLE, f"{text}: if that is this one, every write would circulate endlessly")
-
-
-def _refuse_doubled(stream: str, found: tuple[Node, Node] | None) -> None:
-    if found is None:
-        return
-    name, (twice, through) = stream.removeprefix(STREAM_PREFIX), (node[1].removeprefix(STREAM_PREFIX) for node in found)
-    raise RefusedError(
-        f"`{name}` would replicate `{twice}` twice, directly and through `{through}`: servers refuse that (10052)",
-        hint="Remove one of the two origins",
-    )
 
 
 def _place_of(origin: Origin, domain: str | None) -> Node | None:

@@ -185,13 +185,10 @@ def _named(nodes: Mapping[str, Node], name: str) -> str:
 
 def _edge_json(edge: Edge) -> dict[str, Any]:
     standing = edge.standing
-    known = {
-        "state": str(standing.state),
-        "evidence": standing.evidence or None,
-        "lag": standing.lag,
-        "last_seen": standing.last_seen,
-        "error": standing.link.upstream.error,
-    } if standing else dict.fromkeys(("state", "evidence", "lag", "last_seen", "error"))  # fmt: skip
+    known: dict[str, Any] = dict.fromkeys(("state", "evidence", "lag", "last_seen", "error"))
+    if standing is not None:
+        known = {"state": str(standing.state), "evidence": standing.evidence or None, "lag": standing.lag}
+        known |= {"last_seen": standing.last_seen, "error": standing.link.upstream.error}
     if edge.offline:
         known["state"] = str(Health.OFFLINE)
     return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, edge.reader), **known}
