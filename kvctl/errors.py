@@ -39,7 +39,7 @@
     ├── WaitExpired             9
     ├── LeaseLost               9  its command was ended
     ├── RefusedError            1  by the user at the prompt, by a read-only handle, by a hazard
-    │   ├── Cancelled
+    │   ├── CancelledByUser
     │   ├── ReadOnly
     │   ├── HazardRefused
     │   └── TableSealed
@@ -264,7 +264,7 @@ class RefusedError(KvctlError, kind="refused"):
     """Refused on purpose."""
 
 
-class Cancelled(RefusedError, kind="cancelled"):
+class CancelledByUser(RefusedError, kind="cancelled"):
     """The user declined at the prompt."""
 
 

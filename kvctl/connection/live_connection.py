@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from kvctl.connection.client_options import connect_options, explain, logins, text_of
-from kvctl.connection.nats_client import Dialing, Link, install_parser, require_supported
+from kvctl.connection.nats_client import Dialer, NatsLink, install_parser, require_supported
 from kvctl.connection.outage import RECONNECT_WAIT_S, Outage
 from kvctl.connection.requests import PendingRequests, Subscription, permission_denied
 from kvctl.contexts import Context
@@ -51,7 +51,7 @@ class Connection:
         self.epoch = 0
         """Number of connections made so far: a change means that everything in flight was lost."""
         self._fast = fast
-        self._client = Link(context, [])
+        self._client = NatsLink(context, [])
         self._outage = Outage(context)
         self._online = asyncio.Event()
         self._closed = False
@@ -339,7 +339,7 @@ class Connection:
             "reconnect_time_wait": RECONNECT_WAIT_S, "ping_interval": PING_INTERVAL, "max_outstanding_pings": 2,
             "pending_size": 0,
         }  # fmt: skip
-        dialing = Dialing(self.context, servers, options)
+        dialing = Dialer(self.context, servers, options)
         link = await dialing.first()
         if link is None:
             await self.close()

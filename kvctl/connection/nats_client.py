@@ -56,7 +56,7 @@ class CredentialsUnreadable(UsageError, OSError):
     """A credentials file that is temporarily unreadable; the library passes only an OSError."""
 
 
-class Link(NatsClient):
+class NatsLink(NatsClient):
     """Client of the library for one context."""
 
     def __init__(self, context: Context, logins: Sequence[tuple[Address, Login]]) -> None:
@@ -259,7 +259,7 @@ def install_parser(client: Any, on_error: Callable[[str], bool]) -> FrameParser 
     return parser
 
 
-class Dialing:
+class Dialer:
     """Staggered connection attempts to several servers; the first to succeed wins."""
 
     def __init__(self, context: Context, logins: Sequence[tuple[Address, Login]], options: dict[str, Any]) -> None:
@@ -270,10 +270,10 @@ class Dialing:
         self._options = options
         self._limit = context.timeout.total_seconds()
         self._waiting = deque(address for address, _ in logins)
-        self._attempts: dict[asyncio.Task[bool], Link] = {}
-        self._failed: list[Link] = []
+        self._attempts: dict[asyncio.Task[bool], NatsLink] = {}
+        self._failed: list[NatsLink] = []
 
-    async def first(self) -> Link | None:
+    async def first(self) -> NatsLink | None:
         """Return a link to the first server that accepts us within the context's timeout; None if none does."""
         deadline = time.monotonic() + self._limit
         try:
@@ -293,10 +293,10 @@ class Dialing:
             await self._abandon()
 
     def _begin(self, address: Address) -> None:
-        link = Link(self._context, self._logins)
+        link = NatsLink(self._context, self._logins)
         self._attempts[asyncio.create_task(self._attempt(link, address))] = link
 
-    async def _attempt(self, link: Link, address: Address) -> bool:
+    async def _attempt(self, link: NatsLink, address: Address) -> bool:
         try:
             await link.open(address, self._options)
         except Exception as error:
@@ -304,7 +304,7 @@ class Dialing:
             return False
         return True
 
-    def _finished(self, done: set[asyncio.Task[bool]]) -> Link | None:
+    def _finished(self, done: set[asyncio.Task[bool]]) -> NatsLink | None:
         for task in done:
             if task.result():
                 return self._attempts.pop(task)

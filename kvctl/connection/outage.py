@@ -21,7 +21,7 @@ QUIET_S = 5.0
 """Time that a server may be away before it is reported."""
 
 
-class Refused(AuthenticationRefused, NoServer):
+class CredentialsRefused(AuthenticationRefused, NoServer):
     """A connection that ended because its credentials were refused repeatedly."""
 
 
@@ -79,7 +79,7 @@ class Outage:
         """Build the error for the missing connection; `last_word` is the server's last error before it closed it."""
         url = redact(self._context.url)
         if self._reason is not None and self.hopeless:
-            return Refused(self._reason.message, hint=self._reason.hint)
+            return CredentialsRefused(self._reason.message, hint=self._reason.hint)
         if self._reason is not None and self._setbacks:
             return NoServer(f"Not connected to `{url}`: {self._reason.message}", hint=self._reason.hint)
         hint = REFUSED_HINT if is_refusal(Exception(last_word)) else START_HINT

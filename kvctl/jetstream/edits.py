@@ -43,7 +43,7 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Target(Generic[Info]):
+class EditTarget(Generic[Info]):
     """Stream or consumer to change: its name, and how it is read, written and compared."""
 
     api: Api
@@ -69,9 +69,9 @@ class Target(Generic[Info]):
             return None
 
 
-def stream(api: Api, name: str) -> Target[StreamInfo]:
+def stream(api: Api, name: str) -> EditTarget[StreamInfo]:
     """Return a stream as a target."""
-    return Target(
+    return EditTarget(
         api, f"stream `{name}`", f"kvctl stream show {name}", partial(differences, schema=STREAM),
         read=lambda: streams.info(api, name),
         create=lambda config: streams.create(api, config),
@@ -81,9 +81,9 @@ def stream(api: Api, name: str) -> Target[StreamInfo]:
     )  # fmt: skip
 
 
-def consumer(api: Api, stream: str, name: str) -> Target[dict[str, Any]]:
+def consumer(api: Api, stream: str, name: str) -> EditTarget[dict[str, Any]]:
     """Return a consumer as a target."""
-    return Target(
+    return EditTarget(
         api, f"consumer `{name}` of stream `{stream}`", f"kvctl consumer show {stream} {name}",
         partial(differences, schema=CONSUMER),
         read=lambda: admin.info(api, stream, name),
@@ -93,7 +93,7 @@ def consumer(api: Api, stream: str, name: str) -> Target[dict[str, Any]]:
     )  # fmt: skip
 
 
-async def existing(target: Target[Info], wanted: Config) -> Info | None:
+async def existing(target: EditTarget[Info], wanted: Config) -> Info | None:
     """Return the existing one if it is as wanted; None for none. Raises ConflictError, with the differences."""
     found = await target.find()
     if found is None:
@@ -107,7 +107,7 @@ async def existing(target: Target[Info], wanted: Config) -> Info | None:
     return found
 
 
-async def create(target: Target[Info], wanted: Config) -> tuple[Info, bool]:
+async def create(target: EditTarget[Info], wanted: Config) -> tuple[Info, bool]:
     """Create it, or find it as wanted; return its info and whether it was created.
 
     Raises ConflictError for another configuration, and as `create_new`.
@@ -117,7 +117,7 @@ async def create(target: Target[Info], wanted: Config) -> tuple[Info, bool]:
     return await create_new(target, wanted), True
 
 
-async def create_new(target: Target[Info], wanted: Config) -> Info:
+async def create_new(target: EditTarget[Info], wanted: Config) -> Info:
     """Create what does not exist and compare what the server stored. One that lacks fields is deleted again.
 
     Raises ConflictError when another client creates it at the same time, OutcomeUnknown, ServerError, and KvctlError
@@ -138,7 +138,7 @@ async def create_new(target: Target[Info], wanted: Config) -> Info:
     return made
 
 
-async def edit(target: Target[Info], planned: Info, after: Config) -> Info:
+async def edit(target: EditTarget[Info], planned: Info, after: Config) -> Info:
     """Apply the change from the configuration of `planned` to `after` to the current one; return what is stored then.
 
     Changes by others since the edit was planned are kept. A change that the server drops is reverted. Raises
@@ -166,7 +166,7 @@ async def edit(target: Target[Info], planned: Info, after: Config) -> Info:
     )
 
 
-async def _update(target: Target[Info], before: Config, after: Config, changed: set[str]) -> Info:
+async def _update(target: EditTarget[Info], before: Config, after: Config, changed: set[str]) -> Info:
     """Replace the configuration `before` by `after`, and restore it when the server silently drops part of the change.
 
     Raises OutcomeUnknown, ServerError, and KvctlError when fields were dropped.
@@ -187,7 +187,7 @@ async def _update(target: Target[Info], before: Config, after: Config, changed: 
     return info
 
 
-async def delete(target: Target[Info]) -> None:
+async def delete(target: EditTarget[Info]) -> None:
     """Delete it. Raises NotFoundError, OutcomeUnknown, ReadOnly."""
     try:
         await target.delete()
@@ -196,7 +196,7 @@ async def delete(target: Target[Info]) -> None:
 
 
 async def _found_after(
-    error: KvctlError, target: Target[Info], verb: str, done: Callable[[Info | None], bool]
+    error: KvctlError, target: EditTarget[Info], verb: str, done: Callable[[Info | None], bool]
 ) -> Info | None:
     """Read the target until a change with a lost answer appears, for at most the connection's timeout."""
     deadline = time.monotonic() + target.api.connection.timeout
@@ -214,12 +214,12 @@ async def _found_after(
     ) from None
 
 
-def _lacking(target: Target[Info], wanted: Config, found: Info) -> list[Difference]:
+def _lacking(target: EditTarget[Info], wanted: Config, found: Info) -> list[Difference]:
     """Return the requested fields with another value, from the current to the requested one."""
     return target.differences(found["config"], overlaid(found["config"], wanted))
 
 
-def _dropped(target: Target[Info], before: Config, wanted: Config, found: Info, changed: set[str]) -> list[str]:
+def _dropped(target: EditTarget[Info], before: Config, wanted: Config, found: Info, changed: set[str]) -> list[str]:
     """Return the changed fields that the server stored otherwise; a removed one may become the server's default."""
     moved = {item.field for item in target.differences(before, found["config"])}
     return [
@@ -229,14 +229,14 @@ def _dropped(target: Target[Info], before: Config, wanted: Config, found: Info, 
     ]
 
 
-def _require_same_instance(target: Target[Info], planned: Info, live: Info) -> None:
+def _require_same_instance(target: EditTarget[Info], planned: Info, live: Info) -> None:
     if live["created"] != planned["created"]:
         raise ConflictError(
             f"{_capitalized(target.what)} was recreated in the meantime", hint="Check it, then run the command again"
         )
 
 
-def _too_old(target: Target[Any], dropped: Iterable[str], outcome: str) -> KvctlError:
+def _too_old(target: EditTarget[Any], dropped: Iterable[str], outcome: str) -> KvctlError:
     version = ".".join(map(str, target.api.connection.server_version))
     fields = [f"`{field}`" for field in dropped]
     them = "it" if len(fields) == 1 else "them"

@@ -52,7 +52,7 @@ class NotReached(NotFoundError):
 
 
 @dataclass(slots=True)
-class Page(Generic[Read]):
+class MessagePage(Generic[Read]):
     """Answer to one request for many messages: messages, or what was built of them, and the number left."""
 
     messages: list[Read]
@@ -64,7 +64,7 @@ class Page(Generic[Read]):
     """For the last messages of subjects: the sequence as of which they are the last."""
 
 
-async def read(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page[StoredMessage], None]:
+async def read(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[MessagePage[StoredMessage], None]:
     """Yield pages of the selected messages, in stream order, until none is left; `max_bytes` limits the first page.
 
     All last messages of subjects belong to one moment. A replica with memory storage that lags behind `up_to_sequence`
@@ -78,7 +78,7 @@ async def read(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[
     request.check()
     request = await by_sequence(api, stream, request, leader=False)
     if request.up_to_sequence == 0:
-        yield Page([], 0, 0)
+        yield MessagePage([], 0, 0)
         return
     deadline = time.monotonic() + api.connection.timeout
     while True:
@@ -89,7 +89,7 @@ async def read(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[
             return
         except NotReached:  # the first replica that answered has nothing
             if await _none_up_to(api, stream, request):
-                yield Page([], 0, 0, request.up_to_sequence)
+                yield MessagePage([], 0, 0, request.up_to_sequence)
                 return
             if time.monotonic() > deadline:
                 raise
@@ -107,14 +107,14 @@ async def _none_up_to(api: Api, stream: str, request: DirectRequest) -> bool:
     return all(message is None or message.sequence > up_to for message in first)
 
 
-def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[Page[StoredMessage], None]:
+def pages(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[MessagePage[StoredMessage], None]:
     """Yield pages as `read`, by direct gets alone. Raises as `pages_of`."""
     return pages_of(messages_from_answers, api, stream, request)
 
 
 async def pages_of(
     build: Build[Read], api: Api, stream: str, request: DirectRequest
-) -> AsyncGenerator[Page[Read], None]:
+) -> AsyncGenerator[MessagePage[Read], None]:
     """Yield pages of what `build` makes of the answers as they arrive.
 
     Raises TooManySubjects (more than 1,024 match), NotUnderstood (servers before 2.11), NotReached (the replica lags
@@ -133,7 +133,7 @@ async def pages_of(
         page = await _later_page(build, api, stream, request, page.pending)
 
 
-async def _later_page(build: Build[Read], api: Api, stream: str, request: DirectRequest, due: int) -> Page[Read]:
+async def _later_page(build: Build[Read], api: Api, stream: str, request: DirectRequest, due: int) -> MessagePage[Read]:
     """Return the next page, which accounts for all `due` messages: lagging replicas are asked again.
 
     Raises MomentLost if no replica that answers has them.
@@ -147,7 +147,7 @@ async def _later_page(build: Build[Read], api: Api, stream: str, request: Direct
     raise MomentLost("Messages were overwritten before they were read")
 
 
-async def _page(build: Build[Read], api: Api, stream: str, request: DirectRequest) -> Page[Read]:
+async def _page(build: Build[Read], api: Api, stream: str, request: DirectRequest) -> MessagePage[Read]:
     """Return the answer to one request."""
     body = {"max_bytes": ANSWER_BYTES} | request.body()
     found: list[Read] = []
@@ -179,7 +179,7 @@ def _one_answer(api: Api) -> NotUnderstood:
     return NotUnderstood(f"Requests to `{api.prefix}` get one answer each", hint=SINGLE_ANSWERS)
 
 
-def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: DirectRequest) -> Page[Read]:
+def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: DirectRequest) -> MessagePage[Read]:
     """Build the page that ends with this status after the last message."""
     code, text = status(end)
     if code == 404:
@@ -187,7 +187,7 @@ def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: 
             raise MomentLost("Messages were overwritten before they were read", code=code)  # servers before 2.12
         if request.up_to_sequence:
             raise NotReached(f"Nothing up to sequence {request.up_to_sequence}, or the replica lags behind it")
-        return Page(found, 0, 0)
+        return MessagePage(found, 0, 0)
     if code != 204:
         message_from_answer(end, b"")
     pending = int(header_value(end, b"Nats-Num-Pending") or 0)
@@ -197,7 +197,7 @@ def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: 
     elif last and last.pending == pending + 1:
         found = [_one_less(one) for one in found]
     up_to = header_value(end, b"Nats-UpTo-Sequence")
-    return Page(found, pending, last.sequence if last else 0, int(up_to) if up_to else None)
+    return MessagePage(found, pending, last.sequence if last else 0, int(up_to) if up_to else None)
 
 
 def _one_less(one: Read) -> Read:

@@ -121,7 +121,7 @@ class Run:
         return len(self.answers) + len(self.denied) >= len(self.tags)
 
 
-class Unmatched(ConnectionLost):
+class UnmatchedRun(ConnectionLost):
     """Some messages of a run are refused: the answers do not say which."""
 
 
@@ -203,7 +203,7 @@ class PublishWindow(RequestWindow):
         if run.answers and error is not None:
             problem = ConnectionLost(error.message, hint=error.hint)
         elif error is None and (refused is None or len(set(run.answers)) > 1):
-            problem = Unmatched(problem.message, hint=problem.hint)
+            problem = UnmatchedRun(problem.message, hint=problem.hint)
         for tag in left:
             self._failed(tag, problem)
 

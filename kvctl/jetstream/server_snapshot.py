@@ -52,7 +52,7 @@ async def taking(api: Api, stream: str) -> AsyncIterator[Snapshot]:
         yield Snapshot(reply["config"], reply["state"], _chunks(api, subscription))
 
 
-class Restoring:
+class RestoreSession:
     """Restore of a stream. Until it is complete, and after a failure, the stream may exist in part."""
 
     def __init__(self, api: Api, config: StreamConfig, state: StreamState) -> None:

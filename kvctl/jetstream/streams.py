@@ -39,7 +39,7 @@ NO_PLACE = 10005
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class StreamListing:
     """Streams of an account: those that answered, and those that did not. Silence does not prove absence."""
 
     answering: tuple[StreamInfo, ...]
@@ -177,7 +177,7 @@ async def names(api: Api, subject: str | None = None) -> list[str]:
     return sorted(await all_pages(page))
 
 
-async def listing(api: Api) -> Listing:
+async def listing(api: Api) -> StreamListing:
     """List all streams, every page."""
     for _ in range(LISTINGS):
         found, silent, totals = await _pages(api)
@@ -185,7 +185,7 @@ async def listing(api: Api) -> Listing:
             break
     if len({*found, *silent}) < max(totals):
         silent |= dict.fromkeys(await names(api))  # a stream that is counted, but not reported as missing
-    return Listing(tuple(found.values()), {name: silent[name] for name in sorted(silent) if name not in found})
+    return StreamListing(tuple(found.values()), {name: silent[name] for name in sorted(silent) if name not in found})
 
 
 async def infos(api: Api, wanted: Sequence[str], at_once: int = 32) -> AsyncIterator[tuple[str, StreamInfo | None]]:
@@ -275,7 +275,7 @@ async def require_alone(api: Api, stream: str, confirm: str | None) -> None:
         )
 
 
-def _readers(found: Listing, stream: str) -> list[tuple[str, str]]:
+def _readers(found: StreamListing, stream: str) -> list[tuple[str, str]]:
     infos = [*found.answering, *(info for info in found.silent.values() if info is not None)]
     reading = [
         info["config"]["name"]

@@ -273,7 +273,7 @@ def _incomplete(name: str) -> ConflictError:
     )
 
 
-def _target(api: Api, stream: str) -> edits.Target[StreamInfo]:
+def _target(api: Api, stream: str) -> edits.EditTarget[StreamInfo]:
     """Return the stream of a bucket as a target, compared in a bucket's terms and read back after its creation."""
 
     async def create(wanted: StreamConfig) -> StreamInfo:

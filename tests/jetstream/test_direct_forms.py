@@ -15,7 +15,7 @@ from kvctl.jetstream.direct_get import (
     message_from_leader,
     messages_from_answers,
 )
-from kvctl.jetstream.multi_get import MomentLost, NotReached, Page
+from kvctl.jetstream.multi_get import MessagePage, MomentLost, NotReached
 
 T, STAMP = 1_769_860_800_000_000_001, "2026-01-31T12:00:00.000000001Z"
 
@@ -186,18 +186,18 @@ BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
 @pytest.mark.parametrize(
     ("messages", "header", "request_", "page"),
     [
-        ([], end("404 No Results"), LAST, Page([], 0, 0)),
-        ([], end("404 Message Not Found"), BATCH, Page([], 0, 0)),
-        ([], end("204 EOB"), BATCH, Page([], 0, 0)),
-        ([], end("204 EOB", Nats_Num_Pending=3), BATCH, Page([], 3, 0)),
-        ([stored(4, 0)], end("204 EOB", Nats_Num_Pending=0), BATCH, Page([stored(4, 0)], 0, 4)),
+        ([], end("404 No Results"), LAST, MessagePage([], 0, 0)),
+        ([], end("404 Message Not Found"), BATCH, MessagePage([], 0, 0)),
+        ([], end("204 EOB"), BATCH, MessagePage([], 0, 0)),
+        ([], end("204 EOB", Nats_Num_Pending=3), BATCH, MessagePage([], 3, 0)),
+        ([stored(4, 0)], end("204 EOB", Nats_Num_Pending=0), BATCH, MessagePage([stored(4, 0)], 0, 4)),
         ([stored(4, 9), stored(6, 8)], end("204 EOB", Nats_Num_Pending=8), BATCH,
-         Page([stored(4, 9), stored(6, 8)], 8, 6)),
+         MessagePage([stored(4, 9), stored(6, 8)], 8, 6)),
         # Servers 2.11 count each message itself in a batch, and one too few at the end of last messages.
         ([stored(4, 10), stored(6, 9)], end("204 EOB", Nats_Num_Pending=8), BATCH,
-         Page([stored(4, 9), stored(6, 8)], 8, 6)),
+         MessagePage([stored(4, 9), stored(6, 8)], 8, 6)),
         ([stored(4, 2), stored(6, 1)], end("204 EOB", Nats_Num_Pending=0, Nats_UpTo_Sequence=9), LAST,
-         Page([stored(4, 2), stored(6, 1)], 1, 6, 9)),
+         MessagePage([stored(4, 2), stored(6, 1)], 1, 6, 9)),
     ],
 )  # fmt: skip
 def test_page_ends_with_what_is_left(messages, header, request_, page):

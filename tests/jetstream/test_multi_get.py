@@ -17,7 +17,7 @@ from kvctl.jetstream.direct_get import (
     TooManySubjects,
     messages_from_answers,
 )
-from kvctl.jetstream.multi_get import MomentLost, NotReached, Page
+from kvctl.jetstream.multi_get import MessagePage, MomentLost, NotReached
 from kvctl.server import run_server
 from kvctl.units import parse_utc
 from tests.support.raw import RawClient
@@ -41,16 +41,16 @@ def subject(stream: str, key: str) -> str:
     return f"$KV.{stream.removeprefix('KV_')}.{key}"
 
 
-async def pages_of(client: Client, stream: str, *keys: str, **fields: int | str) -> list[Page]:
+async def pages_of(client: Client, stream: str, *keys: str, **fields: int | str) -> list[MessagePage]:
     request = DirectRequest(last_of=tuple(subject(stream, key) for key in keys), **fields)  # type: ignore[arg-type]
     return [page async for page in multi_get.read(client.api, stream, request)]
 
 
-def messages_of(pages: list[Page]) -> list[StoredMessage]:
+def messages_of(pages: list[MessagePage]) -> list[StoredMessage]:
     return [message for page in pages for message in page.messages]
 
 
-def sequences(pages: list[Page]) -> list[int]:
+def sequences(pages: list[MessagePage]) -> list[int]:
     return [message.sequence for message in messages_of(pages)]
 
 
@@ -144,7 +144,7 @@ class TestLastOfMany:
     async def test_pages_are_of_one_moment(self, client, raw, stream, monkeypatch):
         monkeypatch.setattr(multi_get, "ANSWER_BYTES", 10)
         request = DirectRequest(last_of=(subject(stream, "k.*"),))
-        pages: list[Page] = []
+        pages: list[MessagePage] = []
         async for page in multi_get.read(client.api, stream, request):
             if not pages:
                 for key in ("k.0", "k.9", "k.new"):
@@ -363,7 +363,7 @@ class TestReplicaThatHoldsLess:
         request = DirectRequest(last_of=("$KV.>",)) if last else DirectRequest(sequence=1, batch=1000)
         complete = 0
         for _ in range(20):
-            pages: list[Page] = []
+            pages: list[MessagePage] = []
             with suppress(MomentLost):
                 async for page in multi_get.read(client.api, emptied, request):
                     pages.append(page)

@@ -19,7 +19,7 @@ from kvctl.errors import (
     UnreachableError,
     WrongRevision,
 )
-from kvctl.jetstream.publish import PublishWindow, Unmatched, publish
+from kvctl.jetstream.publish import PublishWindow, UnmatchedRun, publish
 from kvctl.server import run_server
 from kvctl.wire import publish_frame
 from tests.support.raw import RawClient
@@ -118,7 +118,7 @@ class TestRuns:
         stored = (await bucket.status()).values
         assert 10 < stored < 250
         assert [tag for tag, _ in sent.stored] == list(range(10))
-        assert {type(sent.failed[tag]) for tag in range(10, 250)} == {Unmatched}
+        assert {type(sent.failed[tag]) for tag in range(10, 250)} == {UnmatchedRun}
         assert {type(sent.failed[tag]) for tag in range(250, 300)} == {ServerError}
         assert len(sent.failed) == 290
 

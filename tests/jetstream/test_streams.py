@@ -61,7 +61,7 @@ async def test_an_account_without_streams_has_none(own_server):
 
 
 def test_a_listing_without_an_answer_of_each_stream_is_not_complete():
-    listed = streams.Listing(({"config": {"name": "A"}},), {"M": None, "KV_B": None})
+    listed = streams.StreamListing(({"config": {"name": "A"}},), {"M": None, "KV_B": None})
     with pytest.raises(StreamOffline, match="`KV_B`, `M`") as caught:
         listed.complete()
     assert (caught.value.streams, caught.value.exit_code) == (("KV_B", "M"), 5)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.global_options import Shared
-from kvctl.errors import Cancelled, UsageError
+from kvctl.errors import CancelledByUser, UsageError
 from kvctl.render import formats, text_table
 from kvctl.render import progress as render_progress
 from kvctl.render.escapes import escape
@@ -152,11 +152,11 @@ class Session:
     ) -> None:
         """Ask before destruction: y/N, or for `typed_name` to be typed; `confirmed` is the value of `--confirm`.
 
-        Connections stay alive during the prompt. Raises Cancelled, or UsageError without a terminal.
+        Connections stay alive during the prompt. Raises CancelledByUser, or UsageError without a terminal.
         """
         asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
         if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
-            raise Cancelled("Cancelled")
+            raise CancelledByUser("Cancelled")
 
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> "render_progress.Progress":
         """Show progress on a terminal's stderr after half a second: `with session.progress("Copying keys") as bar:`."""

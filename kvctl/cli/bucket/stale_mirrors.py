@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from kvctl.cli.app.session import Session
-from kvctl.errors import Cancelled, KvctlError
+from kvctl.errors import CancelledByUser, KvctlError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.topology.audit import audit as replica_audit
 from kvctl.topology.audit import repair
@@ -56,7 +56,7 @@ async def _differs(session: Session, replica: "graph.Replica") -> bool:
 async def _confirmed(session: Session, text: str) -> bool:
     try:
         await session.confirm(f"{text}. Recreate it?")
-    except Cancelled:
+    except CancelledByUser:
         return False
     return True
 

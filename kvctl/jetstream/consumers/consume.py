@@ -32,7 +32,7 @@ from kvctl.jetstream.consumers.pull import (
     OnEvent,
     Pull,
     Puller,
-    Status,
+    PullStatus,
     default_heartbeat,
     gone,
     size_of,
@@ -195,7 +195,7 @@ class Consumption(MessageIteration):
 
     # -- statuses ------------------------------------------------------------------------------------------
 
-    def _heed(self, status: Status) -> None:
+    def _heed(self, status: PullStatus) -> None:
         if status.meaning is Meaning.ALIVE:
             self._recovered()
         elif status.meaning is Meaning.ENDED:
@@ -217,7 +217,7 @@ class Consumption(MessageIteration):
             if bad or not self._buffer.adapt(status):
                 self._refused()
 
-    def _ended(self, status: Status) -> None:
+    def _ended(self, status: PullStatus) -> None:
         if not status.text.startswith("Message Size Exceeds"):
             self._recovered()
             return
@@ -333,11 +333,11 @@ class Buffer:
             pin=pin,
         )
 
-    def never_fits(self, status: Status) -> bool:
+    def never_fits(self, status: PullStatus) -> bool:
         """Return True if the next message is larger than the entire buffer."""
         return bool(self._bytes) and status.bytes >= self._bytes
 
-    def adapt(self, status: Status) -> bool:
+    def adapt(self, status: PullStatus) -> bool:
         """Adapt to the consumer's limit that a refusal names; return True if another pull may succeed."""
         what, text = status.exceeded
         if what == "Expires":

@@ -22,7 +22,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.message import Message, MessageIteration
-from kvctl.jetstream.consumers.pull import Event, FetchOptions, Meaning, OnEvent, Puller, Status, gone, size_of
+from kvctl.jetstream.consumers.pull import Event, FetchOptions, Meaning, OnEvent, Puller, PullStatus, gone, size_of
 from kvctl.tokens import check_name
 from kvctl.wire import header_value
 
@@ -49,7 +49,7 @@ class Fetch(MessageIteration):
         """`pins` are the consumer's, by priority group: a pin received by one fetch is sent by the next (ADR-42)."""
         self.stream = check_name(stream, "stream")
         self.consumer = check_name(consumer, "consumer")
-        self.refusal: Status | None = None
+        self.refusal: PullStatus | None = None
         """Limit of the consumer that the pull exceeded, or the reason why it ended early."""
         self._api = api
         self._connection = api.connection
@@ -123,7 +123,7 @@ class Fetch(MessageIteration):
             until = min(until, self._puller.heard + 2 * self._pull.heartbeat)
         return max(until - time.monotonic(), 0.01)
 
-    def _heed(self, status: Status) -> None:
+    def _heed(self, status: PullStatus) -> None:
         if status.meaning is Meaning.ALIVE:
             return
         if status.meaning is Meaning.UNPINNED:

@@ -29,7 +29,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import extent, server_consumer
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.extent import SOMEWHERE, InitialEnd, StreamInstance
-from kvctl.jetstream.consumers.pull import Meaning, Status
+from kvctl.jetstream.consumers.pull import Meaning, PullStatus
 from kvctl.jetstream.consumers.server_consumer import ListGaps, PullSize, Selection, ServerConsumer
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.wire import header_value
@@ -229,7 +229,7 @@ class OrderedConsumer:
         elif self._gaps.too_many(self.expected or 0):
             self._consumer.lost = True
 
-    def _ended(self, found: Status, sequence: int) -> None:
+    def _ended(self, found: PullStatus, sequence: int) -> None:
         if self._gaps.stepping and found.code == 408:
             return
         if not self._follow and (found.code == 404 or (found.code == 408 and found.text != "Requests Pending")):

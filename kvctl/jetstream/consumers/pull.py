@@ -103,7 +103,7 @@ class Puller:
         self.messages = max(self.messages - messages, 0)
         self.bytes = max(self.bytes - size, 0)
 
-    def settle(self, header: bytes) -> Status:
+    def settle(self, header: bytes) -> PullStatus:
         """Parse a status and subtract what it ends from the count."""
         found = read_status(header)
         if found.messages is not None:
@@ -134,7 +134,7 @@ class Puller:
         await self._connection.unsubscribe(self._subscription)
 
 
-def gone(stream: str, consumer: str, status: Status) -> KvctlError:
+def gone(stream: str, consumer: str, status: PullStatus) -> KvctlError:
     """Build the error for a consumer that does not answer pulls any more: deleted, or a push consumer."""
     if status.text.startswith("Consumer Deleted"):
         return ConsumerNotFound(f"Consumer `{consumer}` of stream `{stream}` was deleted")
@@ -314,7 +314,7 @@ class Meaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class PullStatus:
     """Status of a pull; `messages` and `bytes` are the remainder of the pull, None where not reported."""
 
     code: int
@@ -338,12 +338,12 @@ class Status:
         return f"{self.text} ({self.code})" if self.text else _WORDS.get(self.code, f"status {self.code}")
 
 
-def read_status(header: bytes) -> Status:
+def read_status(header: bytes) -> PullStatus:
     """Parse the status in a header block."""
     code, text = status(header)
     left = header_value(header, b"Nats-Pending-Messages")
     size = header_value(header, b"Nats-Pending-Bytes")
-    return Status(code, text, meaning_of(code, text), None if left is None else int(left), int(size or 0))
+    return PullStatus(code, text, meaning_of(code, text), None if left is None else int(left), int(size or 0))
 
 
 def meaning_of(code: int, text: str) -> Meaning:

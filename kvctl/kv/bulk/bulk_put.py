@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvctl.errors import Away, ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
-from kvctl.jetstream.publish import Unmatched
+from kvctl.jetstream.publish import UnmatchedRun
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.bulk.bulk_writer import RUN_BYTES
@@ -135,7 +135,7 @@ class _Puts(RowWriter):
         except KvctlError:
             lost, self._lost = self._lost, {}
             self._summary.failed += [
-                (row.key, _unknown(row, error) if isinstance(error, Unmatched) else error)
+                (row.key, _unknown(row, error) if isinstance(error, UnmatchedRun) else error)
                 for row, error in lost.values()
             ]
 

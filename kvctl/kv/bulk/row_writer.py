@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from kvctl.errors import Away, ConnectionLost, KvctlError, NoResponders, OutcomeUnknown, WrongRevision
-from kvctl.jetstream.publish import PublishWindow, Unmatched
+from kvctl.jetstream.publish import PublishWindow, UnmatchedRun
 from kvctl.kv.bulk.bulk_writer import LOST, RUN_ROWS, WINDOW_ROWS, BulkWriter, encoder, runs, separated
 from kvctl.kv.bulk.leader_state import Current, all_arrived
 from kvctl.kv.bulk.reconcile import Acknowledged, Outcome, WriteReconciler
@@ -68,7 +68,7 @@ class RowWriter(BulkWriter):
                 self._done(row, revision)
 
     def _failed(self, row: Row, error: KvctlError) -> None:
-        if isinstance(error, Unmatched):
+        if isinstance(error, UnmatchedRun):
             self._run_rows = 1  # from now on each row has its own answer
         if isinstance(error, self.open_after):
             self._lost[row.line] = row, error

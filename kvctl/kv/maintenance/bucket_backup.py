@@ -26,7 +26,7 @@ from kvctl.jetstream.server_snapshot import (
     CHUNK,
     RESTORE_FAILED,
     RESTORE_NAME_IN_USE,
-    Restoring,
+    RestoreSession,
     Snapshot,
     pieces,
     taking,
@@ -97,7 +97,7 @@ async def restore(
     await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
     replaced = await _make_room(api, stream)
     config = held(wanted, saved["state"], token)
-    restoring = Restoring(api, config, saved["state"])
+    restoring = RestoreSession(api, config, saved["state"])
     try:
         info = await _send(api, restoring, stream, directory / DATA, advance)
         _require_whole(expected, info["state"], wanted)
@@ -217,7 +217,7 @@ async def _make_room(api: Api, stream: str) -> bool:
     return True
 
 
-async def _send(api: Api, restoring: Restoring, stream: str, path: Path, advance: Advance) -> StreamInfo:
+async def _send(api: Api, restoring: RestoreSession, stream: str, path: Path, advance: Advance) -> StreamInfo:
     await _begin(api, restoring, stream)
     size = min(CHUNK, api.connection.max_payload)
     for piece in pieces(_blocks(path), size):
@@ -226,7 +226,7 @@ async def _send(api: Api, restoring: Restoring, stream: str, path: Path, advance
     return await restoring.finish()
 
 
-async def _begin(api: Api, restoring: Restoring, stream: str) -> None:
+async def _begin(api: Api, restoring: RestoreSession, stream: str) -> None:
     """Announce the stream; a restore that was killed a moment ago may still hold its name."""
     deadline = time.monotonic() + SETTLING
     while True:
@@ -262,7 +262,7 @@ def _require_whole(expected: Manifest, state: StreamState, wanted: StreamConfig)
         )
 
 
-async def _remove(api: Api, restoring: Restoring, stream: str, token: str) -> None:
+async def _remove(api: Api, restoring: RestoreSession, stream: str, token: str) -> None:
     """Stop the restore and delete the stream it created, recognised by its token."""
     patience = QUIET
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvctl.errors import BucketNotFound, KvctlError, NoResponders, StreamNotFound, UsageError, WrongRevision
-from kvctl.jetstream.publish import PublishWindow, Unmatched
+from kvctl.jetstream.publish import PublishWindow, UnmatchedRun
 from kvctl.kv.bulk.bulk_writer import (
     LOST,
     RUN_ROWS,
@@ -194,7 +194,7 @@ class Publisher(BulkWriter):
         self._revision = max(self._revision, revisions[-1])
 
     def _failed(self, number: int, error: KvctlError) -> None:
-        if isinstance(error, Unmatched):
+        if isinstance(error, UnmatchedRun):
             self._run_rows = 1  # from the next chunk on each row has its own answer
         if isinstance(error, LOST):
             self._lost.add(number)

@@ -16,7 +16,7 @@ from kvctl.jetstream.consumers.delivery import sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.multi_get import NotReached, Page
+from kvctl.jetstream.multi_get import MessagePage, NotReached
 from kvctl.jetstream.multi_get import pages as answer_pages
 from kvctl.jetstream.per_subject import last_of_each
 from kvctl.kv.bucket import Bucket
@@ -177,7 +177,7 @@ async def _at_once(binding: Binding, subjects: Sequence[str], reached: int) -> l
     return page.messages
 
 
-async def _first_page(binding: Binding, subjects: Sequence[str]) -> Page[StoredMessage] | None:
+async def _first_page(binding: Binding, subjects: Sequence[str]) -> MessagePage[StoredMessage] | None:
     if not binding.direct:
         return None
     try:

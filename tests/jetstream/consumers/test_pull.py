@@ -11,7 +11,7 @@ from kvctl.jetstream.consumers.pull import (
     ConsumeOptions,
     FetchOptions,
     Meaning,
-    Status,
+    PullStatus,
     meaning_of,
     read_status,
 )
@@ -171,6 +171,6 @@ def test_the_table_of_statuses(code, text, meaning):
 
 def test_a_status_says_what_is_left_of_the_pull():
     header = b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 7\r\nNats-Pending-Bytes: 1024\r\n\r\n"
-    assert read_status(header) == Status(408, "Request Timeout", Meaning.ENDED, 7, 1024)
+    assert read_status(header) == PullStatus(408, "Request Timeout", Meaning.ENDED, 7, 1024)
     assert str(read_status(header)) == "Request Timeout (408)"
     assert str(read_status(b"NATS/1.0 503\r\n\r\n")) == "nobody answers (503)"

@@ -15,7 +15,7 @@ import pytest
 import kvctl
 from kvctl.documents import checksum
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError, ServerError, UsageError
-from kvctl.jetstream.server_snapshot import CHUNK, Restoring
+from kvctl.jetstream.server_snapshot import CHUNK, RestoreSession
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind
 from kvctl.kv.maintenance import bucket_backup, incomplete, manifest
@@ -433,7 +433,7 @@ async def _half_restored(client: kvctl.Client, directory: Path) -> None:
     """Begin a restore and feed it the first half, as kill -9 would leave it."""
     saved = manifest.load(directory / manifest.CONFIG)
     held = bucket_backup.held(saved["config"], saved["state"], incomplete.new_token())
-    restoring = Restoring(client.api, held, saved["state"])
+    restoring = RestoreSession(client.api, held, saved["state"])
     await restoring.begin()
     data = (directory / manifest.DATA).read_bytes()
     for start in range(0, len(data) // 2, CHUNK):

@@ -15,7 +15,7 @@ import kvctl
 from kvctl import CURRENT, Bucket, Entry, Operation
 from kvctl.errors import KvctlError, NoServer, RevisionNotFound, StreamReplaced, UsageError
 from kvctl.jetstream.consumers import server_consumer
-from kvctl.jetstream.server_snapshot import Restoring, taking
+from kvctl.jetstream.server_snapshot import RestoreSession, taking
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.patience import quickest
@@ -347,7 +347,7 @@ class TestEnds:
 
         async def restored() -> None:
             await bucket.destroy()
-            restoring = Restoring(client.api, snapshot.config, snapshot.state)
+            restoring = RestoreSession(client.api, snapshot.config, snapshot.state)
             await restoring.begin()
             for chunk in chunks:
                 await restoring.send(chunk)
