@@ -16,16 +16,24 @@ from dataclasses import dataclass, field, replace
 
 from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
+from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import BranchState
 from kvctl.versions.branch.staging import WrittenEpoch
-from kvctl.versions.model import DROPPED, Branch, Commit, check_text, decode_staged, leaf_value, staged_leaf_value
+from kvctl.versions.model import (
+    DROPPED,
+    Branch,
+    Commit,
+    StagedChange,
+    check_text,
+    decode_staged,
+    leaf_value,
+    staged_leaf_value,
+)
 from kvctl.versions.refs import BranchRecord
 from kvctl.versions.store.protocol import Change, Store
 from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
-from kvctl.versions.tree.tree import Objects as Made
-from kvctl.versions.tree.tree import Tree, get
-from kvctl.versions.tree.tree_update import Edit
+from kvctl.versions.tree.tree import ChunkBytes, Edit, Tree, get
 
 OBJECTS_PER_WRITE = 400
 """Number of objects written together with the commit; more are written before it."""
@@ -76,17 +84,24 @@ class _Prepared:
 
     commit: Commit
     epochs: tuple[str, ...]
-    objects: Made
+    objects: ChunkBytes
     begun: int
 
 
 async def commit(
-    store: Store, objects: Objects, branch: str, info: CommitInfo, *, written: WrittenEpoch | None = None
+    repo: RepositoryAccess,
+    branch: str,
+    message: str,
+    *,
+    meta: Mapping[str, str] | None = None,
+    allow_empty: bool = False,
 ) -> Commit:
-    """Commit the staged changes; `written` is an epoch that is not empty, as far as known.
+    """Commit the staged changes.
 
     Raises NothingToCommit, BranchNotFound, Broken, ConflictError after too many retries.
     """
+    store, objects, written = repo.store, repo.objects, repo.writer.epoch(branch)
+    info = CommitInfo(message, repo.author, meta or {}, allow_empty)
     own, state = await _seal(store, branch, info, written)
     prepared: _Prepared | None = None
     for attempt in range(branch_state.MAX_ATTEMPTS):
@@ -111,8 +126,7 @@ async def commit(
 
 
 async def move(
-    store: Store,
-    objects: Objects,
+    repo: RepositoryAccess,
     state: BranchState,
     info: CommitInfo,
     edits: Sequence[Edit],
@@ -124,52 +138,49 @@ async def move(
 
     `linking` means that the changes come from commits which the branch does not descend from.
     """
-    tree = await objects.updated(bytes.fromhex(state.branch.root), edits)
-    return await move_to(
-        store, objects, state, info, tree.root, tree.objects, second_parent=second_parent, linking=linking
-    )
+    tree = await repo.objects.updated(bytes.fromhex(state.branch.root), edits)
+    return await move_to(repo, state, info, tree, second_parent=second_parent, linking=linking)
 
 
 async def move_to(
-    store: Store,
-    objects: Objects,
+    repo: RepositoryAccess,
     state: BranchState,
     info: CommitInfo,
-    root: bytes,
-    found: Made,
+    tree: Tree,
     *,
     second_parent: str | None = None,
     linking: bool = False,
 ) -> Commit | None:
-    """Commit an existing tree as `move`; `found` are its objects that the branch does not have yet."""
-    if root.hex() == state.branch.root and second_parent is None and not info.allow_empty:
+    """Commit a tree as `move`, with its objects that the branch does not have yet."""
+    if tree.root.hex() == state.branch.root and second_parent is None and not info.allow_empty:
         raise NothingToCommit("Nothing to commit")
-    made = await _commit_of(store, state.branch, root, info, second_parent)
-    together = await _go_first(objects, found)
+    made = await _commit_of(repo.store, state.branch, tree.root, info, second_parent)
+    together = await _go_first(repo.objects, tree.objects)
     changes = [*_objects(together), *_heading(made, state.record, state.branch)]
     if linking:
         changes.append(state.collections.touched)
-    if not await store.written(state.clean, changes):
+    if not await repo.store.written(state.clean, changes):
         return None
-    objects.keep(found)
+    repo.objects.keep(tree.objects)
     return made
 
 
 async def read_clean(
-    store: Store, objects: Objects, branch: str, *, linking: bool = False, dry_run: bool = False
+    repo: RepositoryAccess, branch: str, *, linking: bool = False, dry_run: bool = False
 ) -> BranchState:
     """Return the state of a branch without staged changes.
 
     Staged values equal to the branch's content are removed: they would hide later changes. Raises Staged,
     BranchNotFound, ConflictError after too many retries.
     """
+    store = repo.store
     for _ in range(branch_state.MAX_ATTEMPTS):
         state = await (branch_state.read_for_linking if linking and not dry_run else branch_state.read)(store, branch)
         held = state.branch
         if await epochs.are_empty(store, held.epochs):
             return state
         staged = await epochs.listed(store, held.epochs[::-1], staged_leaf_value)
-        if await differing(objects, bytes.fromhex(held.root), staged):
+        if await differing(repo.objects, bytes.fromhex(held.root), staged):
             if await branch_state.is_unchanged(store, state.record):
                 raise Staged(branch)
             continue
@@ -182,10 +193,10 @@ async def read_clean(
     raise branch_state.busy(branch)
 
 
-async def differing(objects: Objects, root: bytes, changes: Mapping[bytes, bytes | None]) -> set[bytes]:
+async def differing(objects: Objects, root: bytes, changes: Mapping[bytes, StagedChange]) -> set[bytes]:
     """Return the keys whose staged value, as a leaf stores it, differs from the one in a tree."""
     found = await objects.run(get(root, list(changes)))
-    return {key for key, value in changes.items() if value != found.get(key)}
+    return {key for key, change in changes.items() if change.value != found.get(key)}
 
 
 async def forget(store: Store, record: BranchRecord, sealed: Sequence[str]) -> bool:
@@ -285,7 +296,7 @@ async def _with_changes(
     What is needed for `likely` keys is read while the changes are listed.
     """
     edits: list[Edit] = []
-    large: Made = {}
+    large: ChunkBytes = {}
     size = 0
     async with objects.ahead(root, likely) as prepared, aclosing(epochs.batches(store, sealed)) as changes:
         async for some in changes:
@@ -336,7 +347,7 @@ async def _commit_of(store: Store, head: Branch, root: bytes, info: CommitInfo, 
     return made
 
 
-async def _go_first(objects: Objects, found: Made) -> Made:
+async def _go_first(objects: Objects, found: ChunkBytes) -> ChunkBytes:
     """Write the objects that are too many or too large now; return those to write together with the commit."""
     if len(found) > OBJECTS_PER_WRITE or sum(map(len, found.values())) > OBJECTS_BYTES_PER_WRITE:
         await objects.write(found)
@@ -346,7 +357,7 @@ async def _go_first(objects: Objects, found: Made) -> Made:
     return {identity: data for identity, data in found.items() if identity not in large}
 
 
-def _objects(found: Made) -> list[Change]:
+def _objects(found: ChunkBytes) -> list[Change]:
     return [Change(OBJECTS, identity, data) for identity, data in found.items()]
 
 
@@ -355,9 +366,9 @@ def _heading(made: Commit, record: BranchRecord, branch: Branch) -> list[Change]
     return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), record.replaced(branch.at(made.id, made))]
 
 
-def edits_of(changes: Iterable[tuple[bytes, bytes | None]]) -> tuple[list[Edit], Made]:
+def edits_of(changes: Iterable[tuple[bytes, bytes | None]]) -> tuple[list[Edit], ChunkBytes]:
     """Return changes as leaves store them, and the objects of large values."""
-    large: Made = {}
+    large: ChunkBytes = {}
     edits: list[Edit] = []
     for key, value in changes:
         if value is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvctl.errors import ConflictError
+from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import Collection, CollectionRecord
 from kvctl.versions.model import Branch, Commit, apart_id, inline_value
@@ -62,8 +63,12 @@ class _Ended(Exception):
     """The collection record was changed while this collection deleted."""
 
 
-async def collect(store: Store, objects: Objects, *, dry_run: bool = False) -> Collected:
-    """Remove unreachable objects and commits. Raises Broken if a reachable one is missing; ConflictError."""
+async def collect(repo: RepositoryAccess, *, dry_run: bool = False) -> Collected:
+    """Remove objects and commits that no branch or tag reaches, and epochs that no branch has.
+
+    Raises Broken if a reachable object is missing; ConflictError.
+    """
+    store, objects = repo.store, repo.objects
     if dry_run:
         return await _look(store, objects)
     cleared = await epochs.collect(store)

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from kvctl.errors import ConflictError, UsageError
 from kvctl.phrases import quoted
 from kvctl.versions import commits, refs
+from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
-from kvctl.versions.key_change import KeyChange, KeyConflict
 from kvctl.versions.model import Branch, Commit
-from kvctl.versions.ref_diff import Unrelated, between, shown
+from kvctl.versions.ref_diff import KeyChange, KeyConflict, Unrelated, between, shown
 from kvctl.versions.store.protocol import Store
-from kvctl.versions.tree.objects import Broken, Objects
-from kvctl.versions.tree.three_way import Conflict, Strategy, merge
-from kvctl.versions.tree.tree import Difference
-from kvctl.versions.tree.tree_update import Edit
+from kvctl.versions.tree import tree
+from kvctl.versions.tree.objects import Broken
+from kvctl.versions.tree.tree import Conflict, Difference, Edit, Strategy
 
 SHOWN = 10
 """Maximum number of conflicting keys in a message."""
@@ -63,30 +62,110 @@ Plan = Callable[[Branch], Awaitable[MergeInput]]
 """Return the changes to apply to a branch, which may differ at the next try. Raises AlreadyMerged."""
 
 
-def merging(store: Store, dest: str, source: str, info: CommitInfo, *, squash: bool) -> Plan:
-    """Plan the source's changes since the merge base. Raises AlreadyMerged, Unrelated, RefNotFound."""
+async def merge(
+    repo: RepositoryAccess,
+    source: str,
+    dest: str,
+    message: str = "",
+    *,
+    strategy: Strategy | None = None,
+    squash: bool = False,
+    dry_run: bool = False,
+) -> MergeResult:
+    """Merge the source's changes since the merge base into a branch; no commit if it has them already.
+
+    Raises Conflicting, Unrelated, Staged, RefNotFound, UsageError, ConflictError after too many retries.
+    """
+    info = CommitInfo(message or f"Merge {source} into {dest}", repo.author, allow_empty=True)
 
     async def plan(head: Branch) -> MergeInput:
-        theirs = await refs.committed(store, source)
-        base = await refs.merge_base(store, theirs, head.commit)
+        theirs = await refs.committed(repo.store, source)
+        base = await refs.merge_base(repo.store, theirs, head.commit)
         if base is None:
             raise Unrelated(source, dest)
         if base == theirs:
             raise AlreadyMerged
         return MergeInput(base, theirs, info, None if squash else theirs)
 
-    return plan
+    return await _combine(repo, dest, plan, strategy=strategy, is_merge=True, dry_run=dry_run)
 
 
-def reverting(store: Store, ref: str, parent: int | None, author: str) -> Plan:
-    """Plan the reverse of a commit's changes. Raises RefNotFound, UsageError."""
+async def revert(
+    repo: RepositoryAccess, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False
+) -> MergeResult:
+    """Undo a commit's changes; for a merge, those since this parent. Raises NothingToCommit, and as `merge`."""
 
     async def plan(_: Branch) -> MergeInput:
-        identity, before = await _commit_and_parent(store, ref, parent)
-        title = (await refs.commit(store, identity)).message.partition("\n")[0]
-        return MergeInput(identity, before, CommitInfo(_reverse(title, identity), author, {"reverts": identity}))
+        identity, before = await _commit_and_parent(repo.store, ref, parent)
+        title = (await refs.commit(repo.store, identity)).message.partition("\n")[0]
+        return MergeInput(identity, before, CommitInfo(_reverse(title, identity), repo.author, {"reverts": identity}))
 
-    return plan
+    return await _combine(repo, branch, plan, dry_run=dry_run)
+
+
+async def cherry_pick(
+    repo: RepositoryAccess, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False
+) -> MergeResult:
+    """Apply a commit's changes to a branch. Raises as `revert`."""
+
+    async def plan(_: Branch) -> MergeInput:
+        identity, before = await _commit_and_parent(repo.store, ref, parent)
+        message = (await refs.commit(repo.store, identity)).message
+        return MergeInput(before, identity, CommitInfo(message, repo.author, {"cherry-picked-from": identity}))
+
+    return await _combine(repo, branch, plan, dry_run=dry_run)
+
+
+async def reset_hard(repo: RepositoryAccess, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
+    """Move a branch without staged changes to a commit; return that commit.
+
+    Raises Staged, RefNotFound, UsageError, ConflictError after too many retries.
+    """
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        state = await commits.read_clean(repo, branch, linking=True, dry_run=dry_run)
+        identity = await refs.committed(repo.store, ref)
+        found = await refs.commit(repo.store, identity)
+        if dry_run or identity == state.branch.commit:
+            return found
+        changes = [state.record.replaced(state.branch.at(identity, found)), state.collections.touched]
+        if await repo.store.written(state.clean, changes):
+            return found
+        await branch_state.pause()
+    raise branch_state.busy(branch)
+
+
+async def _combine(
+    repo: RepositoryAccess,
+    branch: str,
+    plan: Plan,
+    *,
+    strategy: Strategy | None = None,
+    is_merge: bool = False,
+    dry_run: bool = False,
+) -> MergeResult:
+    """Apply a plan's changes to a branch; a merge without changes and with one parent creates no commit.
+
+    Raises Conflicting, Staged, NothingToCommit, ConflictError after too many retries, and what the plan raises.
+    """
+    for _ in range(branch_state.MAX_ATTEMPTS):
+        state = await commits.read_clean(repo, branch, linking=True, dry_run=dry_run)
+        try:
+            sides = await plan(state.branch)
+        except AlreadyMerged:
+            return MergeResult(None, ())
+        try:
+            edits, changes = await _edits(repo, sides, state.branch, strategy, is_merge)
+        except Broken:
+            if (await branch_state.collections(repo.store)).revision == state.collections.revision:
+                raise
+            continue  # unreachable commits were collected concurrently
+        if dry_run or (is_merge and not edits and sides.second_parent is None):
+            return MergeResult(None, changes)
+        made = await commits.move(repo, state, sides.info, edits, second_parent=sides.second_parent, linking=True)
+        if made is not None:
+            return MergeResult(made, changes)
+        await branch_state.pause()
+    raise branch_state.busy(branch)
 
 
 def _reverse(title: str, identity: str) -> str:
@@ -100,76 +179,13 @@ def _reverse(title: str, identity: str) -> str:
 _REVERSED = re.compile(r"(Revert|Reapply) `(.+)`")
 
 
-def picking(store: Store, ref: str, parent: int | None, author: str) -> Plan:
-    """Plan a commit's changes once more. Raises RefNotFound, UsageError."""
-
-    async def plan(_: Branch) -> MergeInput:
-        identity, before = await _commit_and_parent(store, ref, parent)
-        message = (await refs.commit(store, identity)).message
-        return MergeInput(before, identity, CommitInfo(message, author, {"cherry-picked-from": identity}))
-
-    return plan
-
-
-async def combine(
-    store: Store,
-    objects: Objects,
-    branch: str,
-    plan: Plan,
-    *,
-    strategy: Strategy | None = None,
-    is_merge: bool = False,
-    dry_run: bool = False,
-) -> MergeResult:
-    """Apply a plan's changes to a branch; a merge without changes and with one parent creates no commit.
-
-    Raises Conflicting, Staged, NothingToCommit, ConflictError after too many retries, and what the plan raises.
-    """
-    for _ in range(branch_state.MAX_ATTEMPTS):
-        state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
-        try:
-            sides = await plan(state.branch)
-        except AlreadyMerged:
-            return MergeResult(None, ())
-        try:
-            edits, changes = await _edits(store, objects, sides, state.branch, strategy, is_merge)
-        except Broken:
-            if (await branch_state.collections(store)).revision == state.collections.revision:
-                raise
-            continue  # unreachable commits were collected concurrently
-        if dry_run or (is_merge and not edits and sides.second_parent is None):
-            return MergeResult(None, changes)
-        made = await commits.move(
-            store, objects, state, sides.info, edits, second_parent=sides.second_parent, linking=True
-        )
-        if made is not None:
-            return MergeResult(made, changes)
-        await branch_state.pause()
-    raise branch_state.busy(branch)
-
-
-async def reset_hard(store: Store, objects: Objects, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
-    """Move a branch to a commit. Raises Staged, RefNotFound, UsageError, ConflictError after too many retries."""
-    for _ in range(branch_state.MAX_ATTEMPTS):
-        state = await commits.read_clean(store, objects, branch, linking=True, dry_run=dry_run)
-        identity = await refs.committed(store, ref)
-        found = await refs.commit(store, identity)
-        if dry_run or identity == state.branch.commit:
-            return found
-        changes = [state.record.replaced(state.branch.at(identity, found)), state.collections.touched]
-        if await store.written(state.clean, changes):
-            return found
-        await branch_state.pause()
-    raise branch_state.busy(branch)
-
-
 async def _edits(
-    store: Store, objects: Objects, sides: MergeInput, head: Branch, strategy: Strategy | None, is_merge: bool
+    repo: RepositoryAccess, sides: MergeInput, head: Branch, strategy: Strategy | None, is_merge: bool
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
     """Return the changes to the head. Raises Conflicting."""
-    ours = await between(store, objects, sides.base, sides.source)
-    theirs = await between(store, objects, sides.base, head.commit)
-    found = merge(ours, theirs, strategy)
+    ours = await between(repo, sides.base, sides.source)
+    theirs = await between(repo, sides.base, head.commit)
+    found = tree.merge(ours, theirs, strategy)
     if found.conflicts:
         raise Conflicting(_conflicts(found.conflicts), strategies=is_merge)
     return found.edits, _changes(found.edits, ours, theirs)
@@ -177,7 +193,7 @@ async def _edits(
 
 def _changes(edits: Sequence[Edit], ours: Sequence[Difference], theirs: Sequence[Difference]) -> tuple[KeyChange, ...]:
     held = {one.key: one.before for one in ours} | {one.key: one.after for one in theirs}
-    return tuple(KeyChange.of(key.decode(), shown(held[key]), shown(value)) for key, value in edits)
+    return tuple(KeyChange.of(key, shown(held[key]), shown(value)) for key, value in edits)
 
 
 def _conflicts(conflicts: Sequence[Conflict]) -> list[KeyConflict]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_key
@@ -133,13 +133,21 @@ class Branch:
             return cls(**{**found, "sealed": tuple(found["sealed"]), "gone": gone})
 
 
+class StagedChange(NamedTuple):
+    """Staged value, None for a deletion, and its revision."""
+
+    value: bytes | None
+    revision: int
+
+
 @dataclass(frozen=True, slots=True)
 class VersionedEntry:
     """Key and its value at a ref."""
 
     key: str
     value: bytes
-    staged: bool = False
+    revision: int | None = None
+    """Revision of a staged value; None if it is committed."""
     apart: str | None = None
     """Identity of a large value that was not read."""
 

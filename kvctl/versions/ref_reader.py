@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TypeVar
 
-from kvctl.kv.names import matches
+from kvctl.kv.names import check_filter, matches
 from kvctl.versions import refs
+from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state, epochs
-from kvctl.versions.model import VersionedEntry, apart_id, decode_staged, inline_value
-from kvctl.versions.refs import BranchRecord, Ref
-from kvctl.versions.store.protocol import Place, Store, StoredValue
-from kvctl.versions.tree import tree
-from kvctl.versions.tree.chunks import Chunk, Pair
+from kvctl.versions.model import (
+    Commit,
+    StagedChange,
+    VersionedEntry,
+    apart_id,
+    check_versioned_key,
+    decode_staged,
+    inline_value,
+)
+from kvctl.versions.refs import Ref
+from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree.chunks import Pair
 from kvctl.versions.tree.objects import Objects
 
-Changes = dict[bytes, bytes | None]
-"""Staged values by key; None deletes."""
+T = TypeVar("T")
 
 ENTRIES_PER_BATCH = 1000
 """Number of entries yielded together."""
@@ -51,46 +59,25 @@ class State:
 
     commit: str
     root: bytes
-    staged: Changes
+    staged: Mapping[bytes, StagedChange]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyState:
-    """Key at a branch, with value None if absent; valid while the branch's record stays as read."""
+async def get(repo: RepositoryAccess, ref: str, *keys: str) -> list[VersionedEntry | None]:
+    """Return the entries of keys at a ref, None for absent ones.
 
-    record: BranchRecord
-    own: StoredValue | None
-    """Its change in the epoch that writes go to."""
-    newest: StoredValue | None
-    """Its newest change in any epoch."""
-    value: bytes | None
-
-
-async def read_key_state(store: Store, objects: Objects, branch: str, key: str) -> KeyState:
-    """Read the state of a key that a conditional write needs. Raises BranchNotFound, Broken."""
-    record = await refs.branch(store, branch)
-    name = key.encode()
-    found = await _staged_of(store, record, [name])
-    own, newest = found[0][1], next((one for _, one in found if one is not None), None)
-    if newest is not None:
-        return KeyState(record, own, newest, decode_staged(newest.value))
-    committed = await _committed(objects, bytes.fromhex(record.branch.root), [name])
-    return KeyState(record, own, None, committed.get(name))
-
-
-async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> list[VersionedEntry | None]:
-    """Return the entries of keys, None for absent ones. Raises RefNotFound, ConflictError after too many retries."""
-    wanted = [key.encode() for key in keys]
-    if ref.branch is None:
-        return _entries(keys, await _committed(objects, await refs.root(store, ref), wanted), {})
+    Raises RefNotFound, UsageError, ConflictError after too many retries.
+    """
+    wanted = [check_versioned_key(key).encode() for key in keys]
+    at = await refs.resolve(repo.store, ref)
+    if at.branch is None:
+        return _entries(keys, await repo.objects.values_at(await refs.root(repo.store, at), wanted), {})
     for _ in range(branch_state.MAX_ATTEMPTS):
-        record = await refs.branch(store, ref.branch)
-        found = await _staged_of(store, record, wanted)
-        changes = {key: decode_staged(one.value) for key, one in reversed(found) if one is not None}
-        left = [key for key in wanted if key not in changes]
+        record = await refs.branch(repo.store, at.branch)
+        found = await epochs.changes_of(repo.store, record, wanted)
+        changes = {key: StagedChange(decode_staged(one.value), one.revision) for key, one in reversed(found) if one}
         committed, same = await asyncio.gather(
-            _committed(objects, bytes.fromhex(record.branch.root), left),
-            branch_state.is_unchanged(store, record),
+            repo.objects.values_at(bytes.fromhex(record.branch.root), [key for key in wanted if key not in changes]),
+            branch_state.is_unchanged(repo.store, record),
             return_exceptions=True,
         )
         if isinstance(same, BaseException):
@@ -99,7 +86,33 @@ async def get(store: Store, objects: Objects, ref: Ref, keys: Sequence[str]) -> 
             raise committed
         if same and not isinstance(committed, BaseException):
             return _entries(keys, committed, changes)
-    raise branch_state.busy(ref.branch)
+    raise branch_state.busy(at.branch)
+
+
+async def entry_batches(
+    repo: RepositoryAccess, ref: str, *filters: str, start: str = "", values: bool = True
+) -> AsyncGenerator[list[VersionedEntry], None]:
+    """Yield the entries at a ref, all or those that filters select, sorted by the bytes of their keys, in batches.
+
+    They are consistent, and start at the key `start` if given. Without `values` large ones are left out: `value` is
+    empty then. Memory grows with the staged changes, not with the committed ones. Raises RefNotFound, UsageError.
+    """
+    for one in filters:
+        check_filter(one)
+    at = await state(repo.store, await refs.resolve(repo.store, ref))
+    async with aclosing(batches(repo.objects, at, Selection(filters, start, values=values))) as some:
+        async for batch in some:
+            yield batch
+
+
+async def entries(repo: RepositoryAccess, ref: str, *filters: str) -> list[VersionedEntry]:
+    """Return all of them as one list. Raises as `entry_batches`."""
+    return [entry async for batch in entry_batches(repo, ref, *filters) for entry in batch]
+
+
+async def show(repo: RepositoryAccess, ref: str) -> Commit:
+    """Return the commit of a ref; for a branch its last. Raises RefNotFound, UsageError."""
+    return await refs.commit(repo.store, (await refs.resolve(repo.store, ref)).commit)
 
 
 async def state(store: Store, ref: Ref) -> State:
@@ -114,7 +127,7 @@ async def batches(objects: Objects, state: State, selection: Selection) -> Async
     found: list[VersionedEntry] = []
     async with aclosing(objects.leaves(state.root, selection.first)) as leaves:
         async for leaf in leaves:
-            for part in _parts(leaf):
+            for part in in_parts(leaf.pairs, lambda pair: inline_value(pair[1]) is None):
                 pairs = [(key, stored) for key, stored in part if selection.takes(key)]
                 found += await _merged(objects, pairs, left, changes, part[-1][0], selection)
                 if len(found) >= ENTRIES_PER_BATCH or sum(len(one.value) for one in found) >= BYTES_PER_BATCH:
@@ -140,25 +153,25 @@ async def staged(store: Store, branch: str, take: Callable[[bytes], bytes | None
     raise branch_state.busy(branch)
 
 
-async def _staged_of(
-    store: Store, record: BranchRecord, keys: Sequence[bytes]
-) -> list[tuple[bytes, StoredValue | None]]:
-    """Return each epoch's changes of some keys, newest first."""
-    places: list[Place] = [(epochs.partition_of(epoch), key) for epoch in record.branch.epochs for key in keys]
-    found = await store.get_many(places)
-    return [(key, one) for (_, key), one in zip(places, found, strict=True)]
-
-
-async def _committed(objects: Objects, root: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-    stored = await objects.run(tree.get(root, keys))
-    return dict(zip(stored, await objects.values(list(stored.values())), strict=True))
+def in_parts(items: Iterable[T], large: Callable[[T], int]) -> Iterator[list[T]]:
+    """Split items into parts whose values may be read together; `large` returns the number of large ones of an item."""
+    part: list[T] = []
+    values = 0
+    for item in items:
+        part.append(item)
+        values += large(item)
+        if values >= VALUES_IN_FLIGHT or len(part) >= ENTRIES_PER_BATCH:
+            yield part
+            part, values = [], 0
+    if part:
+        yield part
 
 
 async def _merged(
     objects: Objects,
     pairs: Sequence[Pair],
     waiting: list[bytes],
-    changes: Changes,
+    changes: Mapping[bytes, StagedChange],
     end: bytes | None,
     selection: Selection,
 ) -> list[VersionedEntry]:
@@ -172,22 +185,12 @@ async def _merged(
     entries = list(_as_entries(left, values))
     if not own:
         return entries
-    entries += (VersionedEntry(key.decode(), value, True) for key in own if (value := changes[key]) is not None)
+    entries += (entry for key in own if (entry := _staged_entry(key.decode(), changes[key])) is not None)
     return sorted(entries, key=lambda entry: entry.key.encode())
 
 
-def _parts(leaf: Chunk) -> Iterator[list[Pair]]:
-    """Split the entries of a leaf into parts whose values may be read together."""
-    part: list[Pair] = []
-    large = 0
-    for pair in leaf.pairs:
-        part.append(pair)
-        large += inline_value(pair[1]) is None
-        if large >= VALUES_IN_FLIGHT:
-            yield part
-            part, large = [], 0
-    if part:
-        yield part
+def _staged_entry(key: str, change: StagedChange) -> VersionedEntry | None:
+    return None if change.value is None else VersionedEntry(key, change.value, change.revision)
 
 
 def _as_entries(pairs: Sequence[Pair], values: Sequence[bytes | None]) -> Iterator[VersionedEntry]:
@@ -198,11 +201,15 @@ def _as_entries(pairs: Sequence[Pair], values: Sequence[bytes | None]) -> Iterat
             yield VersionedEntry(key.decode(), value)
 
 
-def _entries(keys: Sequence[str], found: dict[bytes, bytes], changes: Changes) -> list[VersionedEntry | None]:
+def _entries(
+    keys: Sequence[str], committed: Mapping[bytes, bytes], changes: Mapping[bytes, StagedChange]
+) -> list[VersionedEntry | None]:
     result: list[VersionedEntry | None] = []
-    for key in keys:
-        value = changes.get(key.encode(), found.get(key.encode()))
-        result.append(None if value is None else VersionedEntry(key, value, key.encode() in changes))
+    for key, name in zip(keys, map(str.encode, keys), strict=True):
+        if name in changes:
+            result.append(_staged_entry(key, changes[name]))
+        else:
+            result.append(VersionedEntry(key, committed[name]) if name in committed else None)
     return result
 
 

@@ -135,11 +135,12 @@ class Model:
     # -- refs --------------------------------------------------------------------------------------------------
 
     def create_branch(self, name: str, commit: str) -> None:
-        self._free(name)
-        self.branches[name], self.staged[name] = commit, {}
+        self._free(name, (self.branches, commit))
+        if name not in self.branches:
+            self.branches[name], self.staged[name] = commit, {}
 
     def create_tag(self, name: str, commit: str) -> None:
-        self._free(name)
+        self._free(name, (self.tags, commit))
         self.tags[name] = commit
 
     def delete_branch(self, name: str) -> None:
@@ -163,8 +164,9 @@ class Model:
         if self.changes(branch):
             raise Refused("Staged")
 
-    def _free(self, name: str) -> None:
-        if name in self.branches or name in self.tags:
+    def _free(self, name: str, equal: tuple[dict[str, str], str]) -> None:
+        """Check that only an equal branch or tag has the name."""
+        if (name in self.branches or name in self.tags) and equal[0].get(name) != equal[1]:
             raise Refused("RefExists")
 
     def _applied(self, branch: str, before: str, after: str) -> Made:

@@ -1,8 +1,11 @@
 """Contents of a repository, in the short forms that tests compare."""
 
+from collections.abc import Iterable
+
 from kvctl.versions import refs
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.model import Commit
+from kvctl.versions.ref_diff import KeyChange, Value
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.protocol import Store
@@ -12,8 +15,13 @@ async def held(repo: Repository, ref: str = "main") -> dict[str, bytes]:
     return {entry.key: entry.value for entry in await repo.entries(ref)}
 
 
-async def staged(repo: Repository, branch: str = "main") -> dict[str, bytes | None]:
-    return {change.key: change.after for change in (await repo.status(branch)).changes}
+async def staged(repo: Repository, branch: str = "main") -> dict[str, Value]:
+    return {change.key: change.after for change in await resolved(repo, (await repo.status(branch)).changes)}
+
+
+async def resolved(repo: Repository, changes: Iterable[KeyChange]) -> list[KeyChange]:
+    """Return changes with their large values read."""
+    return [one async for some in repo.resolved(changes) for one in some]
 
 
 async def history(repo: Repository, ref: str = "main") -> list[str]:

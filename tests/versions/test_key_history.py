@@ -13,11 +13,9 @@ from kvctl.kv.bulk.bulk_writer import RowCounts
 from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
 from kvctl.kv.bulk.loader import LoadOptions
 from kvctl.kv.bulk.rows import Mode
-from kvctl.versions.branch import staged_revisions
-from kvctl.versions.key_history import key_history
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.transfer import branch_load, ref_dump
+from kvctl.versions.transfer import ref_files
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, seal
 
@@ -43,7 +41,7 @@ async def stored(client, unique):
 async def versions(repo: Repository, ref: str = "main", *filters: str) -> list[tuple[str, bytes | None, str | None]]:
     return [
         (one.key, one.value, one.commit.message if one.commit else None)
-        async for batch in key_history(repo, ref, filters)
+        async for batch in repo.key_history(ref, filters)
         for one in batch
     ]
 
@@ -86,32 +84,30 @@ class TestHistory:
 
 class TestRevisions:
     async def test_revisions_are_the_streams_and_increase(self, stored):
-        await stored.put("main", "a", b"1")
-        first = await staged_revisions.of_values(stored, "main", {"a": b"1"})
-        await stored.put("main", "a", b"1")
-        second = await staged_revisions.of_entries(stored, "main", await stored.get("main", "a"))
-        assert second["a"] > first["a"] > 10**15
+        first = await stored.put("main", "a", b"1")
+        second = await stored.put("main", "a", b"1")
+        assert second > first > 10**15
+        assert [one.revision for one in await stored.entries("main")] == [second]
 
-    async def test_keys_staged_with_another_value_or_committed_have_no_revision(self, stored):
-        await stored.put("main", "a", b"1")
-        await stored.delete("main", "b")
-        assert await staged_revisions.of_values(stored, "main", {"a": b"2", "c": b"1"}) == {}
-        assert list(await staged_revisions.of_values(stored, "main", {"b": None})) == ["b"]
-        await stored.commit("main", "one")
-        assert await staged_revisions.of_entries(stored, "main", await stored.entries("main")) == {}
-
-    async def test_newest_of_several_epochs_determines_the_revision(self, stored):
-        await stored.put("main", "a", b"1")
-        await stored.put("main", "b", b"1")
-        await seal(stored.store, "main")
-        await stored.put("main", "a", b"2")
-        assert set(await staged_revisions.of_values(stored, "main", {"a": b"1", "b": b"1"})) == {"b"}
+    async def test_only_staged_values_have_a_revision_that_of_their_newest_change(self, repo):
+        await committed(repo, "main", "one", c=b"1")
+        await repo.put("main", "a", b"1")
+        made = {"b": await repo.put("main", "b", b"1")}
+        await seal(repo.store, "main")
+        made |= await repo.put_many("main", {"a": b"2", "d": None})
+        staged = {key: made[key] for key in ("a", "b")}
+        found = await repo.get("main", "a", "b", "c")
+        assert {one.key: one.revision for one in found if one} == {**staged, "c": None}
+        assert {one.key: one.revision for one in await repo.entries("main")} == {**staged, "c": None}
+        assert {one.key: one.revision for one in (await repo.status("main")).changes} == staged
+        listed = [one async for batch in repo.key_history("main") for one in batch]
+        assert {one.key: one.revision for one in listed} == {**staged, "c": None}
 
 
 async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> RowCounts:
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     source = input_file.open_input("rows.ndjson", io.BytesIO(text))
-    return await branch_load.load(repo, "main", source, LoadOptions(**options))
+    return await ref_files.load(repo, "main", source, LoadOptions(**options))
 
 
 class TestTransfer:
@@ -156,13 +152,13 @@ class TestTransfer:
         await committed(repo, "main", "one", a=b"1", b=bytes(range(256)), c=b"x" * 9000)
         await repo.delete("main", "a")
         file = io.BytesIO()
-        made = await ref_dump.dump(repo, "R", {}, "main", file)
+        made = await ref_files.dump(repo, "R", {}, "main", file)
         assert (made.entries, made.cut, made.exact) == (2, (await repo.show("main")).id, True)
         file.seek(0)
         await repo.create_branch("copy", "main~1")
-        await branch_load.load(repo, "copy", input_file.open_input("dump", file), LoadOptions())
+        await ref_files.load(repo, "copy", input_file.open_input("dump", file), LoadOptions())
         assert await held(repo, "copy") == {"b": bytes(range(256)), "c": b"x" * 9000}
-        assert (await ref_dump.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
+        assert (await ref_files.dump(repo, "R", {}, "main@", io.BytesIO(), ["a"])).entries == 1
 
     async def test_dump_is_consistent_with_its_cut_despite_a_commit_at_any_step(self):
         async def scenario(fuse: Fuse) -> None:
@@ -177,7 +173,7 @@ class TestTransfer:
             fuse.then = then
             for ref, entries in ("main@", 1), ("main", 2):
                 file = io.BytesIO()
-                made = await ref_dump.dump(Repository(SteppedStore(repo.store, fuse)), "R", {}, ref, file)
+                made = await ref_files.dump(Repository(SteppedStore(repo.store, fuse)), "R", {}, ref, file)
                 header = json.loads(file.getvalue().partition(b"\n")[0])
                 assert (header["cut"], made.exact) == (made.cut, True)
                 committed_keys = await held(repo, made.cut)
@@ -194,6 +190,6 @@ class TestTransfer:
         file.seek(0)
         source = input_file.open_input("dump", file)
         with pytest.raises(HazardRefused, match="only the last one stays"):
-            await branch_load.load(repo, "main", source, LoadOptions())
-        await branch_load.load(repo, "main", source, LoadOptions(shorter_history=True))
+            await ref_files.load(repo, "main", source, LoadOptions())
+        await ref_files.load(repo, "main", source, LoadOptions(shorter_history=True))
         assert [one.value for one in await repo.entries("main")] == [b"2"]

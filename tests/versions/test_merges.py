@@ -7,13 +7,13 @@ import pytest
 from kvctl.errors import KvctlError
 from kvctl.versions import refs
 from kvctl.versions.commits import NothingToCommit
-from kvctl.versions.key_change import Apart, Kind, Value
 from kvctl.versions.merges import Conflicting
 from kvctl.versions.model import INLINE
+from kvctl.versions.ref_diff import Apart, Kind, Value
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.tree.chunks import object_id
-from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import Strategy
 from tests.versions.repos import held, whole
 
 Content = dict[str, bytes]

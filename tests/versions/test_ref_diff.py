@@ -3,17 +3,17 @@
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions.key_change import Apart, Kind
-from kvctl.versions.ref_diff import Unrelated
+from kvctl.versions.ref_diff import Apart, Kind, Unrelated, Value
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree.chunks import object_id
-from tests.versions.repos import committed, stranger
+from tests.versions.repos import committed, resolved, stranger
 
 LARGE = b"x" * 10_000
 
 
-async def shown(repo: Repository, *refs: str, three_dot: bool = False) -> dict[str, tuple[Kind, bytes | None]]:
-    return {one.key: (one.kind, one.after) for one in await repo.diff(*refs, three_dot=three_dot)}
+async def shown(repo: Repository, *refs: str, three_dot: bool = False) -> dict[str, tuple[Kind, Value]]:
+    changes = await resolved(repo, await repo.diff(*refs, three_dot=three_dot))
+    return {one.key: (one.kind, one.after) for one in changes}
 
 
 async def test_diff_of_two_commits_in_both_directions(repo):
@@ -22,7 +22,7 @@ async def test_diff_of_two_commits_in_both_directions(repo):
     assert await shown(repo, "main~1", "main") == {
         "gone": (Kind.REMOVED, None), "new": (Kind.ADDED, LARGE + b"2"), "other": (Kind.CHANGED, b"2"),
     }  # fmt: skip
-    back = await repo.diff("main", "main~1")
+    back = await resolved(repo, await repo.diff("main", "main~1"))
     assert [(one.key, one.kind, one.before) for one in back] == [
         ("gone", Kind.ADDED, None), ("new", Kind.REMOVED, LARGE + b"2"), ("other", Kind.CHANGED, b"2"),
     ]  # fmt: skip
@@ -36,7 +36,8 @@ async def test_diff_of_staged_changes_and_the_head(repo):
     assert await shown(repo, "main") == expected
     assert await shown(repo, "main", "main$") == expected
     status = await repo.status("main")
-    assert {one.key: (one.kind, one.after) for one in status.changes} == expected
+    changes = await resolved(repo, status.changes)
+    assert {one.key: (one.kind, one.after) for one in changes} == expected
     assert status.commit == (await repo.show("main")).id
     assert await repo.diff("main", "main@") == []
     assert set(await shown(repo, "main$", "main~1")) == {"a", "c", "d", "e"}
@@ -62,16 +63,16 @@ async def test_three_dot_diff_shows_one_sides_changes_and_marks_conflicts(repo):
 
 @pytest.mark.guarantee("versions-21")
 async def test_large_values_are_read_on_demand_and_few_at_a_time(repo):
-    """Neither a merge nor a diff without values reads any; resolving them holds some at a time."""
+    """Neither a merge nor a diff reads any; resolving them holds some at a time."""
     await repo.create_branch("side")
     content = {f"k{number:02}": bytes([number]) * 5000 for number in range(40)}
     await repo.put_many("side", dict(content))
-    assert {one.after for one in (await repo.status("side", values=False)).changes} == {
+    assert {one.after for one in (await repo.status("side")).changes} == {
         Apart(object_id(value).hex()) for value in content.values()
     }
     await repo.commit("side", "large")
     fresh = Repository(repo.store)
-    changes = await fresh.diff("main", "side", values=False)
+    changes = await fresh.diff("main", "side")
     made = await fresh.merge("side", "main")
     assert list(made.changes) == changes
     assert all(isinstance(one.after, Apart) for one in changes)
@@ -80,4 +81,3 @@ async def test_large_values_are_read_on_demand_and_few_at_a_time(repo):
     assert [len(part) for part in parts] == [16, 16, 8]
     assert {one.key: one.after for part in parts for one in part} == content
     assert not any(len(data) == 5000 for data in fresh.objects._held.values())
-    assert {one.key: one.after for one in await fresh.diff("main~1", "side")} == content

@@ -7,17 +7,17 @@ import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
+from kvctl.versions.branch.branch_names import RefExists
 from kvctl.versions.commits import NothingToCommit, Staged
-from kvctl.versions.key_change import Kind
 from kvctl.versions.merges import Conflicting
 from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
-from kvctl.versions.ref_diff import Unrelated
+from kvctl.versions.ref_diff import Kind, Unrelated
 from kvctl.versions.refs import COMMITS, BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Change, Condition
 from kvctl.versions.tree.chunks import BadRecord
-from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, history, history_ids, seal, staged
 
@@ -31,7 +31,9 @@ class TestStaging:
         assert await held(repo) == {"a": b"2", "c": b""}
         assert await held(repo, "main@") == {"a": b"1", "b": b"1"}
         found = await repo.get("main", "a", "b", "c", "d")
-        assert [entry and (entry.value, entry.staged) for entry in found] == [(b"2", True), None, (b"", True), None]
+        assert [entry and (entry.value, entry.revision is not None) for entry in found] == [
+            *((b"2", True), None, (b"", True), None)
+        ]
         assert await staged(repo) == {"a": b"2", "b": None, "c": b""}
         kinds = [change.kind for change in (await repo.status("main")).changes]
         assert kinds == [Kind.CHANGED, Kind.REMOVED, Kind.ADDED]
@@ -290,18 +292,26 @@ class TestRefs:
             await repo.store.set(partition.encode(), key, before.value)
         assert await held(repo) == {"a": b"1"}
 
+    async def test_creation_of_the_same_branch_or_tag_is_repeatable(self, repo):
+        first = await committed(repo, "main", "one", a=b"1")
+        for create in (repo.create_branch, repo.create_tag):
+            name = create.__name__
+            assert await create(name, first.id)
+            assert not await create(name, "main@")
+            with pytest.raises(RefExists):
+                await create(name, "main~1")
+        with pytest.raises(RefExists):
+            await repo.create_tag("create_branch", first.id)
+        with pytest.raises(RefExists):
+            await repo.create_branch("create_tag", first.id)
+
     async def test_branches_and_tags_are_created_and_deleted(self, repo):
         first = await committed(repo, "main", "one", a=b"1")
         await repo.put("main", "a", b"staged")
-        assert await repo.create_branch("feature/x") == first.id
+        assert await repo.create_branch("feature/x")
         assert await held(repo, "feature/x") == {"a": b"1"}
         await repo.create_tag("v1")
-        for again in (
-            repo.create_branch("feature/x"),
-            repo.create_branch("v1"),
-            repo.create_tag("main"),
-            repo.create_tag("v1"),
-        ):
+        for again in (repo.create_branch("v1"), repo.create_tag("main")):
             with pytest.raises(ConflictError):
                 await again
         assert await repo.branches() == {"feature/x": first.id, "main": first.id}

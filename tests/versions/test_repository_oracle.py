@@ -21,7 +21,7 @@ from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.transfer import checkout
-from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore
 from tests.versions.concurrency.test_races import lines
 from tests.versions.conftest import stored

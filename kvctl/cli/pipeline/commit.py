@@ -67,7 +67,7 @@ async def commit(
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
     _check_state(source)
-    await commits.read_clean(repository.store, repository.objects, place.ref, dry_run=dry_run)
+    await commits.read_clean(repository, place.ref, dry_run=dry_run)
     options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     if dry_run:
         await _rehearse(session, target, place, source, options)

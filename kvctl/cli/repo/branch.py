@@ -13,7 +13,6 @@ from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
     AtBranch,
     Name,
-    existing,
     open_branch,
     open_repository,
     parse_at,
@@ -57,7 +56,7 @@ async def ls(session: Session, name: Name) -> None:
 async def _row(repository: "kvctl.Repository", branch: str) -> Row | None:
     """Return the row of a branch, None if it was deleted since it was listed."""
     try:
-        status = await repository.status(branch, values=False)
+        status = await repository.status(branch)
     except NotFoundError:
         return None
     staged = {"staged": len(status.changes)}
@@ -74,7 +73,7 @@ async def show(session: Session, at: AtBranch) -> None:
     """Show a branch's last commit and number of staged changes."""
     place = parse_branch(at)
     repository = await open_branch(session, place, write=False)
-    status = await repository.status(place.ref, values=False)
+    status = await repository.status(place.ref)
     commit = views.commit_row(await repository.show(status.commit))
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     row["last"] = commit
@@ -110,8 +109,8 @@ async def create(
             f"Branch `{place.ref}` already exists at commit `{short(str(found))}`",
             hint=f"Show it with `kvctl branch show {place}`",
         )
-    if found is None and not dry_run:
-        found = await existing(repository.create_branch(place.ref, commit), "branch", commit)
+    if found is None and not dry_run and not await repository.create_branch(place.ref, commit):
+        found = commit
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
     text = done if found is None else f"Branch `{place.ref}` already exists at this commit"
@@ -134,7 +133,7 @@ async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryR
     if not session.interactive and not dry_run:
         await session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, place, write=not dry_run)
-    status = await repository.status(place.ref, values=False)
+    status = await repository.status(place.ref)
     staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
     what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}

@@ -16,8 +16,8 @@ from kvctl.phrases import counted, quoted
 from kvctl.render.fields import change_sign, columns
 from kvctl.render.view import View, document
 from kvctl.versions import commits, model, refs
-from kvctl.versions.transfer import bucket_snapshot
 from kvctl.versions.transfer import checkout as transfer_checkout
+from kvctl.versions.transfer import record_bucket
 
 app = group()
 
@@ -93,8 +93,8 @@ async def live_bucket(session: Session, name: str | None) -> "kvctl.Bucket | Non
 async def record(
     session: Session, repository: "kvctl.Repository", branch: str, bucket: "kvctl.Bucket", message: str, **settings: Any
 ) -> "model.Commit":
-    """Commit a live bucket, and warn of what a commit cannot hold. Raises as `bucket_snapshot.record`."""
-    made, found = await bucket_snapshot.record(repository, branch, bucket, message, **settings)
+    """Commit a live bucket, and warn of what a commit cannot hold. Raises as `record_bucket`."""
+    made, found = await record_bucket.record_bucket(repository, branch, bucket, message, **settings)
     if found.adorned:
         session.warn(
             f"Recorded without ttl and headers, which a commit cannot hold: {quoted(sorted(found.adorned), NAMED)}"

@@ -58,7 +58,7 @@ async def status(session: Session, at: AtBranch) -> None:
     """
     place = parse_branch(at)
     repository = await open_branch(session, place, write=False)
-    found = await repository.status(place.ref, values=False)
+    found = await repository.status(place.ref)
     last = await repository.show(found.commit)
     session.show(views.status_view(session, place.repository, found, last))
     if not found.changes:
@@ -206,7 +206,7 @@ async def diff(
             hint=f"Use `kvctl repo diff {place} REF`; only branches have staged changes",
         )
     repository = await open_repository(session, place.repository)
-    found = await repository.diff(place.ref, ref, three_dot=three_dot, values=False)
+    found = await repository.diff(place.ref, ref, three_dot=three_dot)
     if as_patch and found:
         await views.show_patch(session, repository, found)
     else:

@@ -29,7 +29,7 @@ from kvctl.errors import UsageError
 from kvctl.kv import names
 from kvctl.phrases import counted
 from kvctl.versions import merges
-from kvctl.versions.tree import three_way
+from kvctl.versions.tree import tree
 
 app = group()
 
@@ -92,7 +92,7 @@ async def merge(
         ref,
         place.ref,
         message or "",
-        strategy=three_way.Strategy(strategy) if strategy else None,
+        strategy=tree.Strategy(strategy) if strategy else None,
         squash=squash,
         dry_run=dry_run,
     )
@@ -234,7 +234,7 @@ async def _reset_staged(
 ) -> None:
     if key is not None:
         names.check_key(key)
-    staged = [one.key for one in (await repository.status(place.ref, values=False)).changes]
+    staged = [one.key for one in (await repository.status(place.ref)).changes]
     dropped = [one for one in staged if (key is None or one == key) and one.startswith(prefix or "")]
     if not dry_run:
         if key is not None:
@@ -257,7 +257,7 @@ async def _reset_staged(
 async def _reset_hard(session: Session, repository: "kvctl.Repository", place: "At", ref: str, dry_run: bool) -> None:
     moved = await repository.reset_hard(place.ref, ref, dry_run=dry_run)
     if dry_run:
-        found = await repository.diff(place.ref, moved.id, values=False)
+        found = await repository.diff(place.ref, moved.id)
         await views.show_changes(session, repository, found, empty="Nothing would change")
         return
     views.show_made(session, place.ref, moved)

@@ -1,7 +1,6 @@
 """Shared parameters of the repository commands: names, refs, authors; parsing and opening them."""
 
 import re
-from collections.abc import Awaitable
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -13,7 +12,6 @@ from kvctl.errors import NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv.names import is_ref, split_ref
 from kvctl.versions import config, refs, repositories
-from kvctl.versions.branch import branch_names
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,251}\Z")
 
@@ -108,17 +106,6 @@ async def open_branch(session: Session, at: At, *, write: bool = True, author: s
             hint=f"Create a branch there with `kvctl branch create {at.repository}@NAME --from {at.ref}`",
         ) from None
     return repository
-
-
-async def existing(creation: Awaitable[str], kind: str, commit: str) -> str | None:
-    """Create a ref; return the commit if another client created the same one first. Raises RefExists."""
-    try:
-        await creation
-    except branch_names.RefExists as error:
-        if (error.what, error.commit) != (kind, commit):
-            raise
-        return commit
-    return None
 
 
 async def writable(session: Session) -> "jetstream_api.Api":

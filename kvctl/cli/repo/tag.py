@@ -9,17 +9,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
 from kvctl.cli.records import TAG
 from kvctl.cli.repo import views
-from kvctl.cli.repo.options import (
-    At,
-    AtTag,
-    Name,
-    existing,
-    open_repository,
-    parse_name,
-    parse_ref,
-    parse_tag,
-    ref_argument,
-)
+from kvctl.cli.repo.options import At, AtTag, Name, open_repository, parse_name, parse_ref, parse_tag, ref_argument
 from kvctl.errors import ConflictError
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, View, document
@@ -82,8 +72,8 @@ async def create(
             f"Tag `{place.ref}` already exists at commit `{short(str(found))}`",
             hint=f"Choose another name, or delete the tag with `kvctl tag delete {place}`",
         )
-    if found is None and not dry_run:
-        found = await existing(repository.create_tag(place.ref, commit), "tag", commit)
+    if found is None and not dry_run and not await repository.create_tag(place.ref, commit):
+        found = commit
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
     done = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
     text = done if found is None else f"Tag `{place.ref}` already exists at this commit"

@@ -17,7 +17,7 @@ from kvctl.render.fields import columns, first_line, short
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.units import format_time
-from kvctl.versions import catalog, key_change, model
+from kvctl.versions import catalog, model, ref_diff
 
 
 def subject(commit: "model.Commit") -> str:
@@ -112,7 +112,7 @@ def ref_row(name: str, commit: "model.Commit", more: Mapping[str, Any] | None = 
 
 
 async def show_changes(
-    session: Session, repository: "kvctl.Repository", changes: Iterable["key_change.KeyChange"], *, empty: str
+    session: Session, repository: "kvctl.Repository", changes: Iterable["ref_diff.KeyChange"], *, empty: str
 ) -> None:
     """Print keys that differ: a sign and both values in a table, objects in JSON.
 
@@ -130,9 +130,7 @@ async def show_changes(
     await _show_rows(session, View(columns=_CHANGES, name="key", empty=empty), rows())
 
 
-async def show_patch(
-    session: Session, repository: "kvctl.Repository", changes: Iterable["key_change.KeyChange"]
-) -> None:
+async def show_patch(session: Session, repository: "kvctl.Repository", changes: Iterable["ref_diff.KeyChange"]) -> None:
     """Print keys that differ as a patch, with colours on a terminal."""
     escaped, colored = session.terminal.is_terminal, session.terminal.colored
 
@@ -154,20 +152,20 @@ async def show_patch(
     await session.stream_bytes(chunks())
 
 
-def _bytes(value: "key_change.Value") -> bytes | None:
+def _bytes(value: "ref_diff.Value") -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
 async def show_conflicts(
-    session: Session, repository: "kvctl.Repository", conflicts: Iterable["key_change.KeyConflict"]
+    session: Session, repository: "kvctl.Repository", conflicts: Iterable["ref_diff.KeyConflict"]
 ) -> None:
     """Print keys that both sides changed, with the three values."""
     shown, sides = _value_of(session), ("base", "source", "dest")
 
     async def rows() -> AsyncIterator[list[Row]]:
         for one in conflicts:
-            pairs = [key_change.KeyChange(one.key, one.base, one.source, key_change.Kind.CONFLICT),
-                     key_change.KeyChange(one.key, None, one.dest, key_change.Kind.CONFLICT)]  # fmt: skip
+            pairs = [ref_diff.KeyChange(one.key, one.base, one.source, ref_diff.Kind.CONFLICT),
+                     ref_diff.KeyChange(one.key, None, one.dest, ref_diff.Kind.CONFLICT)]  # fmt: skip
             first, second = [change async for some in repository.resolved(pairs) for change in some]
             values = zip(sides, (first.before, first.after, second.after), strict=True)
             yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]
@@ -200,7 +198,7 @@ _CHANGES = columns(
 )
 
 
-def status_view(session: Session, repository: str, status: "key_change.Status", last: "model.Commit") -> View:
+def status_view(session: Session, repository: str, status: "ref_diff.Status", last: "model.Commit") -> View:
     """Build the view of staged changes: a row for each key, or a document."""
     changes = [{"change": str(one.kind), "key": one.key} for one in status.changes]
     staged = View(columns=columns("change key"), rows=changes, name="key")
@@ -216,19 +214,19 @@ def status_view(session: Session, repository: str, status: "key_change.Status", 
     return document(row, *shown, tsv=BRANCH_STATUS.columns, name="branch", sections=[("Staged changes", staged)])
 
 
-def _value_of(session: Session) -> Callable[["key_change.Value"], Any]:
+def _value_of(session: Session) -> Callable[["ref_diff.Value"], Any]:
     """Choose how the output format shows a value; None stands for a missing key."""
     return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
 
 
-def _value_row(value: "key_change.Value") -> dict[str, str] | None:
+def _value_row(value: "ref_diff.Value") -> dict[str, str] | None:
     if not isinstance(value, bytes):
         return None
     text, encoding = text_of(value)
     return {"value": text, "encoding": encoding}
 
 
-def _value_text(value: "key_change.Value") -> str | None:
+def _value_text(value: "ref_diff.Value") -> str | None:
     """Return a value as text, or as `base64:...`."""
     if not isinstance(value, bytes):
         return None

@@ -18,7 +18,7 @@ from kvctl.versions.commits import CommitInfo, NothingToCommit
 from kvctl.versions.model import Commit
 from kvctl.versions.repositories import open_repository
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.join_leaves import joined
+from kvctl.versions.tree.tree import joined
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
@@ -93,7 +93,7 @@ async def _ready(options: SourceOptions, branch: str) -> int:
     """Return how many garbage collections began before any object is stored. Raises Staged, BranchNotFound."""
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True)
-        state = await commits.read_clean(repository.store, repository.objects, branch)
+        state = await commits.read_clean(repository, branch)
         return state.collections.collection.begun
 
 
@@ -103,15 +103,14 @@ async def _move(
     """Return the commit, and whether this run created it; None if a collection may have removed stored objects."""
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True, author=info.author)
-        objects = repository.objects
-        whole = await objects.run(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
+        whole = await repository.objects.run(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
         commit_info = CommitInfo(info.message, repository.author, info.meta)
         for _ in range(branch_state.MAX_ATTEMPTS):
-            state = await commits.read_clean(repository.store, objects, branch)
+            state = await commits.read_clean(repository, branch)
             if state.collections.collection.begun != collections:
                 return None
             try:
-                made = await commits.move_to(repository.store, objects, state, commit_info, whole.root, whole.objects)
+                made = await commits.move_to(repository, state, commit_info, whole)
             except NothingToCommit:
                 head = await repository.show(branch)
                 if head.message == info.message and head.root == whole.root.hex():

@@ -18,9 +18,9 @@ from operator import itemgetter
 from kvctl.errors import ConflictError
 from kvctl.versions import refs
 from kvctl.versions.branch import branch_state
-from kvctl.versions.model import DROPPED, Branch, decode_staged
+from kvctl.versions.model import DROPPED, Branch, StagedChange, decode_staged
 from kvctl.versions.refs import BRANCHES, BranchRecord
-from kvctl.versions.store.protocol import Change, Condition, PredicateFailed, Store, StoreEntry
+from kvctl.versions.store.protocol import Change, Condition, PredicateFailed, Store, StoredValue, StoreEntry
 
 RESERVED = b"reserved"
 """Partition of the reservations: the time of each, by epoch."""
@@ -56,6 +56,15 @@ async def are_empty(store: Store, epochs: Sequence[str]) -> bool:
     return True
 
 
+async def changes_of(
+    store: Store, record: BranchRecord, keys: Sequence[bytes]
+) -> list[tuple[bytes, StoredValue | None]]:
+    """Return each epoch's change of each of some keys as stored, newest epoch first; None for none."""
+    names = [(epoch, key) for epoch in record.branch.epochs for key in keys]
+    found = await store.get_many([(partition_of(epoch), key) for epoch, key in names])
+    return [(key, one) for (_, key), one in zip(names, found, strict=True)]
+
+
 async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[StoreEntry], None]:
     """Yield the newest change of each key in some epochs (oldest first), as stored, sorted by key.
 
@@ -78,12 +87,12 @@ async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[St
 
 async def listed(
     store: Store, epochs: Sequence[str], take: Callable[[bytes], bytes | None] = decode_staged
-) -> dict[bytes, bytes | None]:
-    """Return the newest change of each key in some epochs (oldest first), as `take` returns it."""
-    found: dict[bytes, bytes | None] = {}
+) -> dict[bytes, StagedChange]:
+    """Return the newest change of each key in some epochs (oldest first), its value as `take` returns it."""
+    found: dict[bytes, StagedChange] = {}
     async with aclosing(batches(store, epochs)) as changes:
         async for some in changes:
-            found.update((entry.key, take(entry.value)) for entry in some)
+            found.update((entry.key, StagedChange(take(entry.value), entry.revision)) for entry in some)
     return found
 
 

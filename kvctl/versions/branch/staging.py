@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kvctl.errors import ConflictError, UsageError
-from kvctl.versions import ref_reader, refs
+from kvctl.versions import refs
 from kvctl.versions.branch import branch_state, epochs
-from kvctl.versions.model import encode_staged
-from kvctl.versions.ref_reader import KeyState
+from kvctl.versions.model import decode_staged, encode_staged
 from kvctl.versions.refs import BranchRecord
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, PredicateFailed, Store
+from kvctl.versions.store.protocol import ABSENT, Change, Condition, PredicateFailed, Store, StoredValue
 from kvctl.versions.tree.chunks import object_id
 from kvctl.versions.tree.objects import Objects
 
@@ -57,6 +56,23 @@ class WrittenEpoch:
     fence: Condition
     keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_KEYS))
     """Keys that were staged last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyState:
+    """Key at a branch, with value None if absent; valid while the branch's record stays as read."""
+
+    record: BranchRecord
+    own: StoredValue | None
+    """Its change in the epoch that writes go to."""
+    newest: StoredValue | None
+    """Its newest change in any epoch."""
+    value: bytes | None
+
+    @property
+    def identity(self) -> str | None:
+        """Hex hash of the value; None if absent."""
+        return None if self.value is None else object_id(self.value).hex()
 
 
 class Writer:
@@ -140,9 +156,8 @@ async def write_if(
     Returns its revision. Raises IdentityMismatch, BranchNotFound, ConflictError after too many retries.
     """
 
-    def check(state: KeyState) -> ConflictError | None:
-        found = _identity(state)
-        return None if found == identity else IdentityMismatch(branch, key, found)
+    def check(state: _KeyState) -> ConflictError | None:
+        return None if state.identity == identity else IdentityMismatch(branch, key, state.identity)
 
     return await _write(store, objects, branch, key, value, check)
 
@@ -155,9 +170,9 @@ async def write_if_staged(
     Raises StagedMismatch, and as `write_if`.
     """
 
-    def check(state: KeyState) -> ConflictError | None:
+    def check(state: _KeyState) -> ConflictError | None:
         staged = state.newest.revision if state.newest and state.value is not None else None
-        return None if staged == revision else StagedMismatch(branch, key, staged, _identity(state))
+        return None if staged == revision else StagedMismatch(branch, key, staged, state.identity)
 
     return await _write(store, objects, branch, key, value, check)
 
@@ -168,7 +183,7 @@ async def _write(
     branch: str,
     key: str,
     value: bytes | None,
-    check: Callable[[KeyState], ConflictError | None],
+    check: Callable[[_KeyState], ConflictError | None],
 ) -> int:
     """Stage a value if `check` does not object to the key's state, else raise its error.
 
@@ -177,7 +192,7 @@ async def _write(
     """
     name = key.encode()
     for _ in range(branch_state.MAX_ATTEMPTS):
-        state = await ref_reader.read_key_state(store, objects, branch, key)
+        state = await _state_of(store, objects, branch, name)
         if (objection := check(state)) is not None:
             if await branch_state.is_unchanged(store, state.record):
                 raise objection
@@ -192,5 +207,11 @@ async def _write(
     raise branch_state.busy(branch)
 
 
-def _identity(state: KeyState) -> str | None:
-    return None if state.value is None else object_id(state.value).hex()
+async def _state_of(store: Store, objects: Objects, branch: str, key: bytes) -> _KeyState:
+    record = await refs.branch(store, branch)
+    found = [one for _, one in await epochs.changes_of(store, record, [key])]
+    newest = next((one for one in found if one is not None), None)
+    if newest is not None:
+        return _KeyState(record, found[0], newest, decode_staged(newest.value))
+    committed = await objects.values_at(bytes.fromhex(record.branch.root), [key])
+    return _KeyState(record, None, None, committed.get(key))

@@ -31,8 +31,7 @@ from kvctl.kv.write.identity import Series, identity_of, most_bytes
 from kvctl.versions import refs
 from kvctl.versions.model import VersionedEntry
 from kvctl.versions.repository import Repository
-from kvctl.versions.transfer import bucket_snapshot
-from kvctl.versions.transfer.bucket_snapshot import Live
+from kvctl.versions.transfer.record_bucket import Live, is_legal, read_bucket
 from kvctl.versions.tree.chunks import object_id
 
 TOGETHER_BYTES = 16 << 20
@@ -114,7 +113,7 @@ async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: boo
     With `dry_run` the bucket may be read-only.
     """
     commit = await refs.committed(repository.store, ref)
-    found = await bucket_snapshot.read(bucket, object_id)
+    found = await read_bucket(bucket, object_id)
     if not dry_run:
         bucket.check_writable(None)
     bucket.check_writes_go_somewhere()
@@ -169,7 +168,7 @@ async def _written_by_others(rollout: CheckoutPlan, done: CheckoutResult, bucket
             if batch and delivery(batch[-1][1])[0] >= last:
                 break
     reported = {*done.changed_meanwhile, *done.done_by_others}
-    return sorted(key for key in keys - reported if bucket_snapshot.is_legal(key))
+    return sorted(key for key in keys - reported if is_legal(key))
 
 
 def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:

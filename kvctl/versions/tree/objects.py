@@ -13,8 +13,8 @@ from kvctl.errors import KvctlError
 from kvctl.versions.model import apart_id, inline_value
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import Chunk
-from kvctl.versions.tree.tree import Made, Reading, Tree, child_of
-from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, Edit, read_for, update
+from kvctl.versions.tree.tree import Edit, Made, Reading, Tree, child_of, get
+from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, read_for, update
 
 OBJECTS = b"objects"
 AHEAD = 64
@@ -132,6 +132,11 @@ class Objects:
         apart = {apart_id(item) for item in stored if inline_value(item) is None}
         objects = await self.read(apart)
         return [objects[apart_id(item)] if (value := inline_value(item)) is None else value for item in stored]
+
+    async def values_at(self, root: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Read the values of those keys that a tree has. Raises Broken."""
+        stored = await self.run(get(root, keys))
+        return dict(zip(stored, await self.values(list(stored.values())), strict=True))
 
     async def write(self, objects: Mapping[bytes, bytes], *, keep: bool = True) -> None:
         """Store objects; storing one again is harmless. `keep` caches them."""

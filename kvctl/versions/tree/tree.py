@@ -1,4 +1,4 @@
-"""Tree of chunks over sorted entries: build, read and compare, reading no more than what differs. [pure]
+"""Tree of chunks over sorted entries: build, read, compare and merge, reading no more than what differs. [pure]
 
 A function that needs chunks is a generator: it yields the ids it needs and is sent their bytes, so that the same code
 runs in memory, on a server with many reads in flight, and on Spark. The same entries have the same root id, in whatever
@@ -11,16 +11,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
 
-from kvctl.versions.tree.chunks import EMPTY, Chunk, Pair, chunks_of, object_id
+from kvctl.versions.tree.chunks import EMPTY, Chunk, Chunker, Pair, chunks_of, object_id
 
-Objects = dict[bytes, bytes]
+ChunkBytes = dict[bytes, bytes]
 """Bytes of chunks by their ids."""
 T = TypeVar("T")
 Reading = Generator[set[bytes], Mapping[bytes, bytes], T]
 """Yields ids, is sent the bytes of all of them, returns its result."""
+Edit = tuple[bytes, bytes | None]
+"""Key and its new value; None removes it."""
 LEAVES = 512
 """Number of leaves per side compared at a time."""
 EMPTY_ROOT = object_id(EMPTY.encode())
@@ -31,7 +34,7 @@ class Tree:
     """Root, and the chunks that were created for it."""
 
     root: bytes
-    objects: Objects
+    objects: ChunkBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,33 @@ class Difference:
     key: bytes
     before: bytes | None
     after: bytes | None
+
+
+class Strategy(StrEnum):
+    """Side that wins where both changed a key."""
+
+    SOURCE_WINS = "source-wins"
+    DEST_WINS = "dest-wins"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Key that both sides changed to different values; None: absent."""
+
+    key: bytes
+    base: bytes | None
+    source: bytes | None
+    dest: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Changes that the destination takes from the source."""
+
+    edits: list[Edit]
+    """Changes to the destination, sorted by key."""
+    conflicts: list[Conflict]
+    """Unresolved keys; empty with a strategy."""
 
 
 def build(pairs: Iterable[Pair]) -> Tree:
@@ -135,6 +165,49 @@ def leaves(root: bytes) -> Reading[list[bytes]]:
     return found
 
 
+def merge(source: Iterable[Difference], dest: Iterable[Difference], strategy: Strategy | None = None) -> Merge:
+    """Apply the source's changes since the base to the destination; both differ from the same base.
+
+    The same change on both sides is not a conflict. A strategy decides only conflicting keys.
+    """
+    theirs = {difference.key: difference for difference in dest}
+    edits: list[Edit] = []
+    conflicts: list[Conflict] = []
+    for ours in source:
+        other = theirs.get(ours.key)
+        if other is None:
+            edits.append((ours.key, ours.after))
+        elif other.after == ours.after:
+            continue
+        elif strategy is None:
+            conflicts.append(Conflict(ours.key, ours.before, ours.after, other.after))
+        elif strategy is Strategy.SOURCE_WINS:
+            edits.append((ours.key, ours.after))
+    return Merge(edits, conflicts)
+
+
+def joined(parts: Iterable[Sequence[Pair]]) -> Reading[Tree]:
+    """Return the tree over the leaves of consecutive parts: for each leaf its last key and its id.
+
+    Several workers may have cut them concurrently. A leaf's end depends on the keys since the last end, so a part's
+    first leaves may differ from those of one pass over everything. They are cut again until both ends meet; from there
+    on the part's leaves are correct. Reads the leaves where parts meet; its objects are those that no part has created.
+    """
+    made, cut, row = Made(), Chunker(0), list[Pair]()
+    for part in parts:
+        for at, (last, identity) in enumerate(part):
+            # The last leaf of a part may have ended only because the part did.
+            if not cut.open and at + 1 < len(part):
+                row.append((last, identity))
+                continue
+            data = yield {identity}
+            chunk = Chunk.decode(data[identity])
+            row += map(made.add, cut.add(chunk.keys, chunk.values))
+    if (ended := cut.end()) is not None:
+        row.append(made.add(ended))
+    return made.tree(row)
+
+
 def _differing_leaves(before: bytes, after: bytes) -> Reading[tuple[list[Pair], list[Pair]]]:
     """Return the leaves that only one of the trees has, as pairs of last key and id, in order."""
     if before == after:
@@ -192,7 +265,7 @@ class Made:
     """Chunks created by an operation."""
 
     def __init__(self) -> None:
-        self.objects: Objects = {}
+        self.objects: ChunkBytes = {}
         self.size = 0
         """Bytes of the chunks held."""
 
@@ -222,7 +295,7 @@ class Made:
         """Remove a chunk that nothing needs."""
         self.size -= len(self.objects.pop(identity, b""))
 
-    def take(self) -> Objects:
+    def take(self) -> ChunkBytes:
         """Return all chunks and forget them."""
         taken, self.objects, self.size = self.objects, {}, 0
         return taken

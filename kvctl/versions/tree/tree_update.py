@@ -12,10 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kvctl.versions.tree.chunks import Chunk, Chunker, Pair, chunks_of, overwritten
-from kvctl.versions.tree.tree import Made, Reading, Tree, build, child_of, spread
-
-Edit = tuple[bytes, bytes | None]
-"""Key and its new value; None removes it."""
+from kvctl.versions.tree.tree import Edit, Made, Reading, Tree, build, child_of, spread
 
 CHANGES_PER_ROUND = 256
 """Number of changes whose chunks are read, and released, together."""

@@ -4,10 +4,6 @@ import json
 
 import pytest
 
-from kvctl.cli.repo.options import existing
-from kvctl.versions.branch.branch_names import RefExists
-from kvctl.versions.repository import Repository
-from kvctl.versions.store.memory import MemoryStore
 from tests.cli.repos import Repo
 
 
@@ -369,12 +365,3 @@ def test_read_only_connection_reads_but_does_not_write(repo):
         ("delete", "@main", "a", "--dry-run"),
     ):
         assert repo.run(*line, "--read-only").exit_code == 0
-
-
-async def test_concurrent_creation_of_the_same_ref_returns_its_commit():
-    repository = Repository(MemoryStore())
-    commit = (await repository.init()).id
-    assert await existing(repository.create_branch("b", commit), "branch", commit) is None
-    assert await existing(repository.create_branch("b", commit), "branch", commit) == commit
-    with pytest.raises(RefExists):
-        await existing(repository.create_tag("b", commit), "tag", commit)

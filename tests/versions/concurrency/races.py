@@ -183,7 +183,7 @@ async def check(repo: Repository, record: Record) -> None:
     commits = list(reversed(await history_ids(repo)))
     for before, after in pairwise(commits):
         for change in await repo.diff(before, after):
-            assert change.after is not None
+            assert isinstance(change.after, bytes)
             if change.key.startswith("count."):
                 counted.setdefault(change.key, []).append(int(change.after))
             else:

@@ -16,7 +16,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Change, Condition, Place, StoredValue
-from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.races import Race, Record, roles
 from tests.versions.conftest import Open
 from tests.versions.repos import held, whole

@@ -22,7 +22,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Store
-from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, StagingRecord, SteppedStore, at_every_step
 from tests.versions.conftest import stored
 from tests.versions.repos import committed, held, history, reservations, seal, staged, whole

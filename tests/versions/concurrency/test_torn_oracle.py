@@ -13,7 +13,7 @@ from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Place, Store, StoredValue
-from kvctl.versions.tree.three_way import Strategy
+from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, Killed, SteppedStore
 from tests.versions.concurrency.test_races import Slow
 from tests.versions.repos import seal

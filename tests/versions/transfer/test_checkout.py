@@ -13,7 +13,7 @@ from kvctl.kv.bucket import Bucket
 from kvctl.versions.commits import NothingToCommit
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.transfer import bucket_snapshot, checkout
+from kvctl.versions.transfer import checkout, record_bucket
 from kvctl.versions.transfer.checkout import Kind
 
 pytestmark = pytest.mark.asyncio
@@ -61,7 +61,7 @@ async def test_lost_server_ends_the_read(own_server, monkeypatch):
             own_server.kill()
 
         with pytest.raises(UnreachableError):
-            await asyncio.wait_for(bucket_snapshot.read(bucket, keep), 60)
+            await asyncio.wait_for(record_bucket.read_bucket(bucket, keep), 60)
 
 
 async def test_checkout_refuses_staged_changes(repository, client):
@@ -179,19 +179,19 @@ async def test_a_bucket_is_recorded_as_a_commit(repository, bucket):
     await committed(repository, {"gone": b"1"})
     await bucket.put("k", b"\xff" * 5000)
     revision = await bucket.put("a.b", b"")
-    commit, _ = await bucket_snapshot.record(repository, "main", bucket, "as it was", meta={"ticket": "7"})
+    commit, _ = await record_bucket.record_bucket(repository, "main", bucket, "as it was", meta={"ticket": "7"})
     assert await repository.show("main") == commit
     assert commit.meta == {"bucket": bucket.name, "revision": str(revision), "ticket": "7"}
     assert {entry.key: entry.value for entry in await repository.entries("main")} == await content(bucket)
     with pytest.raises(NothingToCommit):
-        await bucket_snapshot.record(repository, "main", bucket, "again")
+        await record_bucket.record_bucket(repository, "main", bucket, "again")
     assert not (await checkout.plan(repository, "main", bucket)).steps
 
 
 async def test_a_bucket_is_not_recorded_over_staged_changes(repository, bucket):
     await repository.put("main", "staged", b"1")
     with pytest.raises(ConflictError, match="staged"):
-        await bucket_snapshot.record(repository, "main", bucket, "as it was")
+        await record_bucket.record_bucket(repository, "main", bucket, "as it was")
     assert list((await repository.status("main")).changes)
 
 
@@ -214,7 +214,7 @@ async def test_a_bucket_is_read_as_of_one_revision_under_writers(client, bucket_
                 written.append((await bucket.put(key, value), key, value))
 
     writers = [asyncio.create_task(write(number)) for number in range(8)]
-    found = [await bucket_snapshot.read(bucket, bytes) for _ in range(10)]
+    found = [await record_bucket.read_bucket(bucket, bytes) for _ in range(10)]
     done.set()
     await asyncio.gather(*writers)
     assert found[0].revision < found[-1].revision

@@ -17,16 +17,16 @@ WORK = """
 import asyncio, resource, sys
 import kvctl
 from kvctl.versions.repositories import Repositories
-from kvctl.versions.transfer import bucket_snapshot
+from kvctl.versions.transfer.record_bucket import record_bucket
 
 async def main():
     async with kvctl.connect(sys.argv[1]) as client:
         repository = await Repositories(client).open("LARGE")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if sys.argv[2] == "record":
-            await bucket_snapshot.record(repository, "main", client.bucket("LARGE"), "recorded")
+            await record_bucket(repository, "main", client.bucket("LARGE"), "recorded")
         elif sys.argv[2] == "commit":
-            await repository.status("dev", values=False)
+            await repository.status("dev")
             await repository.commit("dev", "staged")
         else:
             await repository.merge("dev", "main")

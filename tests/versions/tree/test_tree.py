@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 
 from kvctl.versions.tree import chunks, tree, tree_update
 from kvctl.versions.tree.chunks import Chunk, Chunker, chunks_of, object_id
-from kvctl.versions.tree.three_way import Conflict, Strategy, merge
 from kvctl.versions.tree.tree import (
     EMPTY_ROOT,
+    Conflict,
     Difference,
     Made,
     Reading,
+    Strategy,
     Tree,
     build,
     diff,
     differences,
     entries,
     get,
+    merge,
     run,
 )
 from kvctl.versions.tree.tree_update import CHANGES_PER_ROUND, Ahead, Edit, update

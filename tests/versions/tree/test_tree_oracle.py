@@ -19,9 +19,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kvctl.versions.tree import chunks
 from kvctl.versions.tree.chunks import Chunk, Pair, chunks_of
-from kvctl.versions.tree.join_leaves import joined
-from kvctl.versions.tree.three_way import Strategy, merge
-from kvctl.versions.tree.tree import EMPTY_ROOT, Difference, Made, build, diff, entries, get, leaves, run
+from kvctl.versions.tree.tree import (
+    EMPTY_ROOT,
+    Difference,
+    Made,
+    Strategy,
+    build,
+    diff,
+    entries,
+    get,
+    joined,
+    leaves,
+    merge,
+    run,
+)
 from kvctl.versions.tree.tree_update import Edit, update
 
 Content = dict[bytes, bytes]

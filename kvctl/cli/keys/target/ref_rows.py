@@ -1,6 +1,6 @@
 """Entries of repositories as rows, and options that key commands reject at a ref."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kvctl.cli.records import ENTRY_AT_REF, WRITE_AT_REF
@@ -10,7 +10,7 @@ from kvctl.errors import UsageError
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
 from kvctl.units import format_time
-from kvctl.versions import key_history, model
+from kvctl.versions import history, model
 
 """Fields of any entry in tsv."""
 
@@ -36,26 +36,22 @@ _WHY = {
 }
 
 
-def entry_row(
-    at: At, entry: "model.VersionedEntry", revisions: Mapping[str, int], encoding: str | None = None
-) -> dict[str, Any]:
-    """Return the row of an entry; `revisions` maps staged keys. Raises KvctlError for a forced `utf-8`."""
+def entry_row(at: At, entry: "model.VersionedEntry", encoding: str | None = None) -> dict[str, Any]:
+    """Return the row of an entry. Raises KvctlError for a forced `utf-8`."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": entry.key}
-    if entry.key in revisions:
-        row["revision"] = revisions[entry.key]
+    if entry.revision is not None:
+        row["revision"] = entry.revision
     row["operation"] = "PUT"
     row["value"], row["encoding"] = text_of(entry.value, encoding)
     return row | {"identity": entry.identity}
 
 
-def version_row(
-    at: At, version: "key_history.KeyVersion", revisions: Mapping[str, int], encoding: str | None = None
-) -> dict[str, Any]:
-    """Return the row of a key's change in one commit or in staging; `revisions` maps staged keys."""
+def version_row(at: At, version: "history.KeyVersion", encoding: str | None = None) -> dict[str, Any]:
+    """Return the row of a key's change in one commit or in staging."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": version.key}
     commit = version.commit
-    if commit is None and version.key in revisions:
-        row["revision"] = revisions[version.key]
+    if version.revision is not None:
+        row["revision"] = version.revision
     if commit is not None:
         row["created"] = format_time(commit.created_ns)
     row["operation"] = "DEL" if version.value is None else "PUT"

@@ -1,7 +1,7 @@
 """Conditional writes and deletions on a branch of a repository, where they are staged."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import kvctl
 from kvctl.cli.app.session import Session
@@ -19,10 +19,10 @@ TOGETHER = 1000
 IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
 
 
-async def create(repository: "kvctl.Repository", at: "At", key: str, value: bytes) -> dict[str, int]:
+async def create(repository: "kvctl.Repository", at: "At", key: str, value: bytes) -> int:
     """Stage a key that is neither staged nor committed, and return its revision. Raises KeyExists."""
     try:
-        return {key: await repository.write_if(at.ref, key, value, None)}
+        return await repository.write_if(at.ref, key, value, None)
     except staging.IdentityMismatch as error:
         raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
 
@@ -77,11 +77,11 @@ async def _delete(
 ) -> None:
     revisions: dict[str, int] = {}
     if wanted is not None:
-        revisions = await write_if(repository, at, keys[0], None, wanted)
+        revisions[keys[0]] = await write_if(repository, at, keys[0], None, wanted)
     else:
         for start in range(0, len(keys), TOGETHER):
             revisions |= await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
-    rows = [row(at, key, None, revisions) for key in keys]
+    rows = [row(at, key, None, revisions[key]) for key in keys]
     if single:
         show_one(session, rows[0], f"Staged the deletion of `{keys[0]}` on `{at.ref}`")
     else:
@@ -90,15 +90,15 @@ async def _delete(
 
 async def write_if(
     repository: "kvctl.Repository", at: "At", key: str, value: bytes | None, wanted: str | int | None
-) -> dict[str, int]:
+) -> int:
     """Stage a value, or a deletion, if the key has this identity or staged revision; return the new revision.
 
     Raises ConflictError.
     """
     if not isinstance(wanted, int):
-        return {key: await repository.write_if(at.ref, key, value, wanted)}
+        return await repository.write_if(at.ref, key, value, wanted)
     try:
-        return {key: await repository.write_if_staged(at.ref, key, value, wanted)}
+        return await repository.write_if_staged(at.ref, key, value, wanted)
     except staging.StagedMismatch as error:
         standing = "it does not exist"
         if error.identity is not None:
@@ -115,6 +115,6 @@ def show_one(session: Session, row: Row, text: str) -> None:
         session.show(written_view([row], single=True))
 
 
-def row(at: "At", key: str, value: bytes | None, revisions: Mapping[str, int]) -> Row:
+def row(at: "At", key: str, value: bytes | None, revision: int | None) -> Row:
     """Return the row of a staged value or deletion."""
-    return written_row(at, key, revisions.get(key), None if value is None else chunks.object_id(value).hex())
+    return written_row(at, key, revision, None if value is None else chunks.object_id(value).hex())

@@ -1,9 +1,9 @@
 """Refs of repositories, NAME@REF, as targets of key commands."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import kvctl
 from kvctl.cli.app.session import Session
@@ -19,9 +19,9 @@ from kvctl.jetstream import streams
 from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
-from kvctl.versions import key_history, model, repositories
-from kvctl.versions.branch import staged_revisions
-from kvctl.versions.transfer import branch_load, ref_dump
+from kvctl.versions import history as commit_history
+from kvctl.versions import model, repositories
+from kvctl.versions.transfer import ref_files
 
 
 class RefTarget(Target):
@@ -61,7 +61,7 @@ class RefTarget(Target):
 
         async def write(file: BinaryIO) -> "dumper.Dumped":
             with session.progress(f"Dumping {at}", unit="entries") as progress:
-                return await ref_dump.dump(
+                return await ref_files.dump(
                     repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance
                 )
 
@@ -72,7 +72,7 @@ class RefTarget(Target):
     ) -> "bulk_writer.RowCounts":
         at = parse_branch(self.text)
         repository = await open_branch(session, at, write=not options.dry_run)
-        return await branch_load.load(repository, at.ref, source, options)
+        return await ref_files.load(repository, at.ref, source, options)
 
 
 class RefReader(Reader):
@@ -110,7 +110,7 @@ class RefReader(Reader):
                 yield [(entry.key, entry) for entry in batch]
 
     async def fact_rows(self, facts: Sequence[Fact], *, deleted: bool) -> Sequence[Row]:
-        described = await self._rows([entry for _, entry in facts], "base64")
+        described = [entry_row(self._at, entry, "base64") for _, entry in facts]
         fields = ("key", "revision", "identity")
         return [{name: row[name] for name in fields if name in row} for row in described]
 
@@ -120,9 +120,9 @@ class RefReader(Reader):
 
     async def history(
         self, filters: Sequence[str], since: "kvctl.Moment | None"
-    ) -> AsyncGenerator[list["key_history.KeyVersion"], None]:
+    ) -> AsyncGenerator[list["commit_history.KeyVersion"], None]:
         first_ns = 0 if since is None else await self._time_of(since)
-        async for versions in key_history.key_history(self._repository, self._at.ref, filters):
+        async for versions in self._repository.key_history(self._at.ref, filters):
             yield [one for one in versions if one.commit is None or one.commit.created_ns >= first_ns]
 
     async def show(
@@ -131,22 +131,22 @@ class RefReader(Reader):
         async def rows() -> AsyncGenerator[Sequence[Row], None]:
             async with aclosing(batches):
                 async for batch in batches:
-                    yield await self._rows(batch, self._encoding)
+                    yield [entry_row(self._at, entry, self._encoding) for entry in batch]
 
         await session.stream(entries_view(empty=empty), rows())
 
     async def show_history(
-        self, session: Session, batches: AsyncGenerator[list["key_history.KeyVersion"], None]
+        self, session: Session, batches: AsyncGenerator[list["commit_history.KeyVersion"], None]
     ) -> None:
         async def rows() -> AsyncGenerator[Sequence[Row], None]:
             async with aclosing(batches):
                 async for versions in batches:
-                    yield await self._version_rows(versions)
+                    yield [version_row(self._at, version, self._encoding) for version in versions]
 
         await session.stream(versions_view(empty="No entries"), rows())
 
     async def show_one(self, session: Session, entry: "model.VersionedEntry") -> None:
-        (row,) = await self._rows([entry], self._encoding)
+        row = entry_row(self._at, entry, self._encoding)
         if session.options.output is not None:
             session.show(entries_view([row], single=True))
         elif self._encoding == "base64":
@@ -158,15 +158,6 @@ class RefReader(Reader):
         moment = since.at((await streams.ServerClock.of_connection(self._api)).now_ns())
         assert moment.time_ns is not None
         return moment.time_ns
-
-    async def _rows(self, entries: Sequence["model.VersionedEntry"], encoding: str | None) -> list[dict[str, Any]]:
-        revisions = await staged_revisions.of_entries(self._repository, self._at.ref, entries)
-        return [entry_row(self._at, entry, revisions, encoding) for entry in entries]
-
-    async def _version_rows(self, versions: Collection["key_history.KeyVersion"]) -> list[Row]:
-        staged = {version.key: version.value for version in versions if version.commit is None}
-        revisions = await staged_revisions.at_ref(self._repository, self._at.ref, staged)
-        return [version_row(self._at, version, revisions, self._encoding) for version in versions]
 
 
 class BranchWriter(Writer):
@@ -181,10 +172,10 @@ class BranchWriter(Writer):
         (entry,) = await self._repository.get(self._at.ref, key) if if_different else [None]
         if entry is not None and entry.value == value:
             self._session.note(f"`{key}` already has this value")
-            revisions = await staged_revisions.of_values(self._repository, self._at.ref, {key: value})
+            revision = entry.revision
         else:
-            revisions = {key: await self._repository.put(self._at.ref, key, value)}
-        return ref_stage.row(self._at, key, value, revisions)
+            revision = await self._repository.put(self._at.ref, key, value)
+        return ref_stage.row(self._at, key, value, revision)
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Row:
         return ref_stage.row(self._at, key, value, await ref_stage.create(self._repository, self._at, key, value))

@@ -1,20 +1,29 @@
-"""Load rows onto a branch as staged changes, in batches."""
+"""Files of a repository: load rows onto a branch as staged changes, and dump a ref as `load` reads it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from typing import Any, BinaryIO
 
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts
+from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
+from kvctl.kv.bulk.dumper import Dumped
 from kvctl.kv.bulk.input_file import Batch, LoadInput
 from kvctl.kv.bulk.loader import SHORTER_HISTORY, LoadOptions, read
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.entry import Operation
+from kvctl.units import format_time
+from kvctl.versions import commits, ref_reader, refs
 from kvctl.versions.branch import private_epoch
 from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.branch.staging import IdentityMismatch
+from kvctl.versions.model import leaf_value
+from kvctl.versions.ref_reader import Selection
 from kvctl.versions.repository import Repository
 
 ROWS_PER_BATCH = 10_000
@@ -50,6 +59,44 @@ async def load(repository: Repository, branch: str, source: LoadInput, options: 
             options.advance_rows(len(batch.rows))
             options.advance(batch.size)
     return loading.loaded
+
+
+async def dump(
+    repository: Repository,
+    name: str,
+    config: dict[str, Any],
+    ref: str,
+    file: BinaryIO,
+    filters: Sequence[str] = (),
+    *,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Dumped:
+    """Write the keys at a ref, for a branch with its staged changes, into an empty file; the cut is a commit's id.
+
+    `staged` in the header is the number of keys staged on top of that commit. Raises RefNotFound, UsageError, OSError.
+    """
+    state = await ref_reader.state(repository.store, await refs.resolve(repository.store, ref))
+    stored = {
+        key: change._replace(value=None if change.value is None else leaf_value(change.value)[0])
+        for key, change in state.staged.items()
+    }
+    staged = len(await commits.differing(repository.objects, state.root, stored))
+    header = {
+        "bucket": name,
+        "config": config,
+        "cut": state.commit,
+        "ref": ref,
+        **({"staged": staged} if staged else {}),
+        "created": format_time(time.time_ns()),
+        "history": False,
+        **({"filters": list(filters)} if filters else {}),
+    }
+    writer = DumpWriter(file, header)
+    async with aclosing(ref_reader.batches(repository.objects, state, Selection(tuple(filters)))) as batches:
+        async for batch in batches:
+            writer.add(b"".join([entry_line(name, entry.key, entry.value) for entry in batch]), len(batch))
+            advance(len(batch))
+    return Dumped(writer.entries, state.commit, writer.finish(exact=True))
 
 
 class _Loading:

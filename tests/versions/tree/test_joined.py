@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import chunks_of
-from kvctl.versions.tree.join_leaves import joined
-from kvctl.versions.tree.tree import Made, Reading, T, build
+from kvctl.versions.tree.tree import Made, Reading, T, build, joined
 
 KEYS = st.sets(st.binary(min_size=1, max_size=12), max_size=400)
 
