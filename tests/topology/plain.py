@@ -10,9 +10,9 @@ from kvctl.kv.stream_kind import TOPOLOGY
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.plan.desired import DesiredState
-from kvctl.topology.plan.origin_place import Locator, Looked
-from kvctl.topology.plan.plan import Comparison, compare
-from kvctl.topology.plan.plan_hazards import Found, found
+from kvctl.topology.plan.location import Locator, Looked
+from kvctl.topology.plan.plan_hazards import PlanHazards, found
+from kvctl.topology.plan.planner import Comparison, compare
 from kvctl.topology.survey.graph import Inventory, Link, Place
 
 Info = dict[str, Any]
@@ -70,7 +70,7 @@ def compared(text: str, seen: Inventory, *, prune: bool = False) -> Comparison:
     return compare(DesiredState(topology(text), Locator(topology(text), seen.places)), seen, prune=prune)
 
 
-def judged(text: str, seen: Inventory, *, prune: bool = False, looked: Looked | None = None) -> Found:
+def judged(text: str, seen: Inventory, *, prune: bool = False, looked: Looked | None = None) -> PlanHazards:
     """Return the hazards; `looked` are lookups of origins out of view."""
     drafts = DesiredState(topology(text), Locator(topology(text), seen.places, looked or {}))
     return found(compare(drafts, seen, prune=prune).changes, drafts, seen)

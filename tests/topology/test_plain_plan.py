@@ -9,8 +9,8 @@ from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.model.origins import External
-from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
-from kvctl.topology.plan.plan_hazards import Found
+from kvctl.topology.plan.change import ABSENT, Action, Change, Plan, fingerprint
+from kvctl.topology.plan.plan_hazards import PlanHazards
 from kvctl.topology.survey.graph import Inventory
 from kvctl.topology.survey.origin_lookup import OriginView
 from tests.topology.plain import Info, Origin, aggregate, bucket, compared, info, inventory, judged, mirror
@@ -83,7 +83,7 @@ def test_removed_origin_is_named_unless_the_aggregate_is_recreated():
     assert (left.action, [source["name"] for source in left.leaving]) == (Action.CHANGE, ["KV_C"])
     assert (left.origins, left.reads) == ((("", "KV_B"),), (("", "KV_B"), ("", "KV_C")))
     anew = one(text.replace("A: {origins", "A: {storage: memory, origins"), HERE, "A")
-    assert (anew.action, anew.leaving) == (Action.RECREATE, ())
+    assert (anew.action, anew.leaving) == (Action.RECREATE, [])
 
 
 # -- what is deleted ---------------------------------------------------------------------------------------
@@ -201,43 +201,39 @@ def test_stream_whose_servers_are_silent_is_not_planned():
 # -- one change, one plan ----------------------------------------------------------------------------------
 
 
-def change(action: Action, live: Info | None = None, **more: Any) -> Change:
-    return Change(
-        **{"action": action, "kind": Kind.BUCKET, "name": "B", "place": "", "stream": "KV_B", "live": live} | more
+def change(action: Action, live: Info = B, **more: Any) -> Change:
+    found = Change(
+        **{
+            "kind": Kind.BUCKET,
+            "name": "B",
+            "place": "",
+            "stream": "KV_B",
+            "live": None if action is Action.CREATE else live,
+            "after": None if action is Action.DELETE else B["config"],
+            "recreated": action is Action.RECREATE,
+        }
+        | more
     )
+    assert found.action is action
+    return found
 
 
 @pytest.mark.parametrize(
-    ("action", "live", "drops"),
-    [
-        (Action.DELETE, B, (2, 20)),
-        (Action.RECREATE, B, (2, 20)),
-        (Action.CHANGE, B, None),
-        (Action.CREATE, None, None),
-        (Action.DELETE, None, None),
-    ],
+    ("action", "drops"),
+    [(Action.DELETE, (2, 20)), (Action.RECREATE, (2, 20)), (Action.CHANGE, None), (Action.CREATE, None)],
 )
-def test_deleted_and_recreated_streams_drop_their_entries(action, live, drops):
-    assert change(action, live).drops == drops
+def test_deleted_and_recreated_streams_drop_their_entries(action, drops):
+    assert change(action).drops == drops
 
 
 @pytest.mark.parametrize(
-    ("live", "after", "is_copy"),
-    [
-        (M, None, True),
-        (A, None, True),
-        (B, None, False),
-        (aggregate("W", (Origin("B"), B), writable=True), None, False),
-        (None, M["config"], True),
-        (None, B["config"], False),
-        (None, None, False),
-        (B, M["config"], False),
-    ],
+    ("live", "is_copy"), [(M, True), (A, True), (B, False), (aggregate("W", (Origin("B"), B), writable=True), False)]
 )
-def test_content_of_a_recreated_copy_is_refilled(live, after, is_copy):
-    assert change(Action.RECREATE, live, after=after).is_copy is is_copy
-    assert change(Action.RECREATE, live, after=after).refilled is is_copy
-    assert change(Action.DELETE, live, after=after).refilled is False
+def test_content_of_a_recreated_copy_is_refilled(live, is_copy):
+    assert change(Action.RECREATE, live).is_copy is is_copy
+    assert change(Action.RECREATE, live).refilled is is_copy
+    assert change(Action.DELETE, live).refilled is False
+    assert change(Action.CREATE, after=live["config"]).is_copy is is_copy
 
 
 @pytest.mark.parametrize(
@@ -445,7 +441,7 @@ def test_origin_out_of_view_has_hazards_of_its_lookup(info_, exists, reachable, 
 
 
 def test_found_keeps_each_hazard_and_each_warning_once():
-    found = Found()
+    found = PlanHazards()
     for hazards_ in ([Hazard("a", "1")], [Hazard("a", "1"), Hazard("a", "2")]):
         found.add("B", hazards_)
     found.warn(["1"])

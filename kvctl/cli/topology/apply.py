@@ -1,7 +1,6 @@
 """`kvctl topology apply`: apply a topology file or a saved plan."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
 
@@ -24,8 +23,8 @@ from kvctl.render.view import View, document
 from kvctl.topology.apply import applier, fill
 from kvctl.topology.hazards import hazards
 from kvctl.topology.model import file as model_file
-from kvctl.topology.plan import description, plan_file, plan_hazards, planner, revalidation
-from kvctl.topology.plan import plan as plan_model
+from kvctl.topology.plan import change as plan_change
+from kvctl.topology.plan import description, plan_hazards, planner, saved
 from kvctl.topology.survey import inventory
 
 app = group()
@@ -74,67 +73,66 @@ async def apply(
     again: it continues where it stopped. A second run changes nothing.
     """
     check_forced(force, *plan_hazards.OF_PLANS)
-    saved, apis = await _planned(session, plan, file, prune=prune)
-    forced = [*(force or ()), *saved.forced]
-    say(session, saved.plan, prune=saved.prune)
+    chosen, found, apis = await _planned(session, plan, file, prune=prune)
+    forced = [*(force or ()), *chosen.forced]
+    say(session, found, prune=chosen.prune)
     if dry_run:
-        preview(session, saved.plan, forced)
+        preview(session, found, forced)
         return
-    if saved.plan.changes:
-        await confirm_plan(session, saved.plan, apis, forced=forced, yes=yes, confirmed=confirm or ())
+    if found.changes:
+        await confirm_plan(session, found, apis, forced=forced, yes=yes, confirmed=confirm or ())
         if session.interactive and not yes:
-            saved = await _rechecked(saved, apis)
+            found = await _still_as_shown(chosen, found, apis)
     patience = timedelta(seconds=60) if wait_for is None else wait_for
-    limit = None if no_wait else patience
-    report = await _execute(session, saved, apis, limit)
-    show_report(session, saved.plan, forced, report)
+    report = await _execute(session, chosen, found, apis, None if no_wait else patience)
+    show_report(session, found, forced, report)
     if report.error is not None:
         raise report.error
-    changes = bool(saved.plan.changes)
-    session.note(f"Applied: {_past(saved.plan)}" if changes else "Nothing to change", always=not changes)
+    changes = bool(found.changes)
+    session.note(f"Applied: {_past(found)}" if changes else "Nothing to change", always=not changes)
 
 
 async def _planned(
     session: Session, plan: str | None, file: str | None, *, prune: bool
-) -> "tuple[plan_file.Saved, Mapping[str, jetstream_api.Api]]":
-    """Load a saved plan and check that it is fresh, or create one. Raises UsageError, ConflictError."""
+) -> "tuple[saved.SavedPlan, plan_change.Plan, Mapping[str, jetstream_api.Api]]":
+    """Plan the file, or what a saved plan leaves to do. Raises UsageError, ConflictError if that is stale."""
     if (plan is None) == (file is None):
         raise UsageError("Give a saved plan, or `--file FILE`", hint="`kvctl topology apply -f topology.yaml`")
     if file is not None:
-        text = read_document(session, file)
-        topology = model_file.read_topology(text)
+        document = read_document(session, file)
+        topology = model_file.read_topology(document)
         apis = await open_places(session, topology)
         found = await planner.plan(topology, apis, prune=prune)
-        return plan_file.Saved(text.data, text.source, found, plan_file.addresses(apis), prune=prune), apis
+        return saved.SavedPlan.of(document, found, apis, prune=prune), found, apis
     if prune:
         raise UsageError(
             "`--prune` is set when the plan is created", hint="`kvctl topology plan -f FILE --prune --out PLAN`"
         )
     assert plan is not None
-    saved = plan_file.load(session.read_input(plan), plan)
-    apis = await open_places(session, saved.topology())
-    return await _refreshed(saved, apis), apis
+    loaded = saved.load(session.read_input(plan), plan)
+    apis = await open_places(session, loaded.topology())
+    _require_same_servers(loaded.addresses, saved.addresses(apis))
+    return loaded, await saved.renewed(loaded, apis), apis
 
 
-async def _refreshed(saved: "plan_file.Saved", apis: "Mapping[str, jetstream_api.Api]") -> "plan_file.Saved":
-    """Reduce a saved plan to its pending changes, with current hazards. Raises ConflictError when it is stale."""
-    here = plan_file.addresses(apis)
-    for name, address in saved.addresses.items():
+def _require_same_servers(planned: Mapping[str, str], here: Mapping[str, str]) -> None:
+    for name, address in planned.items():
         if here.get(name) != address:
             where = f"`{name}`" if name else "the context in use"
             text = f"The plan was created for `{address}`, but {where} is `{here.get(name, 'unknown')}`"
             raise ConflictError(text, hint="Create a new plan with `kvctl topology plan`")
-    return replace(saved, plan=await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune))
 
 
-async def _rechecked(saved: "plan_file.Saved", apis: "Mapping[str, jetstream_api.Api]") -> "plan_file.Saved":
-    """Return the plan if it is no more harmful than the one just confirmed. Raises ConflictError."""
-    now = await revalidation.recheck(saved.plan, saved.topology(), apis, prune=saved.prune)
-    revalidation.require_as_shown(saved.plan, now)
-    return saved
+async def _still_as_shown(
+    chosen: "saved.SavedPlan", shown: "plan_change.Plan", apis: "Mapping[str, jetstream_api.Api]"
+) -> "plan_change.Plan":
+    """Plan again after the confirmation. Raises ConflictError for more harm than was confirmed."""
+    now = await saved.renewed(chosen, apis)
+    saved.require_as_shown(shown, now)
+    return now
 
 
-def preview(session: Session, found: "plan_model.Plan", forced: Sequence[str]) -> None:
+def preview(session: Session, found: "plan_change.Plan", forced: Sequence[str]) -> None:
     """Print the plan, and the hazards that have to be overridden."""
     show_plan(session, found, forced)
     if not found.changes:
@@ -144,7 +142,7 @@ def preview(session: Session, found: "plan_model.Plan", forced: Sequence[str]) -
 
 async def confirm_plan(
     session: Session,
-    found: "plan_model.Plan",
+    found: "plan_change.Plan",
     apis: "Mapping[str, jetstream_api.Api]",
     *,
     forced: Sequence[str],
@@ -168,7 +166,7 @@ def _require_writable(apis: "Mapping[str, jetstream_api.Api]") -> None:
 
 
 async def _ask(
-    session: Session, found: "plan_model.Plan", *, yes: bool, confirmed: Sequence[str], question: str
+    session: Session, found: "plan_change.Plan", *, yes: bool, confirmed: Sequence[str], question: str
 ) -> None:
     """Confirm the plan, then by name each change that drops data or has readers."""
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
@@ -182,34 +180,37 @@ async def _ask(
         await session.confirm(_consequence(change), typed_name=name)
 
 
-def _consequence(change: "plan_model.Change") -> str:
+def _consequence(change: "plan_change.Change") -> str:
     what = "will be recreated" if change.action == "recreate" else "will be deleted"
     title = description.title(change)
     return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
 
 
 async def _execute(
-    session: Session, saved: "plan_file.Saved", apis: "Mapping[str, jetstream_api.Api]", limit: timedelta | None
+    session: Session,
+    chosen: "saved.SavedPlan",
+    found: "plan_change.Plan",
+    apis: "Mapping[str, jetstream_api.Api]",
+    limit: timedelta | None,
 ) -> "applier.Report":
     """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
-    filling = fill.Filling(limit)
+    filling, topology = fill.Filling(limit), chosen.topology()
     if limit is not None:
-        await filling.resume(apis, fill.unfilled(saved.topology(), await inventory.survey(apis)))
-    with session.progress("Applying", len(applier.writes(saved.plan.changes)), unit="changes") as progress:
-        entries = saved.topology().entries
-        report = await applier.apply(apis, saved.plan, filling, progress.advance, entries=entries)
+        await filling.resume(apis, fill.unfilled(topology, await inventory.survey(apis)))
+    with session.progress("Applying", len(applier.writes(found.changes)), unit="changes") as progress:
+        report = await applier.apply(apis, found, filling, progress.advance, entries=topology.entries)
     if report.error is not None:
         return report
     with session.progress("Filling replicas", filling.total, unit="entries") as progress:
         await applier.fill(report, filling, progress.advance)
-    if saved.plan.changes:
+    if found.changes:
         patience = max(api.connection.timeout for api in apis.values())
-        wrong = await applier.verify(lambda: planner.plan(saved.topology(), apis, prune=saved.prune), patience)
+        wrong = await applier.verify(lambda: planner.plan(topology, apis, prune=chosen.prune), patience)
         report.error = wrong or report.error
     return report
 
 
-def show_report(session: Session, found: "plan_model.Plan", forced: Sequence[str], report: "applier.Report") -> None:
+def show_report(session: Session, found: "plan_change.Plan", forced: Sequence[str], report: "applier.Report") -> None:
     """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     for row in rows:
@@ -220,6 +221,6 @@ def show_report(session: Session, found: "plan_model.Plan", forced: Sequence[str
         session.show(View(columns=_COLUMNS, rows=rows))
 
 
-def _past(found: "plan_model.Plan") -> str:
+def _past(found: "plan_change.Plan") -> str:
     """Summarise applied changes: `2 created, 1 changed`."""
     return ", ".join(f"{count} {action}d" for action, count in found.summary.items() if count)

@@ -15,8 +15,8 @@ from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
 from kvctl.topology.apply import applier, fill
 from kvctl.topology.model import file as model_file
-from kvctl.topology.plan import plan as plan_model
-from kvctl.topology.plan import plan_hazards, planner, revalidation
+from kvctl.topology.plan import change as plan_change
+from kvctl.topology.plan import plan_hazards, planner, saved
 
 app = group()
 
@@ -60,7 +60,7 @@ async def destroy(
         question = f"Delete {counted(len(found.changes), 'resource')}?"
         await confirm_plan(session, found, apis, forced=forced, yes=yes, confirmed=confirm or (), question=question)
         if session.interactive and not yes:
-            revalidation.require_as_shown(found, await planner.destruction(topology, apis))
+            saved.require_as_shown(found, await planner.destruction(topology, apis))
     report = await _delete(session, topology, apis, found)
     show_report(session, found, forced, report)
     if report.error is not None:
@@ -70,7 +70,10 @@ async def destroy(
 
 
 async def _delete(
-    session: Session, topology: "model_file.Topology", apis: "Mapping[str, jetstream_api.Api]", found: "plan_model.Plan"
+    session: Session,
+    topology: "model_file.Topology",
+    apis: "Mapping[str, jetstream_api.Api]",
+    found: "plan_change.Plan",
 ) -> "applier.Report":
     """Make the deletions and look again; errors are in the report."""
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:

@@ -15,8 +15,8 @@ from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.topology.hazards import hazards
 from kvctl.topology.model import file as model_file
-from kvctl.topology.plan import plan as plan_model
-from kvctl.topology.plan import plan_file, plan_hazards, planner
+from kvctl.topology.plan import change as plan_change
+from kvctl.topology.plan import plan_hazards, planner, saved
 
 app = group()
 
@@ -74,11 +74,7 @@ async def plan(
         show_plan(session, found, force or ())
     hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
     if out is not None:
-        addresses = plan_file.addresses(apis)
-        saved = plan_file.Saved(
-            document.data, document.source, found, addresses, prune=prune, forced=tuple(force or ())
-        )
-        plan_file.save(out, saved)
+        saved.save(out, saved.SavedPlan.of(document, found, apis, prune=prune, forced=force or ()))
         session.note(f"Saved the plan; apply it with `kvctl topology apply {out}`")
     if not found.changes:
         session.note("Nothing to change", always=True)
@@ -91,7 +87,7 @@ def _check_out(file: str, out: str | None) -> None:
         raise UsageError(f"`--out {out}` would replace the topology file", hint="`--out topology.plan`")
 
 
-def say(session: Session, found: "plan_model.Plan", *, prune: bool) -> None:
+def say(session: Session, found: "plan_change.Plan", *, prune: bool) -> None:
     """Print a plan's warnings, and the streams that `--prune` would delete."""
     for warning in found.warnings:
         session.warn(warning)

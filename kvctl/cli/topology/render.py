@@ -20,7 +20,7 @@ from kvctl.render.fields import columns
 from kvctl.render.view import View, document
 from kvctl.topology.hazards import hazards
 from kvctl.topology.model import file as model_file
-from kvctl.topology.plan import rendered
+from kvctl.topology.plan import desired
 from kvctl.topology.views import deployers
 
 app = group("topology", help="Buckets, mirrors and aggregates described in a file")
@@ -73,7 +73,7 @@ def render(
     """
     _check(session, format, to, force)
     topology = read_file(session, file)
-    found = rendered.render(topology)
+    found = desired.render(topology)
     if format == "json":
         session.output = session.options.output or "json"
         session.show(View(columns=columns("name subjects mirror sources"), rows=found.streams))

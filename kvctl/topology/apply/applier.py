@@ -11,23 +11,26 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvctl.errors import BucketNotFound, ConflictError, KvctlError, PartlyDone, WaitExpired
+from kvctl.errors import BucketNotFound, ConflictError, KeyExists, KvctlError, PartlyDone, WaitExpired
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
-from kvctl.kv.config import differences
-from kvctl.kv.stream_kind import LEAVING
-from kvctl.topology.apply import origin_removal, seeds
+from kvctl.kv.bucket import Bucket
+from kvctl.topology.apply import origin_removal
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.health.arrival import Advance
+from kvctl.topology.plan.change import Action, Change, Plan, fingerprint
 from kvctl.topology.plan.description import title
-from kvctl.topology.plan.order import readers_first
-from kvctl.topology.plan.plan import ABSENT, Action, Change, Plan, fingerprint
-from kvctl.topology.survey.graph import Inventory, Where
+from kvctl.topology.plan.planner import readers_first
+from kvctl.topology.plan.saved import is_begun, is_marked, moved
+from kvctl.topology.survey.graph import Where
+
+MAX_CONCURRENT_WRITES = 16
+"""Entries that are created concurrently."""
 
 Apis = Mapping[str, Api]
 Entries = Mapping[str, Mapping[str, str]]
@@ -113,30 +116,6 @@ def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
     return readers_first(found)
 
 
-def require_fresh(plan: Plan, inventory: Inventory) -> None:
-    """Raise ConflictError, naming all streams that are neither as planned from nor as the plan leaves them."""
-    changes = {change.where: change for change in plan.changes}
-    moved = []
-    for where, seen in plan.seen.items():
-        live = _live(inventory, where)
-        if fingerprint(live) != seen and not _begun(changes.get(where), live):
-            moved.append(_moved(where, seen, live))
-    if moved:
-        lines = "\n".join(f"  {text}" for text in moved)
-        raise ConflictError(f"The plan is stale:\n{lines}", hint="Create a new plan with `kvctl topology plan`")
-
-
-def remaining(plan: Plan, inventory: Inventory) -> Plan:
-    """Return the plan with the remaining changes, and those with entries. Raises ConflictError if it is stale."""
-    require_fresh(plan, inventory)
-    left = [
-        change
-        for change in plan.changes
-        if change.entries or not is_done(change, plan.seen[change.where], _live(inventory, change.where))
-    ]
-    return replace(plan, changes=left)
-
-
 async def apply(
     apis: Apis, plan: Plan, filling: Filling, advance: Advance = lambda _: None, *, entries: Entries | None = None
 ) -> Report:
@@ -187,7 +166,7 @@ async def _make(api: Api, plan: Plan, write: Write, filling: Filling, entries: E
     change = write.change
     if write.verb is Verb.SEED:
         values = entries[change.name]
-        return await seeds.create(api, change.name, {key: values[key] for key in change.entries}) > 0
+        return await _seed(api, change.name, {key: values[key] for key in change.entries})
     if write.verb is not Verb.DELETE:
         await filling.wait_for(change.origins)
     live = await streams.find(api, change.stream)
@@ -198,22 +177,34 @@ async def _make(api: Api, plan: Plan, write: Write, filling: Filling, entries: E
         with suppress(BucketNotFound):  # deleted by somebody else since it was looked at
             await catalog.delete(api, change.stream)
         return True
-    assert change.after is not None
-    await filling.prepare(api, change.where, change.after, live)
+    await filling.prepare(api, change.where, change.config, live)
     if write.verb is Verb.CREATE:
-        await catalog.create_stream(api, change.after)
+        await catalog.create_stream(api, change.config)
     else:
         assert live is not None
         await _update(api, change, live)
     return True
 
 
+async def _seed(api: Api, bucket: str, entries: Mapping[str, str]) -> bool:
+    """Create the entries whose keys are absent, and return whether there were any. Raises what a write raises."""
+    handle, slots = Bucket(api, bucket), asyncio.Semaphore(MAX_CONCURRENT_WRITES)
+
+    async def create(key: str, value: str) -> bool:
+        async with slots:
+            with suppress(KeyExists):
+                await handle.create(key, value.encode())
+                return True
+            return False
+
+    return any(await asyncio.gather(*(create(key, value) for key, value in entries.items())))
+
+
 async def _update(api: Api, change: Change, live: StreamInfo) -> None:
-    assert change.after is not None
     if change.leaving:
-        await origin_removal.leave(api, live, change.after, change.leaving)
+        await origin_removal.leave(api, live, change.config, change.leaving)
     else:
-        await catalog.apply_edit(api, catalog.Edit(live, change.after))
+        await catalog.apply_edit(api, catalog.Edit(live, change.config))
 
 
 def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
@@ -221,50 +212,14 @@ def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
     change, seen = write.change, plan.seen[write.change.where]
     if write.verb is Verb.CREATE and live is None:
         return True
-    if write.verb is not Verb.CREATE and (fingerprint(live) == seen or (_begun(change, live) and _is_marked(live))):
+    begun = is_begun(change.action, change.after, live)
+    if write.verb is not Verb.CREATE and (fingerprint(live) == seen or (begun and is_marked(live))):
         return True
-    if _begun(change, live):
+    if begun:
         return False
     raise ConflictError(
-        f"The plan is stale: {_moved(change.where, seen, live)}", hint="Create a new plan with `kvctl topology plan`"
+        f"The plan is stale: {moved(change.where, seen, live)}", hint="Create a new plan with `kvctl topology plan`"
     )
-
-
-def _begun(change: Change | None, live: StreamInfo | None) -> bool:
-    """Return whether a state that was not planned from is one that applying the change leads to."""
-    if change is None:
-        return False
-    if live is None:
-        return change.action in (Action.DELETE, Action.RECREATE)
-    # Until the keys of removed origins are removed, an aggregate keeps its history.
-    passing = {f"metadata.{LEAVING}", *(["max_msgs_per_subject"] if _is_marked(live) else [])}
-    left = [item for item in differences(live["config"], change.after or {}) if item.field not in passing]
-    return change.after is not None and not left
-
-
-def _is_marked(live: StreamInfo | None) -> bool:
-    """Return whether keys are still to be removed from it."""
-    return live is not None and LEAVING in (live["config"].get("metadata") or {})
-
-
-def is_done(change: Change, seen: str, live: StreamInfo | None) -> bool:
-    """Return whether the configuration of a change was applied before; its entries may still be absent."""
-    if live is None or fingerprint(live) == seen:
-        return live is None and change.action is Action.DELETE
-    return _begun(change, live) and not _is_marked(live)
-
-
-def _live(inventory: Inventory, where: Where) -> StreamInfo | None:
-    return inventory.places[where[0]].infos.get(where[1]) if where[0] in inventory.places else None
-
-
-def _moved(where: Where, seen: str, live: StreamInfo | None) -> str:
-    name = f"`{where[1].removeprefix('KV_')}`" + (f" in `{where[0]}`" if where[0] else "")
-    if live is None:
-        return f"{name} was deleted"
-    if seen == ABSENT:
-        return f"{name} was created"
-    return f"{name} was {'changed' if seen.startswith(live['created']) else 'recreated'}"
 
 
 # -- what went wrong ---------------------------------------------------------------------------------------

@@ -99,8 +99,7 @@ async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str
     if (seen.config or {}).get("allow_msg_ttl"):
         after["allow_msg_ttl"] = True
     others: list[StreamConfig | None] = [None] * len(there)
-    accepted = hazards.of_aggregate(before, others)
-    found = [item for item in hazards.of_aggregate(after, [*others, seen.config]) if item not in accepted]
+    found = hazards.introduced(before, after, others, [*others, seen.config])
     colliding, remarks = await collisions.stored(api, after, since=len(there))
     found += [*colliding, *seen.hazards(), *hazards.full(after, info["state"]["bytes"] + seen.held)]
     found += await origin_lookup.cycles(api, after, [seen])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -92,7 +92,7 @@ async def _of_replicas(api: Api, before: StreamConfig, after: StreamConfig) -> l
         return []
     origins = await _configs_read(api, before)
     changed = origins if before.get("sources") == after.get("sources") else await _configs_read(api, after)
-    found = _introduced(before, after, origins, changed) if changed else []
+    found = hazards.introduced(before, after, origins, changed) if changed else []
     known = {before["name"]: before}
     with suppress(KvctlError):
         place = await inventory.view("", api)
@@ -104,24 +104,13 @@ async def _of_replicas(api: Api, before: StreamConfig, after: StreamConfig) -> l
         if before not in current:
             continue
         updated = [after if config == before else config for config in current]
-        for hazard in _introduced(reader, reader, current, updated):
+        for hazard in hazards.introduced(reader, reader, current, updated):
             found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
     return found
 
 
 async def _configs_read(api: Api, config: StreamConfig) -> list[StreamConfig | None]:
     return [origin["config"] if origin else None for origin in await inspection.origins_of(api, config)]
-
-
-def _introduced(
-    before: StreamConfig,
-    after: StreamConfig,
-    origins: Sequence[StreamConfig | None],
-    changed: Sequence[StreamConfig | None],
-) -> list[Hazard]:
-    """Return the hazards that a replica has only after the change of itself or its origins."""
-    accepted = hazards.of_replica(before, origins) if origins else []
-    return [hazard for hazard in hazards.of_replica(after, changed) if hazard not in accepted]
 
 
 async def _has(api: Api, reader: Dependent, origins: Collection[str]) -> bool:

@@ -17,7 +17,7 @@ from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Advance, Goal
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Origin, added
-from kvctl.topology.plan.origin_place import Locator
+from kvctl.topology.plan.location import Locator
 from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.graph import Inventory, Link, Where
 

@@ -144,6 +144,17 @@ def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> 
     return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
 
 
+def introduced(
+    before: StreamConfig | None,
+    after: StreamConfig,
+    origins: Sequence[StreamConfig | None],
+    changed: Sequence[StreamConfig | None],
+) -> list[Hazard]:
+    """Return the hazards that a replica has only after a change of itself, or of its origins; None: it is new."""
+    accepted = of_replica(before, origins) if before and origins else []
+    return [hazard for hazard in of_replica(after, changed) if hazard not in accepted]
+
+
 def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:
     """Return warnings about keys that an aggregate keeps after they expire, because other origins' keys live longer.
 

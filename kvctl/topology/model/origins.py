@@ -20,6 +20,7 @@ from kvctl.tokens import check_prefix
 from kvctl.topology.model.subjects import LITERAL, Transform, default_dest, parse, render
 
 _DOMAIN = "$JS."
+_PREFIXES = (STREAM_PREFIX, "", reserved_streams.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,15 @@ class Origin:
     def source_stream(self) -> str:
         """The stream that is read."""
         return self.stream or STREAM_PREFIX + self.bucket
+
+    @property
+    def candidates(self) -> list[str]:
+        """The streams that it may mean: the bucket's own, a mirror's, or a repository's."""
+        return [self.stream] if self.stream else [prefix + self.bucket for prefix in _PREFIXES]
+
+    def found_as(self, stream: str, bucket: str) -> Origin:
+        """Return the origin with its stream, and the bucket whose keys that holds."""
+        return replace(self, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
 
     @property
     def key_space(self) -> str:

@@ -12,7 +12,7 @@ from kvctl.phrases import counted, quoted
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.notation import origin_spec
 from kvctl.topology.model.origins import Origin, meaning
-from kvctl.topology.plan.plan import Action, Change, Plan
+from kvctl.topology.plan.change import Action, Change, Plan
 from kvctl.units import format_size
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}

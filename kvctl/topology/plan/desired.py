@@ -1,4 +1,4 @@
-"""Desired state of everything in a topology file, given the found state. [pure]
+"""Desired state of everything in a topology file, given the found state, or without it. [pure]
 
 A file owns the fields that it names. Other settings of a mirror or an aggregate follow its origins: a field that equals
 what the origins implied before the change becomes what they imply after it.
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.stream_info import SourceConfig, StreamConfig, StreamInfo, sources_of
-from kvctl.kv.config import differences
 from kvctl.kv.config_edit import edited
-from kvctl.kv.settings import FIELDS, FIXED, SETTINGS
+from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
+from kvctl.phrases import counted
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Aggregate, Mirror, added, leaving, removed, same_mirror, source_key
-from kvctl.topology.plan.origin_place import Located, Locator
+from kvctl.topology.plan.change import Change
+from kvctl.topology.plan.location import Located, Locator, unseen
 from kvctl.topology.survey.graph import Where
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
@@ -30,124 +30,55 @@ _SPELLINGS = {
 """Fields of the file that belong to a setting of another name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One resource of the file, as found and as desired."""
-
-    name: str
-    kind: Kind
-    place: str
-    live: StreamInfo | None
-    after: StreamConfig
-    origins: tuple[Located, ...] = ()
-    origin_configs: tuple[StreamConfig | None, ...] = ()
-    """Configurations of the origins after all changes."""
-    reads: tuple[Where | None, ...] = ()
-    """Locations of its current origins."""
-    follows: bool = False
-    """True if it changes because an origin does."""
-    recreated: bool = False
-    """True if it is recreated: no server can change it in place, or its origin's content is replaced."""
-    cascades: bool = False
-    """True if it is recreated because its origin is."""
-
-    @property
-    def where(self) -> Where:
-        """Its place and stream."""
-        return self.place, self.after["name"]
-
-    @property
-    def before(self) -> StreamConfig | None:
-        """Its current configuration."""
-        return self.live["config"] if self.live else None
-
-    @property
-    def differences(self) -> list[Difference]:
-        """Its changes, field by field; empty if it does not exist."""
-        return differences(self.before, self.after) if self.before else []
-
-    @property
-    def leaving(self) -> list[dict[str, Any]]:
-        """Sources whose keys are removed: those removed by this change, and those removed before whose keys remain."""
-        before = self.before or {}
-        return [*removed(before.get("sources") or [], self.after.get("sources") or []), *leaving(before)]
-
-    @property
-    def in_place(self) -> bool:
-        """True if it can reach the desired state without being recreated."""
-        before, after = self.before or self.after, self.after
-        stay = {source["name"] for source in sources_of(after)}
-        return (
-            all(row.from_stream(before) == row.from_stream(after) for row in FIXED)
-            and (not before.get("deny_purge") or bool(after.get("deny_purge")))
-            and same_mirror(before.get("mirror"), after.get("mirror"))
-            # Keys are recognized by the stream that they came from, and removed by purges.
-            and not any(source["name"] in stay or after.get("deny_purge") for source in self.leaving)
-        )
-
-    @property
-    def replaces_content(self) -> bool:
-        """True if its content is replaced without its readers noticing."""
-        mirror = (self.before or {}).get("mirror")
-        other = self.cascades or not mirror or not same_mirror(mirror, self.after.get("mirror"))
-        return (self.recreated and other) or bool(self.leaving)
-
-
 @dataclass(slots=True)
 class DesiredState:
-    """The desired state of a file: a draft of each resource, created on demand."""
+    """The desired state of a file: a change of each resource, which may have nothing to do, created on demand."""
 
     topology: Topology
     origins: Locator
-    _drafts: dict[str, Draft] = field(default_factory=dict)
+    _changes: dict[str, Change] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
 
-    def all(self) -> list[Draft]:
-        """Return all drafts, origins before their readers, except in cycles."""
+    def all(self) -> list[Change]:
+        """Return the changes of all resources, origins before their readers, except in cycles."""
         topology = self.topology
         for name in (*topology.buckets, *topology.mirrors, *topology.aggregates):
-            self.draft(name)
-        return list(self._drafts.values())
+            self.change(name)
+        return list(self._changes.values())
 
-    def draft(self, name: str) -> Draft | None:
-        """Return the draft of a name; None while it is being created."""
-        if name not in self._drafts and name not in self._begun:
+    def change(self, name: str) -> Change | None:
+        """Return the change of a resource; None while it is being derived."""
+        if name not in self._changes and name not in self._begun:
             self._begun.add(name)
-            made = self._mirror(name) if name in self.topology.mirrors else self._bucket(name)
-            self._drafts[name] = made
-        return self._drafts.get(name)
+            self._changes[name] = self._mirror(name) if name in self.topology.mirrors else self._bucket(name)
+        return self._changes.get(name)
 
     def after(self, where: Where | None) -> StreamConfig | None:
         """Return the configuration of a stream after all changes."""
-        made = self._at(where)
-        if made is not None:
-            return made.after
-        return self._live_config(where)
+        change = self._at(where)
+        return change.after if change is not None else self._live_config(where)
 
     def live(self, where: Where | None) -> StreamInfo | None:
         """Return the current info of a stream, if it is in view."""
         return self.origins.live(where)
 
-    def _at(self, where: Where | None) -> Draft | None:
+    def _at(self, where: Where | None) -> Change | None:
         name = self.origins.name_at(where)
-        return self.draft(name) if name is not None else None
+        return self.change(name) if name is not None else None
 
-    # -- drafts ----------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------
 
-    def _bucket(self, name: str) -> Draft:
+    def _bucket(self, name: str) -> Change:
         if name in self.topology.aggregates:
             return self._aggregate(name)
         model, live = self.topology.buckets[name], self.origins.live(self.origins.where(name))
         fresh = model.to_stream()
         after = edited(live["config"], self._named(name, model)) if live else fresh
-        return self._settled(Draft(name, Kind.BUCKET, self.topology.place_of(name), live, self._marked(after)), fresh)
+        return self._settled(self._change(name, Kind.BUCKET, live, after), fresh)
 
-    def _mirror(self, name: str) -> Draft:
-        place, model, live = (
-            self.topology.place_of(name),
-            self.topology.mirrors[name],
-            self.origins.live(self.origins.where(name)),
-        )
+    def _mirror(self, name: str) -> Change:
+        place, model = self.topology.place_of(name), self.topology.mirrors[name]
+        live = self.origins.live(self.origins.where(name))
         located = self.origins.locate(place, model.origin)
         model = replace(model, origin=located.origin)
         config = self._config(located)
@@ -162,15 +93,12 @@ class DesiredState:
             follows = self._follow(name, after, model.to_stream(self._config_now(located)), fresh)
             self._deny_purge(name, after, model)
         reads = self._reads(place, live, (located,))
-        draft = Draft(name, Kind.MIRROR, place, live, self._marked(after), (located,), (config,), reads, follows)
-        return self._settled(draft, fresh)
+        change = self._change(name, Kind.MIRROR, live, after, (located,), (config,), reads, follows=follows)
+        return self._settled(change, fresh)
 
-    def _aggregate(self, name: str) -> Draft:
-        place, model, live = (
-            self.topology.place_of(name),
-            self.topology.aggregates[name],
-            self.origins.live(self.origins.where(name)),
-        )
+    def _aggregate(self, name: str) -> Change:
+        place, model = self.topology.place_of(name), self.topology.aggregates[name]
+        live = self.origins.live(self.origins.where(name))
         located = tuple(self.origins.locate(place, origin) for origin in model.origins)
         model = replace(model, origins=tuple(item.origin for item in located))
         configs = tuple(self._config(item) for item in located)
@@ -189,16 +117,43 @@ class DesiredState:
             self._deny_purge(name, after, model)
             if "writable" in self.topology.named.get(name, ()) and model.writable != bool(after.get("subjects")):
                 after["subjects"] = fresh["subjects"]
-        draft = Draft(name, Kind.AGGREGATE, place, live, self._marked(after), located, configs, reads, follows)
-        return self._settled(draft, fresh)
+        change = self._change(name, Kind.AGGREGATE, live, after, located, configs, reads, follows=follows)
+        return self._settled(change, fresh)
 
-    def _settled(self, draft: Draft, fresh: StreamConfig) -> Draft:
-        """Return the draft, recreated if necessary; decided from the file alone, so that a kill does not change it."""
-        stay = {item.where for item in draft.origins} & set(draft.reads)
-        cascades = any(made.replaces_content for where in stay if (made := self._at(where)) is not None)
-        if draft.live is None or (draft.in_place and not cascades):
-            return draft
-        return replace(draft, after=self._marked(fresh), follows=False, recreated=True, cascades=cascades)
+    def _change(
+        self,
+        name: str,
+        kind: Kind,
+        live: StreamInfo | None,
+        after: StreamConfig,
+        located: tuple[Located, ...] = (),
+        configs: tuple[StreamConfig | None, ...] = (),
+        reads: Sequence[Where | None] = (),
+        *,
+        follows: bool = False,
+    ) -> Change:
+        place, stream = self.origins.where(name)
+        return Change(
+            kind=kind,
+            name=name,
+            place=place,
+            stream=stream,
+            live=live,
+            after=self._marked(after),
+            located=located,
+            origin_configs=configs,
+            origins=tuple(item.where for item in located if item.where is not None),
+            reads=tuple(where for where in reads if where is not None),
+            follows=follows,
+        )
+
+    def _settled(self, change: Change, fresh: StreamConfig) -> Change:
+        """Return the change, recreated if necessary; decided from the file alone, so that a kill does not alter it."""
+        stay = {*change.origins} & {*change.reads}
+        cascades = any(origin.replaces_content for where in stay if (origin := self._at(where)) is not None)
+        if change.live is None or (change.in_place and not cascades):
+            return change
+        return replace(change, after=self._marked(fresh), follows=False, recreated=True, cascades=cascades)
 
     @staticmethod
     def _reads(place: str, live: StreamInfo | None, located: Sequence[Located]) -> tuple[Where | None, ...]:
@@ -257,3 +212,44 @@ class DesiredState:
     def _live_config(self, where: Where | None) -> StreamConfig | None:
         live = self.origins.live(where)
         return live["config"] if live else None
+
+
+# -- without servers -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Configurations, each origin before its readers."""
+
+    streams: list[StreamConfig]
+    warnings: list[str]
+    """Notes on settings that depend on the servers, and on what configurations do not contain."""
+    places: list[str]
+    """Context of each stream, in the same order."""
+
+
+def render(topology: Topology) -> Rendered:
+    """Return every stream of the file as a plan would create it, without reading any server."""
+    changes = DesiredState(topology, unseen(topology)).all()
+    return Rendered(
+        [change.config for change in changes],
+        [*(text for change in changes for text in _unknown(topology, change)), *_entries(topology)],
+        [change.place for change in changes],
+    )
+
+
+def _entries(topology: Topology) -> list[str]:
+    return [
+        f"Configurations do not contain entries: `topology apply` creates {counted(len(entries), 'entry')} in `{name}`"
+        for name, entries in topology.entries.items()
+    ]
+
+
+def _unknown(topology: Topology, change: Change) -> list[str]:
+    inherited = [name for name in ("history", "ttl") if name not in topology.named.get(change.name, ())]
+    what = " and ".join(inherited)
+    return [
+        f"`{item.origin.name}` is not in the file, so the {what} that `{change.name}` inherits from it is unknown here"
+        for item in change.located
+        if inherited and item.where is None
+    ]

@@ -125,7 +125,7 @@ async def look(api: Api, origin: Origin) -> OriginView:
     there = api.at(origin.external.api) if origin.external else api
     patience = PATIENCE if origin.external else None
     try:
-        info = await _first(there, _candidates(origin), patience)
+        info = await _first(there, origin.candidates, patience)
     except SILENT as error:
         if origin.external is None and not isinstance(error, PermissionDenied):
             raise
@@ -224,13 +224,6 @@ async def _info_at(api: Api, place: Node) -> StreamInfo | None:
     return None
 
 
-def _candidates(origin: Origin) -> list[str]:
-    """Return the streams that a name may mean: the bucket's own, a mirror's, or a repository's."""
-    if origin.stream:
-        return [origin.stream]
-    return [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
-
-
 async def _first(api: Api, names: list[str], patience: float | None) -> StreamInfo | None:
     for number, name in enumerate(names):
         try:
@@ -262,7 +255,7 @@ async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
     if origin.stream and origin.bucket:
         return origin
     if reserved_streams.owner(info["config"]):
-        return replace(origin, bucket=stream.partition("_")[2], stream=stream)
+        return origin.found_as(stream, stream.partition("_")[2])
     bucket = stream.removeprefix(STREAM_PREFIX)
     if info["config"].get("mirror"):
         bound = await resolve.bind(api, bucket, info)
@@ -272,7 +265,7 @@ async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
             f"`{stream}` is neither a bucket nor a mirror of one",
             hint=f"Name the bucket: `stream={stream},bucket=NAME`",
         )
-    return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
+    return origin.found_as(stream, bucket)
 
 
 async def _answers(api: Api, origin: Origin) -> bool:

@@ -13,8 +13,9 @@ from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.notation import Rules, rules_json, rules_of
 from kvctl.topology.model.origins import Origin
-from kvctl.topology.plan.desired import DesiredState, Draft
-from kvctl.topology.plan.origin_place import unseen
+from kvctl.topology.plan.change import Change
+from kvctl.topology.plan.desired import DesiredState
+from kvctl.topology.plan.location import unseen
 from kvctl.topology.survey.graph import OUTSIDE, Inventory, Link, Node, Place, node_id, outside, reach
 
 _OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)
@@ -113,12 +114,12 @@ def configured(inventory: Inventory) -> tuple[Drawing, dict[Edge, Link]]:
 def of_topology(topology: Topology, names: Collection[str] = ()) -> Drawing:
     """Return the graph of a file, with origins that are not in it. Raises BucketNotFound."""
     locator = unseen(topology)
-    drafts = DesiredState(topology, locator).all()
-    nodes = {node.id: node for node in (_node_of(draft, locator.places[draft.place].domain) for draft in drafts)}
+    changes = DesiredState(topology, locator).all()
+    nodes = {node.id: node for node in (_node_of(change, locator.places[change.place].domain) for change in changes)}
     edges = []
-    for draft in drafts:
-        reader = nodes[node_id(*draft.where)]
-        for item, source in zip(draft.origins, sources_of(draft.after), strict=True):
+    for change in changes:
+        reader = nodes[node_id(*change.where)]
+        for item, source in zip(change.located, sources_of(change.config), strict=True):
             origin = nodes[node_id(*item.where)] if item.where else _out_of_view(reader, item.origin)
             nodes.setdefault(origin.id, origin)
             edges.append(Edge(origin.id, reader.id, rules_of(source, reader.stream), source=source))
@@ -138,10 +139,10 @@ def _nodes_of(place: Place) -> list[Node]:
     return [*(place.node(stream) for stream in place.known if place.kind(stream)), *map(place.node, place.unknown)]
 
 
-def _node_of(draft: Draft, domain: str | None) -> Node:
-    place, stream = draft.where
-    cluster = (draft.after.get("placement") or {}).get("cluster")
-    return Node(node_id(place, stream), draft.name, stream, str(draft.kind), place or None, domain, cluster=cluster)
+def _node_of(change: Change, domain: str | None) -> Node:
+    place, stream = change.where
+    cluster = (change.config.get("placement") or {}).get("cluster")
+    return Node(node_id(place, stream), change.name, stream, str(change.kind), place or None, domain, cluster=cluster)
 
 
 def _out_of_view(reader: Node, origin: Origin) -> Node:

@@ -8,7 +8,7 @@ import pytest
 from kvctl.documents import parser
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.plan import Action
+from kvctl.topology.plan.change import Action
 from tests.cli.conftest import Result
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source

@@ -18,8 +18,8 @@ from kvctl.topology.apply.applier import Outcome, Report, Verb
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.plan import Plan
-from kvctl.topology.survey.inventory import survey
+from kvctl.topology.plan.change import Plan
+from kvctl.topology.plan.saved import SavedPlan, renewed
 
 Names = Callable[..., str]
 PATIENCE = timedelta(seconds=120)
@@ -43,6 +43,16 @@ async def apply(
     if report.error is None:
         report.error = await applier.verify(lambda: planner.plan(topology, apis, prune=prune), 60)
     return plan, report
+
+
+async def planned(client: kvctl.Client, text: str) -> tuple[Plan, SavedPlan]:
+    apis, document = {"": client.api}, parser.parse(f"version: 1\n{text}".encode(), "t.yaml")
+    plan = await planner.plan(read_topology(document), apis)
+    return plan, SavedPlan.of(document, plan, apis)
+
+
+def names(plan: Plan) -> list[str]:
+    return [change.name for change in plan.changes]
 
 
 async def keys(client: kvctl.Client, bucket: str) -> list[str]:
@@ -176,8 +186,8 @@ async def test_plan_is_stale_after_concurrent_changes(client, raw, unique):
         await client.create_bucket(name)
     buckets = ", ".join(f"{name}: {{history: 2}}" for name in (changed, anew, gone, made))
     text = f"buckets: {{{buckets}}}\nmirrors: {{{mirror}: {{origin: {origin}}}}}"
-    plan = await planner.plan(read(text), {"": client.api})
-    assert applier.remaining(plan, await survey({"": client.api})).changes == plan.changes
+    plan, saved = await planned(client, text)
+    assert names(await renewed(saved, {"": client.api})) == names(plan)
     for name in (changed, origin):
         config = raw.api(f"STREAM.INFO.KV_{name}")["config"]
         raw.api(f"STREAM.UPDATE.KV_{name}", {**config, "description": "x"})
@@ -186,7 +196,7 @@ async def test_plan_is_stale_after_concurrent_changes(client, raw, unique):
     raw.create_bucket(anew)
     raw.create_bucket(made)
     with pytest.raises(ConflictError) as caught:
-        applier.remaining(plan, await survey({"": client.api}))
+        await renewed(saved, {"": client.api})
     for line in (
         f"`{changed}` was changed", f"`{anew}` was recreated", f"`{gone}` was deleted",
         f"`{made}` was created", f"`{origin}` was changed",
@@ -199,9 +209,9 @@ async def test_plan_is_stale_after_concurrent_changes(client, raw, unique):
 
 async def test_completed_changes_are_not_repeated(client, unique):
     first, second = unique(), unique()
-    plan = await planner.plan(read(f"buckets: {{{first}: {{}}, {second}: {{}}}}"), {"": client.api})
-    await client.create_bucket(first)
-    assert [change.name for change in applier.remaining(plan, await survey({"": client.api})).changes] == [second]
+    plan, saved = await planned(client, f"buckets: {{{first}: {{}}, {second}: {{}}}}")
+    assert (await apply(client.api, f"buckets: {{{first}: }}"))[1].error is None
+    assert names(await renewed(saved, {"": client.api})) == [second]
     report = await applier.apply({"": client.api}, plan, Filling(None))
     assert (report.error, report.written) == (None, 1)
 

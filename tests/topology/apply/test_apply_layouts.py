@@ -5,17 +5,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 import kvctl
 from kvctl.contexts import Context, ContextStore
 from kvctl.documents import parser
+from kvctl.errors import ConflictError
 from kvctl.jetstream.api import Api
+from kvctl.kv import catalog
 from kvctl.labs import Lab
 from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Report
 from kvctl.topology.apply.fill import Filling
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.plan import Plan
+from kvctl.topology.plan.change import Plan
+from kvctl.topology.plan.saved import SavedPlan, renewed
 from tests.cli.conftest import Run, run_process
 from tests.support.waiting import until
 
@@ -126,6 +131,22 @@ async def test_apply_across_accounts(accounts, unique):
         assert {item["config"]["max_msgs_per_subject"] for item in info.values()} == {2}
         plan, _ = await apply(apis, text.replace("history: 2", "history: 3"))
         assert [change.name for change in plan.changes] == [mirror, aggregate, "ORDERS"]
+
+
+@pytest.mark.guarantee("topology-6")
+async def test_saved_plan_is_stale_after_a_change_of_an_origin_out_of_view(leaf, unique):
+    origin, near, far = unique(), unique("M"), unique("M")
+    text = "mirrors: {" + ", ".join(f"{name}: {{origin: {origin}, origin_domain: hub}}" for name in (near, far)) + "}"
+    document = parser.parse(f"version: 1\n{text}".encode(), "t.yaml")
+    async with connected(leaf, "hub", "leaf") as clients:
+        await clients["hub"].create_bucket(origin, history=2)
+        apis = {"": clients["leaf"].api}
+        saved = SavedPlan.of(document, await planner.plan(read_topology(document), apis), apis)
+        assert len((await renewed(saved, apis)).changes) == 2
+        hub = clients["hub"].api
+        await catalog.apply_edit(hub, await catalog.plan_edit(hub, origin, {"history": 3}))
+        with pytest.raises(ConflictError, match=f"mirror `{near}` would change otherwise, as an origin out of view"):
+            await renewed(saved, apis)
 
 
 async def test_apply_with_placement_in_a_supercluster(supercluster, unique):

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.topology.model.file import Topology, json_schema, read_topology
-from kvctl.topology.plan.rendered import render
+from kvctl.topology.plan.desired import render
 
 CONTRACT = """
 version: 1

@@ -3,21 +3,26 @@
 from typing import Any
 
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.plan.order import ordered
-from kvctl.topology.plan.plan import Action, Change
+from kvctl.topology.plan.change import Action, Change
+from kvctl.topology.plan.planner import ordered
+from tests.topology.plain import info
 
 
-def change(action: Action, name: str, *, origins: str = "", reads: str = "", **more: Any) -> Change:
-    return Change(
-        action=action,
+def change(action: Action, name: str, *, origins: str = "", reads: str = "", leaving: str = "", **more: Any) -> Change:
+    found = Change(
         kind=Kind.AGGREGATE,
         name=name,
         place="",
         stream=name,
-        origins=[("", origin) for origin in origins],
-        reads=[("", origin) for origin in reads],
+        live=None if action is Action.CREATE else info({"name": name, "sources": [{"name": one} for one in leaving]}),
+        after=None if action is Action.DELETE else {"name": name},
+        origins=tuple(("", origin) for origin in origins),
+        reads=tuple(("", origin) for origin in reads),
+        recreated=action is Action.RECREATE,
         **more,
     )
+    assert found.action is action
+    return found
 
 
 def order(*changes: Change) -> str:
@@ -46,8 +51,7 @@ def test_follower_of_old_origin_with_new_origin_comes_between_them():
 
 
 def test_origin_loses_keys_before_it_gets_a_reader():
-    source: dict[str, Any] = {"name": "X"}
-    changes = change(Action.CHANGE, "R", origins="O", follows=True), change(Action.CHANGE, "O", leaving=[source])
+    changes = change(Action.CHANGE, "R", origins="O", follows=True), change(Action.CHANGE, "O", leaving="X")
     assert order(*changes) == "OR"
 
 

@@ -16,9 +16,10 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
+from kvctl.topology.plan.change import Change, Plan, fingerprint
 from kvctl.topology.plan.desired import DesiredState
-from kvctl.topology.plan.origin_place import Locator
-from kvctl.topology.plan.plan import Change, Plan, compare, fingerprint
+from kvctl.topology.plan.location import Locator
+from kvctl.topology.plan.planner import compare
 from kvctl.topology.survey.inventory import survey
 
 Names = Callable[..., str]

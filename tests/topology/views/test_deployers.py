@@ -7,7 +7,7 @@ import pytest
 from kvctl.documents import parser
 from kvctl.kv.config import differences
 from kvctl.topology.model.file import Topology, read_topology
-from kvctl.topology.plan.rendered import render
+from kvctl.topology.plan.desired import render
 from kvctl.topology.views import deployers
 from kvctl.topology.views.deployers import Placed
 from tests.topology.views import schemas, tools

@@ -12,7 +12,7 @@ from kvctl.documents import parser
 from kvctl.kv.config import differences
 from kvctl.render.yaml_text import dump
 from kvctl.topology.model.file import Topology, read_topology
-from kvctl.topology.plan.rendered import render
+from kvctl.topology.plan.desired import render
 from kvctl.topology.views import deployers
 from kvctl.topology.views.deployers import Placed
 from tests.topology.random_topology import RandomTopology

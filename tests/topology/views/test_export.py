@@ -14,7 +14,7 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.rendered import render
+from kvctl.topology.plan.desired import render
 from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.survey.inventory import survey
 from kvctl.topology.views.export import Exported, export

@@ -8,7 +8,7 @@ import pytest
 import kvctl
 from kvctl.documents.parser import Document
 from kvctl.topology.model.file import read_topology
-from kvctl.topology.plan.rendered import render
+from kvctl.topology.plan.desired import render
 from kvctl.topology.views import live_trace
 from kvctl.topology.views.drawing import of_topology
 from kvctl.topology.views.trace import KeyTrace, Stop, predicted

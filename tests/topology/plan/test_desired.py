@@ -4,7 +4,7 @@ from typing import Any
 
 from kvctl.documents import parser
 from kvctl.topology.model.file import read_topology
-from kvctl.topology.plan.rendered import Rendered, render
+from kvctl.topology.plan.desired import Rendered, render
 
 HOUR = 3600 * 10**9
 

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
 
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import reserved_streams
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Origin
-from kvctl.topology.survey.graph import Where
+from kvctl.topology.survey.graph import Place, Where
+from kvctl.topology.survey.origin_lookup import OriginView
 
-if TYPE_CHECKING:
-    from kvctl.topology.survey.origin_lookup import OriginView
-
-Looked = Mapping[tuple[str, Origin], "OriginView"]
+Looked = Mapping[tuple[str, Origin], OriginView]
 """Origins in other domains and accounts, as found from a place."""
-
-
-class View(Protocol):
-    """State of a place: found on its servers, or known from the file alone."""
-
-    @property
-    def name(self) -> str:
-        """Name of its context in the file."""
-
-    @property
-    def domain(self) -> str | None:
-        """Its JetStream domain."""
-
-    @property
-    def infos(self) -> Mapping[str, StreamInfo]:
-        """Its streams, by name."""
-
-    @property
-    def seen(self) -> bool:
-        """True if its servers were asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +23,8 @@ class Unseen:
 
     name: str
     domain: str | None = None
-
-    @property
-    def infos(self) -> Mapping[str, StreamInfo]:
-        """Empty: its streams are unknown."""
-        return {}
-
-    @property
-    def seen(self) -> bool:
-        """False: its servers were not asked."""
-        return False
+    infos: Mapping[str, StreamInfo] = field(default_factory=dict)
+    seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +51,7 @@ class Locator:
     """Locations by the file, the found streams, and the lookups of origins elsewhere."""
 
     topology: Topology
-    places: Mapping[str, View]
+    places: Mapping[str, Place | Unseen]
     looked: Looked = field(default_factory=dict)
 
     def where(self, name: str) -> Where:
@@ -122,8 +91,7 @@ class Locator:
     def _found(self, place: str, origin: Origin) -> Where | None:
         """Return the stream that an origin's name means: the bucket's own, else a mirror's, else a repository's."""
         home = place if origin.external is None else self._home(place, origin)
-        names = [STREAM_PREFIX + origin.bucket, origin.bucket, reserved_streams.WHOLE + origin.bucket]
-        for number, stream in enumerate([origin.stream] if origin.stream else names):
+        for number, stream in enumerate(origin.candidates):
             if home is not None and self._is_there((home, stream), bucket=number == 0):
                 return home, stream
         return None
@@ -160,9 +128,9 @@ class Locator:
         if origin.stream and origin.bucket:
             return origin
         if reserved_streams.NAMES.match(stream):
-            return replace(origin, bucket=stream.partition("_")[2], stream=stream)
+            return origin.found_as(stream, stream.partition("_")[2])
         bucket = self._key_space(where) if not stream.startswith(STREAM_PREFIX) else stream.removeprefix(STREAM_PREFIX)
-        return replace(origin, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
+        return origin.found_as(stream, bucket)
 
     def _key_space(self, where: Where) -> str:
         """Return the bucket whose keys a mirror holds, also of a mirror of mirrors."""

@@ -12,10 +12,11 @@ from kvctl.errors import UsageError
 from kvctl.topology.apply.builders import create_mirror
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.model.origins import Mirror, Origin
-from kvctl.topology.plan import plan_file, planner
+from kvctl.topology.plan import planner, saved
+from kvctl.topology.plan.saved import SavedPlan
 
 
-async def saved(client: kvctl.Client, path: Path, unique: Callable[..., str]) -> plan_file.Saved:
+async def written_plan(client: kvctl.Client, path: Path, unique: Callable[..., str]) -> SavedPlan:
     bucket, mirror = unique(), unique("M")
     await client.create_bucket(bucket)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -25,30 +26,31 @@ async def saved(client: kvctl.Client, path: Path, unique: Callable[..., str]) ->
     )
     document = parser.parse(text.encode(), "t.yaml")
     found = await planner.plan(read_topology(document), {"": client.api})
-    result = plan_file.Saved(document.data, "t.yaml", found, prune=True, forced=("cycle",))
-    plan_file.save(str(path), result)
+    result = SavedPlan.of(document, found, {"": client.api}, prune=True, forced=("cycle",))
+    saved.save(str(path), result)
     return result
 
 
 async def test_plan_file_round_trips(client, tmp_path, unique):
     path = tmp_path / "x.plan"
     for _ in range(2):  # also over an existing one
-        written = await saved(client, path, unique)
+        written = await written_plan(client, path, unique)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["x.plan"]
-    read = plan_file.load(path.read_bytes(), "x.plan")
+    read = saved.load(path.read_bytes(), "x.plan")
+    assert read == written
     assert read.topology() == written.topology()
     assert (read.prune, read.forced, read.source) == (True, ("cycle",), "t.yaml")
-    assert read.plan.seen == written.plan.seen
-    for one, other in zip(read.plan.changes, written.plan.changes, strict=True):
-        assert (one.action, one.kind, one.where, one.after) == (other.action, other.kind, other.where, other.after)
-        assert (one.drops, one.hazards, list(one.origins)) == (other.drops, list(other.hazards), list(other.origins))
-        assert list(one.differences) == list(other.differences)
+    assert sorted(str(action) for action, _ in read.ends.values()) == ["create", "recreate", "recreate"]
+    now = await saved.renewed(read, {"": client.api})
+    assert {change.where: change.after for change in now.changes} == {
+        where: after for where, (_, after) in read.ends.items()
+    }
 
 
 async def test_invalid_plan_file_is_refused(client, tmp_path, unique):
     path = tmp_path / "x.plan"
-    await saved(client, path, unique)
+    await written_plan(client, path, unique)
     content = path.read_bytes()
     newer = json.dumps({**json.loads(content), "version": 2}).encode()
     for damaged, message in (
@@ -60,9 +62,9 @@ async def test_invalid_plan_file_is_refused(client, tmp_path, unique):
         (content.replace(b'"sha256"', b'"sha255"'), "is damaged"),
     ):
         with pytest.raises(UsageError, match=message):
-            plan_file.load(damaged, "x.plan")
+            saved.load(damaged, "x.plan")
 
 
 async def test_unwritable_plan_file_is_a_usage_error(client, tmp_path):
     with pytest.raises(UsageError, match="Cannot write"):
-        plan_file.save(str(tmp_path / "none" / "x.plan"), plan_file.Saved({}, "t.yaml", planner.Plan([])))
+        saved.save(str(tmp_path / "none" / "x.plan"), SavedPlan({}, "t.yaml"))
