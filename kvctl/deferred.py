@@ -75,15 +75,15 @@ class DeferredModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name != "__path__":  # which an import looks for
-            _run(self)
+            run(self)
         return ModuleType.__getattribute__(self, name)
 
 
-def _run(module: ModuleType) -> None:
+def run(module: ModuleType) -> None:
     """Run the code of a deferred module, unless it has run; other threads wait until it is complete."""
     spec = module.__spec__
-    assert spec is not None
-    assert spec.loader is not None
+    if type(module) is not DeferredModule or spec is None or spec.loader is None:
+        return
     state = spec.loader_state
     with state.lock:
         if state.running or type(module) is not DeferredModule:

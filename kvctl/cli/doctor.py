@@ -6,17 +6,16 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import FINDING
 from kvctl.doctor import examination
 from kvctl.doctor import finding as doctor_finding
 from kvctl.phrases import counted
 from kvctl.render import escapes, markdown, terminal
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
-
-app = group()
 
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 _COLUMNS = columns(
@@ -25,7 +24,6 @@ _COLUMNS = columns(
 
 
 @command(
-    app,
     "doctor",
     examples=[
         "kvctl doctor",
@@ -33,6 +31,7 @@ _COLUMNS = columns(
         "kvctl doctor -o json | jq '.[] | select(.severity == \"error\")'",
     ],
     see=["help hazards", "topology audit", "bucket show", "context test"],
+    prints=(FINDING,),
 )
 async def doctor(
     session: Session,

@@ -17,13 +17,11 @@ from typer import Option
 from kvctl import connection
 from kvctl import server as kvctl_server
 from kvctl.cli.app import main
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Interrupted, Session
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import paint
 from kvctl.units import format_duration
-
-app = group()
 
 _PATIENCE = 20.0
 """Seconds to wait for output or the end of a background command."""
@@ -32,7 +30,7 @@ _PATIENCE = 20.0
 _EXAMPLES = ["kvctl quickstart", "kvctl quickstart --step", "kvctl quickstart --context test"]
 
 
-@command(app, "quickstart", examples=_EXAMPLES, see=["server run", "help topologies"])
+@command("quickstart", examples=_EXAMPLES, see=["server run", "help topologies"])
 def quickstart(
     session: Session, step: Annotated[bool, Option("--step", help="Wait for Enter after each part")] = False
 ) -> None:

@@ -3,8 +3,6 @@
 Field names are part of the interface. They change only with the major version, and a new column is the last one.
 """
 
-import re
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -215,142 +213,6 @@ LAB = record("(lab) (config_home) (contexts)")
 LAB_CONTEXT = record("name url user domain api_prefix description")
 VERSION = record("version python")
 
-PRINTED: dict[str, tuple[Record, ...]] = {
-    "get": (ENTRY, ENTRY_AT_REF),
-    "history": (ENTRY, ENTRY_AT_REF),
-    "watch": (ENTRY, ENTRY_META, WATCH_EVENT),
-    "wait": (ENTRY,),
-    "keys": (KEY, KEY_AT_REF, KEY_COUNT),
-    "put": (WRITE, WRITE_AT_REF),
-    "create": (WRITE, WRITE_AT_REF),
-    "update": (WRITE, WRITE_AT_REF),
-    "revert": (WRITE,),
-    "touch": (WRITE,),
-    "edit": (WRITE,),
-    "delete": (WRITE, WRITE_AT_REF, REMOVAL_PLAN, REMOVAL_PLAN_AT_REF),
-    "purge": (WRITE, REMOVAL_PLAN),
-    "copy": (WRITE,),
-    "rename": (WRITE, COPY_PLAN),
-    "txn": (TXN, TXN_PLAN, TXN_FAILURE),
-    "load": (LOADED,),
-    "dump": (DUMPED,),
-    "bucket add": (BUCKET_CHANGE, ANY),
-    "bucket ls": (BUCKET_ROW,),
-    "bucket show": (BUCKET,),
-    "bucket alternates": (ALTERNATE,),
-    "bucket edit": (BUCKET_EDIT, DIFFERENCE),
-    "bucket seal": (SEAL,),
-    "bucket stats": (BUCKET_STATISTICS,),
-    "bucket delete": (BUCKET_DELETION, CHANGE),
-    "bucket copy": (BUCKET_COPY, ANY),
-    "bucket diff": (KEY_DIFFERENCE,),
-    "bucket compact": (COMPACTION, DELETED_KEY),
-    "bucket backup": (MANIFEST,),
-    "bucket restore": (RESTORED, MANIFEST),
-    "mirror create": (REPLICA_CHANGE, ANY),
-    "mirror ls": (REPLICA_ROW,),
-    "mirror show": (BUCKET,),
-    "mirror edit": (BUCKET_EDIT, DIFFERENCE),
-    "mirror promote": (PROMOTION, ANY),
-    "mirror delete": (BUCKET_DELETION, CHANGE),
-    "aggregate create": (REPLICA_CHANGE, ANY),
-    "aggregate add-origin": (REPLICA_CHANGE, ANY),
-    "aggregate remove-origin": (ORIGIN_REMOVAL, ANY),
-    "aggregate ls": (REPLICA_ROW,),
-    "aggregate show": (BUCKET,),
-    "aggregate edit": (BUCKET_EDIT, DIFFERENCE),
-    "aggregate delete": (BUCKET_DELETION, CHANGE),
-    "topology plan": (PLANNED_CHANGE, PLAN),
-    "topology apply": (APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
-    "topology destroy": (APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
-    "topology render": (ANY,),
-    "topology export": (NAME, ANY),
-    "topology schema": (ANY,),
-    "topology graph": (NAME, GRAPH),
-    "topology status": (STATUS,),
-    "topology trace": (TRACE, TRACE_TREE),
-    "topology audit": (AUDIT, AUDIT_DIFFERENCE, REPAIR),
-    "doctor": (FINDING,),
-    "stream ls": (STREAM_ROW,),
-    "stream show": (STREAM,),
-    "stream create": (CHANGE, ANY),
-    "stream edit": (STREAM_EDIT, DIFFERENCE),
-    "stream delete": (STREAM_DELETION, CHANGE),
-    "stream purge": (STREAM_PURGE,),
-    "stream subjects": (SUBJECT,),
-    "stream get": (STORED_MESSAGE,),
-    "stream delete-message": (MESSAGE_DELETION,),
-    "consumer ls": (CONSUMER_ROW,),
-    "consumer show": (CONSUMER,),
-    "consumer add": (CONSUMER_CHANGE, ANY),
-    "consumer edit": (CONSUMER_EDIT, DIFFERENCE),
-    "consumer delete": (CONSUMER_CHANGE, CONSUMER_DELETION_PLAN, CHANGE),
-    "consumer pause": (CONSUMER_PAUSE,),
-    "consumer resume": (CONSUMER_PAUSE,),
-    "consumer next": (DELIVERED_MESSAGE,),
-    "consumer fetch": (DELIVERED_MESSAGE,),
-    "consumer consume": (DELIVERED_MESSAGE,),
-    "table create": (TABLE_CREATION,),
-    "table ls": (TABLE_ROW,),
-    "table show": (TABLE,),
-    "table edit": (CHANGE, DIFFERENCE),
-    "table seal": (SEAL,),
-    "table compact": (TABLE_COMPACTION,),
-    "table delete": (CHANGE, TABLE_DELETION_PLAN),
-    "table put": (TABLE_WRITE,),
-    "table put-if-absent": (TABLE_WRITE,),
-    "table get": (TABLE_ENTRY,),
-    "table exists": (TABLE_EXISTS,),
-    "table remove": (TABLE_WRITE,),
-    "table update": (TABLE_WRITE,),
-    "table get-all": (TABLE_ENTRY,),
-    "table keys": (TABLE_KEY, TABLE_KEY_PAGE, TABLE_NEXT),
-    "table entries": (TABLE_ENTRY, TABLE_ENTRY_PAGE, TABLE_NEXT),
-    "repo init": (REPOSITORY_CHANGE, ANY),
-    "repo ls": (REPOSITORY_ROW,),
-    "repo show": (REPOSITORY, COMMIT),
-    "repo delete": (REPOSITORY_DELETION, CHANGE),
-    "repo status": (STAGED_KEY, BRANCH_STATUS),
-    "repo commit": (NEW_COMMIT,),
-    "repo log": (COMMIT,),
-    "repo diff": (KEY_CHANGE,),
-    "repo merge": (NEW_COMMIT, KEY_CHANGE, MERGE_CONFLICT),
-    "repo revert": (NEW_COMMIT, KEY_CHANGE, MERGE_CONFLICT),
-    "repo cherry-pick": (NEW_COMMIT, KEY_CHANGE, MERGE_CONFLICT),
-    "repo reset": (RESET, NEW_COMMIT, KEY_CHANGE),
-    "repo merge-base": (NEW_COMMIT,),
-    "repo checkout": (CHECKOUT, CHECKOUT_STEP),
-    "repo annotate": (ANNOTATION,),
-    "repo gc": (COLLECTION,),
-    "branch ls": (BRANCH_ROW,),
-    "branch show": (BRANCH,),
-    "branch create": (REF_CHANGE,),
-    "branch delete": (BRANCH_DELETION, CHANGE),
-    "tag ls": (TAG_ROW,),
-    "tag show": (TAG,),
-    "tag create": (REF_CHANGE,),
-    "tag delete": (REF_CHANGE, CHANGE),
-    "pipeline audit": (AUDIT, AUDIT_DIFFERENCE),
-    "pipeline capture": (CAPTURED,),
-    "pipeline compact": (COMPACTED,),
-    "pipeline check": (SPARK,),
-    "pipeline commit": (NEW_COMMIT, PIPELINE_COMMIT_PLAN),
-    "pipeline export": (EXPORT, EXPORT_PLAN),
-    "pipeline load": (PIPELINE_LOADED,),
-    "pipeline run": (RAN, PIPELINE_PLAN),
-    "pipeline verify": (VERIFIED, KEY_DIFFERENCE),
-    "context ls": (CONTEXT_ROW,),
-    "context show": (CONTEXT,),
-    "context add": (CONTEXT,),
-    "context delete": (CHANGE,),
-    "context edit": (DIFFERENCE,),
-    "context test": (CONTEXT_TEST,),
-    "server run": (SERVER, LAB_CONTEXT, LAB),
-    "version": (VERSION,),
-}
-"""Command -> records that it prints, first the one of an ordinary call in tsv."""
-
-
 VALUE = record("value encoding")
 PARTS: dict[str, tuple[Record, ...]] = {
     "ack_floor": (record("sequence consumer_sequence last_active"),),
@@ -399,48 +261,6 @@ PARTS: dict[str, tuple[Record, ...]] = {
 """Field -> objects in it, wherever it appears. Configurations, headers and metadata have the names of their owners."""
 
 
-def records_of(path: str) -> tuple[Record, ...]:
-    """Return the records of a command by its path: `kvctl bucket ls`."""
-    return PRINTED.get(path.removeprefix("kvctl "), ())
-
-
-def fields_of(path: str) -> list[str]:
+def fields_of(records: Iterable[Record]) -> list[str]:
     """Return all fields of a command's records, which `--columns` can pick."""
-    return list(dict.fromkeys(name for kind in records_of(path) for name in kind.fields))
-
-
-_SECTION = re.compile(r"(?<=^## Fields\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
-_WIDTH = 78
-_INTRODUCTION = """
-Every command with a result, and the fields of its JSON objects in their order.
-Fields in parentheses are not columns of tsv unless `--columns` names them.
-Fields with a question mark are absent if they are unknown or do not apply. A
-command with several lists has several kinds of objects, by its options.
-
-"""
-
-
-def with_field_list(topic: str) -> str:
-    """Return the topic with its section of fields generated from the catalogue."""
-    listed = "".join(f"    {name}\n{''.join(map(_lines, records))}" for name, records in sorted(PRINTED.items()))
-    inside = "".join(f"    {name}\n{''.join(map(_names, parts))}" for name, parts in sorted(PARTS.items()))
-    objects = f"Fields that hold objects, or lists of objects:\n\n{inside}\n"
-    return _SECTION.sub(lambda _: f"{_INTRODUCTION}{listed}\n{objects}", topic)
-
-
-def _lines(kind: Record) -> str:
-    if kind is ANY:
-        return "      - a configuration, file or schema\n"
-    return _item(name if name.strip("?") in kind.columns else f"({name})" for name in _marked(kind))
-
-
-def _names(part: Record) -> str:
-    return _item(_marked(part))
-
-
-def _marked(kind: Record) -> list[str]:
-    return [f"{name}?" if name in kind.optional else name for name in kind.fields]
-
-
-def _item(names: Iterable[str]) -> str:
-    return textwrap.fill(" ".join(names), _WIDTH, initial_indent="      - ", subsequent_indent="        ") + "\n"
+    return list(dict.fromkeys(name for kind in records for name in kind.fields))

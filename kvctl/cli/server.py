@@ -11,14 +11,12 @@ import typer
 
 from kvctl import contexts, labs
 from kvctl import server as kvctl_server
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import LAB_CONTEXT, SERVER
+from kvctl.cli.records import LAB, LAB_CONTEXT, SERVER
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
-
-app = group("server", help="Run a NATS server")
 
 AskedToEnd = Callable[[float], bool]
 
@@ -30,8 +28,7 @@ _LABS = ("cluster", "supercluster", "leaf", "accounts")
 
 
 @command(
-    app,
-    "run",
+    "server run",
     examples=[
         "kvctl server run",
         "kvctl server run --port 0 --store ./data",
@@ -39,6 +36,7 @@ _LABS = ("cluster", "supercluster", "leaf", "accounts")
         "kvctl server run --lab supercluster --port 4300",
     ],
     see=["quickstart", "context test"],
+    prints=(SERVER, LAB_CONTEXT, LAB),
 )
 def run(
     session: Session,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import Entry, Group, command, group
+from kvctl.cli.app.command import Entry, Group, build, command, group
 from kvctl.cli.app.main import main
 from kvctl.cli.app.parameters import Confirm, Yes, duration, moment, size
 from kvctl.cli.app.session import Session
@@ -17,8 +17,7 @@ from kvctl.errors import ConflictError, OutcomeUnknown
 from kvctl.render import progress as progress_module
 from kvctl.render.view import Column, View, age_text, document, size_text
 
-app = group("thing", help="Things to try the frame with")
-inner = group("part", help="Parts of things", parent=app)
+group("thing part", "Parts of things")
 
 THINGS = [
     Column("name", style="cyan"),
@@ -29,7 +28,7 @@ THINGS = [
 HOSTILE = "a\x1b[31mb\u202ec\udcff\td\\e\nf"
 
 
-@command(app, "ls", examples=["kvctl thing ls", "kvctl thing ls -o json"], see=["thing show"])
+@command("thing ls", examples=["kvctl thing ls", "kvctl thing ls -o json"], see=["thing show"])
 async def ls(
     session: Session,
     count: Annotated[int, typer.Option("--count", metavar="N", help="How many")] = 2,
@@ -51,7 +50,7 @@ async def ls(
     session.show(View(columns=THINGS, rows=rows, empty="No things"))
 
 
-@command(app, "show", examples=["kvctl thing show x"])
+@command("thing show", examples=["kvctl thing show x"])
 async def show(
     session: Session,
     name: str,
@@ -77,7 +76,7 @@ async def show(
     session.show(document(given, sections=[("Parts", parts)]))
 
 
-@command(app, "rm", examples=["kvctl thing rm x --yes"])
+@command("thing rm", examples=["kvctl thing rm x --yes"])
 async def rm(session: Session, name: str, yes: Yes = False, confirm: Confirm = None) -> None:
     """Delete a thing after asking."""
     if name == "dear":
@@ -87,7 +86,7 @@ async def rm(session: Session, name: str, yes: Yes = False, confirm: Confirm = N
     session.note(f"Deleted `{name}`")
 
 
-@command(app, "stream", examples=["kvctl thing stream"])
+@command("thing stream", examples=["kvctl thing stream"])
 async def stream(
     session: Session,
     batches: int = 3,
@@ -134,13 +133,13 @@ async def _batches(
             session.warn("source closed")
 
 
-@command(app, "large", examples=["kvctl thing large"])
+@command("thing large", examples=["kvctl thing large"])
 async def large(session: Session) -> None:
     """Print more than a pipe holds, in one go."""
     session.show(View(columns=[Column("name")], rows=[{"name": "x" * 1000}] * 1000))
 
 
-@command(app, "work", examples=["kvctl thing work"])
+@command("thing work", examples=["kvctl thing work"])
 async def work(session: Session, fail: str = "", seconds: float = 0.9, tell: bool = False) -> None:
     """Work for a while, say when it is cleaned up."""
     if not seconds:
@@ -169,31 +168,32 @@ def _fail(how: str) -> None:
         open("/no/such/file")  # noqa: SIM115
 
 
-@command(app, "code", examples=["kvctl thing code 8"])
+@command("thing code", examples=["kvctl thing code 8"])
 def code(session: Session, number: int) -> int:
     """Exit with a code."""
     return number
 
 
-@command(app, "value", examples=["kvctl thing value -"])
+@command("thing value", examples=["kvctl thing value -"])
 async def value(session: Session, text: str = "", file: str = "") -> None:
     """Print a value."""
     session.value(session.read_input(file) if file else text.encode("utf-8", "surrogateescape"))
 
 
-@command(app, "trace", examples=["kvctl thing trace -v"])
+@command("thing trace", examples=["kvctl thing trace -v"])
 def trace(session: Session) -> None:
     """Trace a request."""
     session.terminal.trace("$JS.API.STREAM.INFO.KV_x\x1b", 0.0012, "404 stream not found")
 
 
-@command(inner, "new", examples=["kvctl thing part new"])
+@command("thing part new", examples=["kvctl thing part new"])
 def new(session: Session) -> None:
     """Make a part."""
     session.write(b"made\n")
 
 
-TREE = Group("kvctl", "The frame under test", {"thing": Entry("Things to try the frame with", app.build, "Things")})
+ABOUT = "Things to try the frame with"
+TREE = Group("kvctl", "The frame under test", {"thing": Entry(ABOUT, lambda: build("thing", ABOUT), "Things")})
 
 if __name__ == "__main__":
     sys.exit(main(tree=TREE))

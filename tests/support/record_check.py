@@ -8,40 +8,48 @@ from typing import Any
 
 from kvctl.cli.app.command import Command
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import ANY, PARTS, Record, records_of
+from kvctl.cli.records import ANY, PARTS, Record
 from kvctl.render.formats import TsvWriter, Writer
 from kvctl.render.view import Row, View
 
 
 def install() -> None:
     """Check all commands that this process runs from now on."""
-    invoke, writer_of, running = Command.invoke, Session._writer, [""]
+    invoke, writer_of, running = Command.invoke, Session._writer, _Running()
 
     def noted(self: Command, ctx: Any) -> Any:
-        running[0] = ctx.command_path
+        running.path, running.prints = ctx.command_path, self.prints
         return invoke(self, ctx)
 
     def checked(self: Session, view: View, **settings: Any) -> Writer:
         writer = writer_of(self, view, **settings)
-        path = running[0]
+        path = running.path
         if isinstance(writer, TsvWriter) and not self.options.columns:
-            assert any(_is_tsv_of(record, writer.keys) for record in records_of(path)), _undeclared(path, writer.keys)
-        return _Checked(writer, path) if self.output in ("json", "ndjson", "yaml") else writer
+            assert any(_is_tsv_of(record, writer.keys) for record in running.prints), _undeclared(path, writer.keys)
+        return _Checked(writer, path, running.prints) if self.output in ("json", "ndjson", "yaml") else writer
 
     Command.invoke = noted  # type: ignore[method-assign]
     Session._writer = checked  # type: ignore[method-assign]
 
 
+class _Running:
+    """Path and records of the command that runs."""
+
+    path = ""
+    prints: tuple[Record, ...] = ()
+
+
 class _Checked:
-    def __init__(self, writer: Writer, path: str) -> None:
+    def __init__(self, writer: Writer, path: str, prints: tuple[Record, ...]) -> None:
         self._writer = writer
         self._path = path
+        self._prints = prints
 
     def begin(self) -> bytes:
         return self._writer.begin()
 
     def rows(self, batch: Sequence[Row]) -> bytes:
-        known = records_of(self._path)
+        known = self._prints
         for row in batch:
             if row is not None and ANY not in known:
                 assert any(_is_row_of(record, list(row)) for record in known), _undeclared(self._path, list(row))

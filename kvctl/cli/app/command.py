@@ -2,8 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
 
@@ -11,14 +11,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kvctl.cli import records
+from kvctl import suggest
 from kvctl.cli.app import suggestions
 from kvctl.cli.app.global_options import Shared, shared_options
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
 from kvctl.cli.app.parameters import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
+from kvctl.cli.records import Record, fields_of
 from kvctl.errors import UsageError
+from kvctl.phrases import quoted
 from kvctl.render.terminal import is_terminal
 
 Call = Callable[[Session], Awaitable[int | None] | int | None]
@@ -39,45 +41,76 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Noun:
-    """Builder of a group. Without a name, its commands belong to the root."""
+class Declaration:
+    """Command as its function declares it."""
 
-    name: str
-    help: str
-    entries: dict[str, Entry] = field(default_factory=dict)
+    function: Callable[..., Any]
+    examples: Sequence[str]
+    see: Sequence[str]
+    hidden: bool
+    prints: tuple[Record, ...]
+    forces: Callable[[], Sequence[str]]
 
-    def build(self) -> "Group":
-        """Build the group."""
-        return Group(self.name, self.help, self.entries)
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring."""
+        return inspect.cleandoc(self.function.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def group(name: str = "", *, help: str = "", parent: Noun | None = None) -> Noun:
-    """Create a group of commands, the `app` of a module in cli/, for `@command(app, NAME)`."""
-    noun = Noun(name, inspect.cleandoc(help))
-    if parent is not None:
-        parent.entries[name] = Entry(noun.help.partition("\n")[0], noun.build)
-    return noun
+_DECLARED: dict[str, Declaration] = {}
+"""Path of each command whose module has run -> its declaration."""
+_HELP: dict[str, str] = {}
+"""Path of a group -> its help, if it is more than a line."""
+
+
+def group(path: str, help: str) -> None:
+    """Give the group at a path its help."""
+    _HELP[path] = inspect.cleandoc(help)
 
 
 def command(
-    app: Noun, name: str, *, examples: Sequence[str], see: Sequence[str] = (), hidden: bool = False
+    path: str,
+    *,
+    examples: Sequence[str],
+    see: Sequence[str] = (),
+    hidden: bool = False,
+    prints: tuple[Record, ...] = (),
+    forces: Callable[[], Sequence[str]] = tuple,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as a command: `async def ls(session: Session, ...Typer parameters)`.
+    """Declare a function as the command at a path: `async def ls(session: Session, ...Typer parameters)`.
 
-    Its docstring is the help, `examples` are command lines, and `see` names related commands and topics.
-    The function may return an exit code, and need not be a coroutine function.
+    Its docstring is the help, `examples` are command lines, and `see` names related commands and topics. `prints` are
+    its records, first the one of an ordinary call in tsv, and `forces` returns the safety checks that `--force`
+    overrides. The function may return an exit code, and need not be a coroutine function.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        binder = _binder(function, examples, see)
-        summary = inspect.cleandoc(function.__doc__ or "").partition("\n")[0].rstrip(".")
-        app.entries[name] = Entry(summary, partial(_build, binder, name, hidden), hidden=hidden)
+        _DECLARED[path] = Declaration(function, examples, see, hidden, prints, forces)
         return function
 
     return register
 
 
-def _binder(function: Callable[..., Any], examples: Sequence[str], see: Sequence[str]) -> Callable[..., Call]:
+def build(path: str, summary: str, modules: Sequence[str] = ()) -> "Command | Group":
+    """Build the command that is declared at a path, or else the group of all below it, in the order of the modules."""
+    if path in _DECLARED:
+        return _built(path.rpartition(" ")[2], _DECLARED[path])
+    below = {name.removeprefix(f"{path} "): one for name, one in _DECLARED.items() if name.startswith(f"{path} ")}
+    entries: dict[str, Entry] = {}
+    for name, one in sorted(below.items(), key=lambda item: _position(modules, item[1])):
+        first, *rest = name.split()
+        inner = f"{path} {first}"
+        about = _HELP.get(inner, "").partition("\n")[0] if rest else one.summary
+        entries.setdefault(first, Entry(about, partial(build, inner, about), hidden=one.hidden))
+    return Group(path.rpartition(" ")[2], _HELP.get(path, summary), entries)
+
+
+def _position(modules: Sequence[str], declaration: Declaration) -> int:
+    module = declaration.function.__module__
+    return modules.index(module) if module in modules else 0
+
+
+def _binder(function: Callable[..., Any]) -> Callable[..., Call]:
     """Wrap `function` for Typer, without its session: called with the arguments, it returns the call.
 
     A parameter that stands for an OptionGroup becomes the options of the group.
@@ -94,7 +127,7 @@ def _binder(function: Callable[..., Any], examples: Sequence[str], see: Sequence
         for parameter in own
         for option in (groups[parameter.name].parameters(parameter.kind) if parameter.name in groups else (parameter,))
     ]
-    bind.__dict__.update(__signature__=inspect.Signature(parameters), examples=examples, see=see)
+    bind.__dict__["__signature__"] = inspect.Signature(parameters)
     bind.__doc__ = function.__doc__
     bind.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return bind
@@ -104,11 +137,13 @@ def _groups_of(parameter: inspect.Parameter) -> list[OptionGroup]:
     return [item for item in getattr(parameter.annotation, "__metadata__", ()) if isinstance(item, OptionGroup)]
 
 
-def _build(binder: Callable[..., Call], name: str, hidden: bool) -> "Command":
+def _built(name: str, declaration: Declaration) -> "Command":
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, cls=Command, hidden=hidden, add_help_option=False)(binder)
+    app.command(name, cls=Command, hidden=declaration.hidden, add_help_option=False)(_binder(declaration.function))
     built = get_command(app)
     assert isinstance(built, Command)
+    built.examples, built.see = declaration.examples, declaration.see
+    built.prints, built.forces = declaration.prints, declaration.forces
     return built
 
 
@@ -136,16 +171,26 @@ class Command(HelpPage, TyperCommand):
         return parser
 
     def invoke(self, ctx: Any) -> Any:
-        """Return the call. Raises UsageError for columns that the command does not print."""
-        _check_columns(ctx.command_path, ctx.obj)
+        """Return the call. Raises UsageError for columns that the command does not print, or for unknown checks."""
+        _check_columns(ctx.command_path, self.prints, ctx.obj)
+        _check_forced(ctx.params.get("force"), self.forces)
         return super().invoke(ctx)
 
 
-def _check_columns(path: str, options: Shared) -> None:
+def _check_forced(given: Sequence[str] | None, forces: Callable[[], Sequence[str]]) -> None:
+    """Raise UsageError for a `--force` that is not a safety check of the command, as a typo is not consent."""
+    known = forces() if given else ()
+    for name in given or ():
+        if name not in known:
+            hint = suggest.did_you_mean(name, known, f"Use one of {quoted(known)}")
+            raise UsageError(f"`{name}` is not a safety check of this command", hint=hint)
+
+
+def _check_columns(path: str, prints: Sequence[Record], options: Shared) -> None:
     """Check `--columns` and `--header`, which select tsv in a pipe even where nothing would be printed."""
     if not options.columns and not options.header:
         return
-    known = records.fields_of(path)
+    known = fields_of(prints)
     option = "--columns" if options.columns else "--header"
     if not known:
         raise UsageError(f"`{option}` cannot be used with `{path}`, which prints no records")
@@ -165,7 +210,7 @@ def _check_columns(path: str, options: Shared) -> None:
 class Group(HelpPage, TyperGroup):
     """Group that creates a command on first use, and accepts aliases."""
 
-    def __init__(self, name: str, help: str, entries: Mapping[str, Entry], params: Sequence[Any] = ()) -> None:
+    def __init__(self, name: str, help: str, entries: dict[str, Entry], params: Sequence[Any] = ()) -> None:
         super().__init__(name=name, help=help, add_help_option=False, rich_markup_mode=None)
         self.params = _with_shared(list(params))
         self.entries = entries

@@ -6,12 +6,10 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app import candidates, main
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import one_of
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
-
-app = group()
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -94,7 +92,6 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 @command(
-    app,
     "completion",
     examples=[
         'eval "$(kvctl completion bash)"',
@@ -127,7 +124,7 @@ def completion(
     session.write(SCRIPTS[shell].encode())
 
 
-@command(app, "__complete", examples=["kvctl __complete -- bucket ''"], hidden=True)
+@command("__complete", examples=["kvctl __complete -- bucket ''"], hidden=True)
 def complete_line(session: Session, words: list[str]) -> None:
     """Print candidates for the last word, each with a tab and its description."""
     with suppress(Exception):

@@ -162,7 +162,11 @@ def _complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
 def _complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the last of several columns with those that are not picked yet."""
     picked = incomplete.split(",")[:-1]
-    return [",".join([*picked, name]) for name in records.fields_of(ctx.command_path) if name not in picked]
+    return [
+        ",".join([*picked, name])
+        for name in records.fields_of(getattr(ctx.command, "prints", ()))
+        if name not in picked
+    ]
 
 
 def context_names(incomplete: str) -> list[str]:

@@ -7,15 +7,14 @@ import typer
 
 from kvctl import __version__, topics
 from kvctl.cli.app import candidates, main
-from kvctl.cli.app.command import Group, command, group
+from kvctl.cli.app.command import Group, command
 from kvctl.cli.app.help_page import built_page, shared_list
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import VERSION
 from kvctl.errors import UsageError
 from kvctl.render import markdown as render_markdown
 from kvctl.render.view import document
 from kvctl.suggest import nearest
-
-app = group()
 
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -24,7 +23,7 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*commands, *([] if words else ["options", *topics.titles()])]
 
 
-@command(app, "help", examples=["kvctl help", "kvctl help exit-codes", "kvctl help bucket add"])
+@command("help", examples=["kvctl help", "kvctl help exit-codes", "kvctl help bucket add"])
 def help_on(
     session: Session,
     names: Annotated[
@@ -44,7 +43,7 @@ def help_on(
         session.page(f"{_command_help(session, names or [])}\n")
 
 
-@command(app, "version", examples=["kvctl version", "kvctl version -o json"])
+@command("version", examples=["kvctl version", "kvctl version -o json"], prints=(VERSION,))
 def version(session: Session) -> None:
     """Show the version."""
     python = ".".join(map(str, sys.version_info[:3]))

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
-from kvctl.cli import records as cli_records
 from kvctl.cli.app.global_options import SharedOption, shared_options
+from kvctl.cli.records import Record, fields_of
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
@@ -32,7 +32,10 @@ class HelpPage:
 
     params: list[Any]
     help: str | None
-    callback: Any
+    examples: Sequence[str] = ()
+    see: Sequence[str] = ()
+    prints: tuple[Record, ...] = ()
+    forces: Callable[[], Sequence[str]] = tuple
 
     def help_text(self, ctx: Any, stream: TextIO | None) -> str:
         """Return the page, coloured if the stream supports it."""
@@ -46,12 +49,12 @@ class HelpPage:
         page.text(summary)
         page.line("Usage", usage(ctx))
         page.text(details.strip("\n"))
-        page.block("Examples", getattr(self.callback, "examples", ()))
+        page.block("Examples", self.examples)
         for section, rows in self.command_sections().items():
             page.list(section, rows)
         page.list("Arguments", [argument_line(param) for param in arguments(self.params)])
         page.list("Options", [option_line(param) for param in own_options(self.params)])
-        for title, names in record_lists(ctx.command_path):
+        for title, names in record_lists(self.prints):
             page.block(title, wrapped_words(names, page.width - 2))
         self._format_shared(ctx, page)
         self._format_references(ctx, page)
@@ -77,16 +80,15 @@ class HelpPage:
     def _format_references(self, ctx: Any, page: "Page") -> None:
         aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
         page.line("Aliases", ", ".join(aliases))
-        page.line("See also", ", ".join(f"kvctl {name}" for name in getattr(self.callback, "see", ())))
+        page.line("See also", ", ".join(f"kvctl {name}" for name in self.see))
 
 
-def record_lists(path: str) -> list[tuple[str, list[str]]]:
+def record_lists(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
     """Return headings with names: the columns of a command's tsv, and what else `--columns` can pick."""
-    records = cli_records.records_of(path)
     if not records:
         return []
     columns = list(records[0].columns)
-    more = [name for name in cli_records.fields_of(path) if name not in columns]
+    more = [name for name in fields_of(records) if name not in columns]
     found = [("Columns", columns), ("Further columns for --columns", more)]
     return [(title, names) for title, names in found if names]
 

@@ -7,9 +7,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
-from kvctl import topics
+from kvctl import deferred, topics
 from kvctl.cli.app import signals
-from kvctl.cli.app.command import Call, Command, Entry, Group, NoCommand, Noun
+from kvctl.cli.app.command import Call, Command, Entry, Group, NoCommand, build
 from kvctl.cli.app.error_report import direct, report
 from kvctl.cli.app.global_options import Shared, output_of
 from kvctl.cli.app.help_page import Page, TextRequested, built_page, usage, version_option, wrapped_words
@@ -21,10 +21,13 @@ from kvctl.render.view import DOCUMENTS
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Buckets and topologies": {
-        "bucket": ("bucket.manage", "Create, inspect, change and move buckets"),
+        "bucket": ("bucket: manage data alternates stats", "Create, inspect, change and move buckets"),
         "mirror": ("topology.mirror", "Local read replicas of buckets"),
         "aggregate": ("topology.aggregate", "Buckets merged from other buckets"),
-        "topology": ("topology.render", "Buckets, mirrors and aggregates described in a file"),
+        "topology": (
+            "topology: render plan apply destroy audit export graph status trace",
+            "Buckets, mirrors and aggregates described in a file",
+        ),
         "doctor": ("doctor", "Check for problems and suggest fixes"),
     },
     "Keys": {
@@ -50,16 +53,29 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "dump": ("keys.dump", "Dump a bucket to a file for `load`"),
     },
     "Streams": {
-        "stream": ("stream.manage", "JetStream streams, including those of buckets"),
-        "consumer": ("consumer.manage", "Consumers: read positions on streams"),
+        "stream": ("stream: manage messages", "JetStream streams, including those of buckets"),
+        "consumer": ("consumer: manage messages", "Consumers: read positions on streams"),
     },
-    "Tables": {"table": ("table.manage", "Key-value tables: keys of any bytes, families, versions, atomic batches")},
+    "Tables": {
+        "table": (
+            "table: entries scan manage",
+            "Key-value tables: keys of any bytes, families, versions, atomic batches",
+        )
+    },
     "Versioned buckets": {
-        "repo": ("repo.manage", "Versioned buckets: branches, commits, diff, merge, roll back"),
+        "repo": (
+            "repo: manage commit merge checkout maintenance",
+            "Versioned buckets: branches, commits, diff, merge, roll back",
+        ),
         "branch": ("repo.branch", "Branches of versioned buckets"),
         "tag": ("repo.tag", "Tags of versioned buckets"),
     },
-    "Pipeline": {"pipeline": ("pipeline.group", "Export, load, capture and compare buckets with Spark")},
+    "Pipeline": {
+        "pipeline": (
+            "pipeline: export verify load capture audit commit run check",
+            "Export, load, capture and compare buckets with Spark",
+        )
+    },
     "Setup": {
         "quickstart": ("quickstart", "Run a short tour on a temporary server"),
         "context": ("context.manage", "Named connections"),
@@ -69,7 +85,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("app.help", "Show the version"),
     },
 }
-"""Section of the help -> command -> (module in cli/, imported on first use; summary)."""
+"""Section of the help -> command -> (module in cli/, or its room and modules, which run on first use; summary)."""
+NESTED = {"repo": ("branch", "tag")}
+"""Group -> commands of the root that it takes as its own, without listing them."""
 
 BRIEF = ("Keys", "Setup")
 """Sections of commands whose names need no summary in the overview."""
@@ -88,12 +106,26 @@ def main(argv: list[str] | None = None, tree: Group | None = None) -> int:
 def root() -> Group:
     """Return the complete command tree, with no command loaded."""
     entries = {
-        name: Entry(summary, partial(_load, module, name), section)
+        name: Entry(summary, partial(_load, modules, name, summary), section)
         for section, commands in COMMANDS.items()
-        for name, (module, summary) in commands.items()
+        for name, (modules, summary) in commands.items()
     }
-    entries["__complete"] = Entry("", partial(_load, "app.completion", "__complete"), hidden=True)
+    entries["__complete"] = Entry("", partial(_load, "app.completion", "__complete", ""), hidden=True)
     return Root("kvctl", HELP, entries, [version_option()])
+
+
+def _load(modules: str, name: str, summary: str) -> Command | Group:
+    room, _, names = modules.rpartition(": ")
+    loaded = [f"kvctl.cli.{f'{room}.' if room else ''}{module}" for module in names.split()]
+    for module in loaded:
+        deferred.run(import_module(module))
+    built = build(name, summary, loaded)
+    if isinstance(built, Group):
+        listed = {command: entry for commands in COMMANDS.values() for command, entry in commands.items()}
+        for inner in NESTED.get(name, ()):
+            about = listed[inner][1]
+            built.entries[inner] = Entry(about, partial(_load, listed[inner][0], inner, about), hidden=True)
+    return built
 
 
 class Root(Group):
@@ -156,11 +188,6 @@ def _called(call: Call, session: Session) -> int:
     except RefusedError as error:
         direct(error, call)
         raise
-
-
-def _load(module: str, name: str) -> Command | Group:
-    noun: Noun = import_module(f"kvctl.cli.{module}").app
-    return noun.build() if noun.name == name else noun.entries[name].load()
 
 
 def _terminal(shared: Shared) -> Terminal:

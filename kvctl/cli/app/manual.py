@@ -3,7 +3,8 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from kvctl.cli.app.completion import SCRIPTS
 from kvctl.cli.app.global_options import Shared, shared_options
 from kvctl.cli.app.help_page import argument_line, arguments, metavar, option_line, own_options, record_lists, usage
 from kvctl.cli.app.main import root
-from kvctl.cli.records import with_field_list
+from kvctl.cli.records import ANY, PARTS, Record
 from kvctl.pipeline.options import with_option_list
 
 ROOT = Path(__file__).parents[3]
@@ -101,6 +102,46 @@ def _topic(topic: str) -> str:
     return generators[topic](text) if topic in generators else text
 
 
+_SECTION = re.compile(r"(?<=^## Fields\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
+_WIDTH = 78
+_INTRODUCTION = """
+Every command with a result, and the fields of its JSON objects in their order.
+Fields in parentheses are not columns of tsv unless `--columns` names them.
+Fields with a question mark are absent if they are unknown or do not apply. A
+command with several lists has several kinds of objects, by its options.
+
+"""
+
+
+def with_field_list(topic: str) -> str:
+    """Return the topic with its section of fields generated from the catalogue."""
+    printed = {ctx.command_path.removeprefix("kvctl "): command.prints for ctx, command in walk(root())}
+    listed = "".join(
+        f"    {name}\n{''.join(map(_lines, records))}" for name, records in sorted(printed.items()) if records
+    )
+    inside = "".join(f"    {name}\n{''.join(map(_names, parts))}" for name, parts in sorted(PARTS.items()))
+    objects = f"Fields that hold objects, or lists of objects:\n\n{inside}\n"
+    return _SECTION.sub(lambda _: f"{_INTRODUCTION}{listed}\n{objects}", topic)
+
+
+def _lines(kind: Record) -> str:
+    if kind is ANY:
+        return "      - a configuration, file or schema\n"
+    return _field_names(name if name.strip("?") in kind.columns else f"({name})" for name in _marked(kind))
+
+
+def _names(part: Record) -> str:
+    return _field_names(_marked(part))
+
+
+def _marked(kind: Record) -> list[str]:
+    return [f"{name}?" if name in kind.optional else name for name in kind.fields]
+
+
+def _field_names(names: Iterable[str]) -> str:
+    return textwrap.fill(" ".join(names), _WIDTH, initial_indent="      - ", subsequent_indent="        ") + "\n"
+
+
 def _context(tree: Group) -> Any:
     return tree.make_context("kvctl", [], obj=Shared(), resilient_parsing=True)
 
@@ -119,10 +160,9 @@ def _command(ctx: Any, command: Command) -> str:
     parts = [f".SS {_text(name)}\n{_bold(usage(ctx))}\n", _paragraph(summary), _markdown(details)]
     parts += [_term(_bold(label), help) for label, help in map(argument_line, arguments(command.params))]
     parts += [_option(option) for option in own_options(command.params) if option.name != "help"]
-    for title, names in record_lists(ctx.command_path):
+    for title, names in record_lists(command.prints):
         parts.append(_paragraph(f"{title}: {', '.join(names)}."))
-    examples = getattr(command.callback, "examples", ())
-    return "".join([*parts, ".PP\nExamples:\n", _code(examples)])
+    return "".join([*parts, ".PP\nExamples:\n", _code(command.examples)])
 
 
 def _option(option: Any) -> str:

@@ -1,6 +1,6 @@
 """Parameters shared by many commands, and options with parsers for quantities."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli import safety_checks as cli_safety_checks
 from kvctl.cli.app import live_names
 from kvctl.cli.app.help_page import TAIL
 from kvctl.errors import ContextNotFound, NotFoundError, UsageError
@@ -104,8 +103,8 @@ def revision_numbers(ctx: typer.Context, incomplete: str) -> list[tuple[str, str
 
 def safety_checks(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the safety checks that the command can override."""
-    known = cli_safety_checks.CHECKS.get(ctx.command_path.removeprefix("kvctl "), ())
-    return [name for name in known if name.startswith(incomplete)]
+    known: Callable[[], Sequence[str]] = getattr(ctx.command, "forces", tuple)
+    return [name for name in known() if name.startswith(incomplete)]
 
 
 def key_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ALTERNATE
@@ -10,16 +10,14 @@ from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 from kvctl.topology.health import overview
 
-app = group()
-
 NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
 
 
 @command(
-    app,
-    "alternates",
+    "bucket alternates",
     examples=["kvctl bucket alternates ORDERS", "kvctl bucket alternates ORDERS -o name | head -1"],
     see=["bucket show", "mirror create", "help topologies"],
+    prints=(ALTERNATE,),
 )
 async def alternates(session: Session, bucket: BucketName) -> None:
     """List the streams that can answer reads of a bucket, nearest first.

@@ -9,15 +9,14 @@ import typer
 
 import kvctl
 from kvctl import contexts
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import BucketName, DryRun, Force, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import stale_mirrors
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.flows import show_config, show_result, warn_of_hazards
-from kvctl.cli.keys.arguments import check_forced
-from kvctl.cli.records import MANIFEST
+from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIFFERENCE, MANIFEST, RESTORED
 from kvctl.errors import UsageError
 from kvctl.kv import config_edit, names
 from kvctl.kv.maintenance import bucket_backup, compare_buckets, copy_bucket, manifest
@@ -27,8 +26,6 @@ from kvctl.render.view import Column, View, document
 from kvctl.topology.apply import edit
 from kvctl.topology.hazards import hazards
 from kvctl.units import format_time
-
-app = group()
 
 CHANGES_PENDING = 8
 _IN_OTHER = Column("other_revision", "In other", right=True)
@@ -52,14 +49,14 @@ Replicas = Annotated[Given, setting_options("bucket", only=("replicas",))]
 
 
 @command(
-    app,
-    "copy",
+    "bucket copy",
     examples=[
         "kvctl bucket copy orders orders-test",
         "kvctl bucket copy orders orders-old --data history",
         "kvctl bucket copy orders orders --data latest --to-context staging --replicas 1",
     ],
     see=["bucket diff", "bucket backup"],
+    prints=(BUCKET_COPY, ANY),
 )
 async def copy(
     session: Session,
@@ -104,13 +101,13 @@ async def copy(
 
 
 @command(
-    app,
-    "diff",
+    "bucket diff",
     examples=[
         "kvctl bucket diff orders orders-old",
         "kvctl bucket diff orders orders --to-context staging --exit-code",
     ],
     see=["bucket copy"],
+    prints=(KEY_DIFFERENCE,),
 )
 async def diff(
     session: Session,
@@ -144,10 +141,11 @@ async def diff(
 
 
 @command(
-    app,
-    "compact",
+    "bucket compact",
     examples=["kvctl bucket compact orders --dry-run", "kvctl bucket compact orders --older-than 30m"],
     see=["delete", "purge"],
+    prints=(COMPACTION, DELETED_KEY),
+    forces=lambda: (hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND),
 )
 async def compact(
     session: Session,
@@ -168,7 +166,6 @@ async def compact(
     marker was removed, if the history limit had dropped that value. Markers that expire have the same effect. Keep the
     markers where this would do harm.
     """
-    check_forced(force, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM, hazards.FOREIGN_KIND)
     client = await session.client()
     source = client.bucket(bucket)
     found, reasons = await edit.plan_compaction(source, client.api, older_than or timedelta())
@@ -198,7 +195,12 @@ async def compact(
         session.show(document(row))
 
 
-@command(app, "backup", examples=["kvctl bucket backup orders ./orders.bak"], see=["bucket restore", "bucket copy"])
+@command(
+    "bucket backup",
+    examples=["kvctl bucket backup orders ./orders.bak"],
+    see=["bucket restore", "bucket copy"],
+    prints=(MANIFEST,),
+)
 async def backup(session: Session, bucket: BucketName, directory: Directory) -> None:
     """Back up a bucket into a directory.
 
@@ -215,10 +217,10 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
 
 
 @command(
-    app,
-    "restore",
+    "bucket restore",
     examples=["kvctl bucket restore ./orders.bak", "kvctl bucket restore ./orders.bak --dry-run"],
     see=["bucket backup"],
+    prints=(RESTORED, MANIFEST),
 )
 async def restore(session: Session, directory: Directory, settings: Replicas, dry_run: DryRun = False) -> None:
     """Restore a backup under the bucket's own name.

@@ -12,9 +12,19 @@ from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import alternates, data, details, stale_mirrors, stats, views
+from kvctl.cli.bucket import details, stale_mirrors, views
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
-from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.records import (
+    ANY,
+    BUCKET,
+    BUCKET_CHANGE,
+    BUCKET_DELETION,
+    BUCKET_EDIT,
+    BUCKET_ROW,
+    CHANGE,
+    DIFFERENCE,
+    SEAL,
+)
 from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import stream_info, streams
@@ -26,9 +36,9 @@ from kvctl.topology.hazards import hazards
 from kvctl.topology.health import overview
 from kvctl.topology.survey import graph, offline
 
-app = group(
+group(
     "bucket",
-    help="""Create, inspect, change and move buckets
+    """Create, inspect, change and move buckets
 
     A bucket is a stream that holds keys and values, as described in ADR-8. These commands also list, show and delete
     mirrors and aggregates.
@@ -41,15 +51,20 @@ KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "stream", "inco
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 
 
+def edit_hazards() -> tuple[str, ...]:
+    """Return the safety checks of an edit of a bucket or a replica."""
+    return (hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.FOREIGN_KIND)
+
+
 @command(
-    app,
-    "add",
+    "bucket add",
     examples=[
         "kvctl bucket add orders",
         "kvctl bucket add orders --history 5 --ttl 30d --replicas 3",
         "kvctl bucket add locks --marker-ttl 1h --storage memory",
     ],
     see=["bucket edit", "bucket show"],
+    prints=(BUCKET_CHANGE, ANY),
 )
 async def add(
     session: Session, name: NewName, settings: Annotated[Given, setting_options("bucket")], dry_run: DryRun = False
@@ -83,14 +98,14 @@ async def add(
 
 
 @command(
-    app,
-    "ls",
+    "bucket ls",
     examples=[
         "kvctl bucket ls",
         "kvctl bucket ls 'ORDERS*' --kind mirror,aggregate",
         "for b in $(kvctl bucket ls -o name); do kvctl dump $b > $b.ndjson; done",
     ],
     see=["bucket show", "mirror ls", "aggregate ls"],
+    prints=(BUCKET_ROW,),
 )
 async def ls(
     session: Session,
@@ -149,10 +164,10 @@ def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
 
 
 @command(
-    app,
-    "show",
+    "bucket show",
     examples=["kvctl bucket show orders", "kvctl bucket show orders -o json | jq .config"],
     see=["bucket ls", "doctor"],
+    prints=(BUCKET,),
 )
 async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.
@@ -170,14 +185,15 @@ async def show(session: Session, bucket: BucketName) -> None:
 
 
 @command(
-    app,
-    "edit",
+    "bucket edit",
     examples=[
         "kvctl bucket edit orders --history 10",
         "kvctl bucket edit orders --ttl 90s --dry-run",
         "kvctl bucket edit orders --clear ttl --clear metadata.owner",
     ],
     see=["bucket add", "bucket show"],
+    prints=(BUCKET_EDIT, DIFFERENCE),
+    forces=edit_hazards,
 )
 async def edit(
     session: Session,
@@ -198,7 +214,6 @@ async def edit(
     the safe one first.
     """
     check_changes(settings, clear)
-    check_forced(force, hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.FOREIGN_KIND)
     api = (await session.client()).api
     plan = await apply_edit.plan_edit(api, bucket, settings, clear or ())
     await flows.edit(
@@ -216,10 +231,10 @@ async def edit(
 
 
 @command(
-    app,
-    "seal",
+    "bucket seal",
     examples=["kvctl bucket seal orders-2025", "kvctl bucket seal orders-2025 --yes"],
     see=["bucket edit", "bucket delete", "table seal"],
+    prints=(SEAL,),
 )
 async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Make a bucket permanently read-only.
@@ -241,10 +256,11 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
 
 
 @command(
-    app,
-    "delete",
+    "bucket delete",
     examples=["kvctl bucket delete orders", "kvctl bucket delete orders --yes"],
     see=["delete", "bucket ls"],
+    prints=(BUCKET_DELETION, CHANGE),
+    forces=lambda: (hazards.UNREACHABLE_STREAM,),
 )
 @deletes("bucket")
 async def delete(
@@ -262,7 +278,6 @@ async def delete(
 
     A stream that does not answer may be a replica: the deletion is then refused without --force unreachable-stream.
     """
-    check_forced(force, hazards.UNREACHABLE_STREAM)
     api = (await session.client()).api
     described = await overview.describe(api, bucket)
     status, dependents = described.status, described.dependents
@@ -327,8 +342,3 @@ def _named(described: "overview.BucketDescription", name: str) -> str:
     kind = str(described.status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
     return f"{word} `{name}`" + (f" of {origins}" if origins else "")
-
-
-app.entries.update(data.app.entries)
-app.entries.update(alternates.app.entries)
-app.entries.update(stats.app.entries)

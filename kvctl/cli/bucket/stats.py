@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import BUCKET_STATISTICS
@@ -14,14 +14,12 @@ from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, age_text, document, size_text
 from kvctl.units import format_time
 
-app = group()
-
 
 @command(
-    app,
-    "stats",
+    "bucket stats",
     examples=["kvctl bucket stats orders", "kvctl bucket stats orders --by-prefix 1 -o json | jq .keys"],
     see=["bucket show", "help scale"],
+    prints=(BUCKET_STATISTICS,),
 )
 async def stats(
     session: Session,

@@ -10,9 +10,20 @@ from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes, duration, moment, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.consumer import messages, views
+from kvctl.cli.consumer import views
 from kvctl.cli.flows import show_config, show_creation, show_result
 from kvctl.cli.keys.arguments import number
+from kvctl.cli.records import (
+    ANY,
+    CHANGE,
+    CONSUMER,
+    CONSUMER_CHANGE,
+    CONSUMER_DELETION_PLAN,
+    CONSUMER_EDIT,
+    CONSUMER_PAUSE,
+    CONSUMER_ROW,
+    DIFFERENCE,
+)
 from kvctl.cli.stream.options import (
     ConfigFile,
     ConsumerName,
@@ -31,9 +42,9 @@ from kvctl.phrases import quoted
 from kvctl.render.view import document
 from kvctl.units import Ago, duration_ns, format_time, parse_time
 
-app = group(
+group(
     "consumer",
-    help="""Consumers: read positions on streams
+    """Consumers: read positions on streams
 
     A consumer remembers which messages it delivered and which were acknowledged. Programs that pull from the same
     consumer share its messages. Each message goes to one of them, and is redelivered if it is not acknowledged.
@@ -82,10 +93,10 @@ Durable = Annotated[
 
 
 @command(
-    app,
-    "ls",
+    "consumer ls",
     examples=["kvctl consumer ls ORDERS", "kvctl consumer ls ORDERS -o json | jq '.[] | {name, pending}'"],
     see=["consumer show", "stream ls"],
+    prints=(CONSUMER_ROW,),
 )
 async def ls(session: Session, stream: StreamName) -> None:
     """List the consumers of a stream.
@@ -99,10 +110,10 @@ async def ls(session: Session, stream: StreamName) -> None:
 
 
 @command(
-    app,
-    "show",
+    "consumer show",
     examples=["kvctl consumer show ORDERS worker", "kvctl consumer show ORDERS worker -o json | jq .ack_floor"],
     see=["consumer ls"],
+    prints=(CONSUMER,),
 )
 async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
     """Show a consumer's state and settings."""
@@ -111,14 +122,14 @@ async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> 
 
 
 @command(
-    app,
-    "add",
+    "consumer add",
     examples=[
         "kvctl consumer add ORDERS worker --filter 'orders.new.>' --ack-wait 1m",
         "kvctl consumer add ORDERS tail --deliver-policy new --ack-policy none --ephemeral",
         "kvctl consumer add ORDERS --config worker.yaml --set max_waiting=64",
     ],
     see=["consumer consume", "consumer edit"],
+    prints=(CONSUMER_CHANGE, ANY),
 )
 async def add(
     session: Session,
@@ -161,13 +172,13 @@ async def add(
 
 
 @command(
-    app,
-    "edit",
+    "consumer edit",
     examples=[
         "kvctl consumer edit ORDERS worker --ack-wait 2m",
         "kvctl consumer edit ORDERS worker --set max_ack_pending=100 --dry-run",
     ],
     see=["consumer show", "consumer add"],
+    prints=(CONSUMER_EDIT, DIFFERENCE),
 )
 async def edit(
     session: Session,
@@ -211,7 +222,12 @@ async def edit(
     await _edit(session, stream, consumer, change, dry_run=dry_run)
 
 
-@command(app, "delete", examples=["kvctl consumer delete ORDERS worker"], see=["consumer ls", "consumer pause"])
+@command(
+    "consumer delete",
+    examples=["kvctl consumer delete ORDERS worker"],
+    see=["consumer ls", "consumer pause"],
+    prints=(CONSUMER_CHANGE, CONSUMER_DELETION_PLAN, CHANGE),
+)
 @deletes("consumer")
 async def delete(
     session: Session, stream: StreamName, consumer: ConsumerName, yes: Unasked = False, dry_run: DryRun = False
@@ -232,13 +248,13 @@ async def delete(
 
 
 @command(
-    app,
-    "pause",
+    "consumer pause",
     examples=[
         "kvctl consumer pause ORDERS worker --for 1h",
         "kvctl consumer pause ORDERS worker --until 2026-12-24T18:00:00Z",
     ],
     see=["consumer resume"],
+    prints=(CONSUMER_PAUSE,),
 )
 async def pause(
     session: Session,
@@ -262,7 +278,12 @@ async def pause(
     await _pause(session, stream, consumer, end, dry_run=dry_run)
 
 
-@command(app, "resume", examples=["kvctl consumer resume ORDERS worker"], see=["consumer pause"])
+@command(
+    "consumer resume",
+    examples=["kvctl consumer resume ORDERS worker"],
+    see=["consumer pause"],
+    prints=(CONSUMER_PAUSE,),
+)
 async def resume(session: Session, stream: StreamName, consumer: ConsumerName, dry_run: DryRun = False) -> None:
     """End a consumer's pause."""
     await _pause(session, stream, consumer, None, dry_run=dry_run)
@@ -418,6 +439,3 @@ def _name(wanted: "config_text.Config", name: str, durable: bool) -> str:
     if durable:
         wanted["durable_name"] = name
     return name
-
-
-app.entries.update(messages.app.entries)

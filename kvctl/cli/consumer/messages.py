@@ -9,20 +9,19 @@ from typing import Annotated, Any
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import duration, one_of, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, delivered_view
 from kvctl.cli.keys.arguments import Encoding, number
 from kvctl.cli.process import message_exec
+from kvctl.cli.records import DELIVERED_MESSAGE
 from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream, consumer_names
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
 from kvctl.jetstream.consumers import admin, pull
 from kvctl.jetstream.consumers import consume as consumers_consume
 from kvctl.jetstream.consumers import fetch as consumers_fetch
 from kvctl.render.view import Row
-
-app = group()
 
 Batches = AsyncGenerator[list["kvctl.Message"], None]
 
@@ -72,10 +71,10 @@ MaxBytes = Annotated[int | None, size("--max-bytes", help="Maximum size, as the 
 
 
 @command(
-    app,
-    "next",
+    "consumer next",
     examples=["kvctl consumer next ORDERS worker", "kvctl consumer next ORDERS worker --no-ack -o json | jq -r .data"],
     see=["consumer fetch", "consumer consume"],
+    prints=(DELIVERED_MESSAGE,),
 )
 async def next_(
     session: Session,
@@ -112,14 +111,14 @@ async def next_(
 
 
 @command(
-    app,
-    "fetch",
+    "consumer fetch",
     examples=[
         "kvctl consumer fetch ORDERS worker --max-messages 100",
         "kvctl consumer fetch ORDERS worker --max-bytes 1MB --wait-for 5s -o ndjson",
         "kvctl consumer fetch ORDERS worker --max-messages 10 --no-wait --exec ./handle",
     ],
     see=["consumer next", "consumer consume"],
+    prints=(DELIVERED_MESSAGE,),
 )
 async def fetch(
     session: Session,
@@ -156,14 +155,14 @@ async def fetch(
 
 
 @command(
-    app,
-    "consume",
+    "consumer consume",
     examples=[
         "kvctl consumer consume ORDERS worker -o ndjson",
         "kvctl consumer consume ORDERS worker --exec './handle --order'",
         "kvctl consumer consume ORDERS --filter 'orders.new.>' --deliver new",
     ],
     see=["consumer add", "consumer fetch", "watch"],
+    prints=(DELIVERED_MESSAGE,),
 )
 async def consume(
     session: Session,

@@ -14,14 +14,14 @@ from kvctl.cli.app.parameters import Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.context import report
 from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary
-from kvctl.cli.records import CONTEXT_ROW
+from kvctl.cli.records import CHANGE, CONTEXT, CONTEXT_ROW, CONTEXT_TEST, DIFFERENCE
 from kvctl.errors import ConflictError, ContextNotFound, KvctlError, UsageError
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
-app = group(
+group(
     "context",
-    help="""Named connections
+    """Named connections
 
     A context holds a server's URL and how to authenticate. Contexts are the files that the `nats` command keeps in
     ~/.config/nats, and both commands read and write them. Every command takes --context NAME. Without it, the selected
@@ -46,7 +46,9 @@ Description = Annotated[str | None, typer.Option("--description", metavar="TEXT"
 Select = Annotated[bool, typer.Option("--select", help="Select the context as well")]
 
 
-@command(app, "ls", examples=["kvctl context ls", "kvctl context ls -o name"], see=["context show"])
+@command(
+    "context ls", examples=["kvctl context ls", "kvctl context ls -o name"], see=["context show"], prints=(CONTEXT_ROW,)
+)
 def ls(session: Session) -> None:
     """List contexts."""
     store = contexts.ContextStore()
@@ -63,10 +65,10 @@ def ls(session: Session) -> None:
 
 
 @command(
-    app,
-    "show",
+    "context show",
     examples=["kvctl context show", "kvctl context show prod -o json"],
     see=["context test", "help environment"],
+    prints=(CONTEXT,),
 )
 def show(session: Session, name: OptionalName = None) -> None:
     """Show a context, or the settings that are in effect.
@@ -85,7 +87,7 @@ def show(session: Session, name: OptionalName = None) -> None:
     session.show(details(facts))
 
 
-@command(app, "select", examples=["kvctl context select prod"], see=["context ls"])
+@command("context select", examples=["kvctl context select prod"], see=["context ls"])
 def select(session: Session, name: Name) -> None:
     """Select the context to use by default."""
     _store().select(name)
@@ -93,14 +95,14 @@ def select(session: Session, name: Name) -> None:
 
 
 @command(
-    app,
-    "add",
+    "context add",
     examples=[
         "kvctl context add prod --server nats://n1:4222,nats://n2:4222 --creds ~/prod.creds --select",
         "kvctl context add local --server nats://127.0.0.1:4222 --user ann --password-file secret.txt",
         "kvctl context add edge --context prod --domain edge --read-only",
     ],
     see=["context test", "context edit"],
+    prints=(CONTEXT,),
 )
 def add(
     session: Session,
@@ -127,10 +129,10 @@ def add(
 
 
 @command(
-    app,
-    "edit",
+    "context edit",
     examples=["kvctl context edit prod --domain hub", "kvctl context edit prod --clear password --creds prod.creds"],
     see=["context show"],
+    prints=(DIFFERENCE,),
 )
 def edit(
     session: Session,
@@ -161,7 +163,7 @@ def edit(
     _finish(session, store, name, select, shown=True)
 
 
-@command(app, "delete", examples=["kvctl context delete old", "kvctl context delete old --yes"])
+@command("context delete", examples=["kvctl context delete old", "kvctl context delete old --yes"], prints=(CHANGE,))
 @deletes("name", ContextNotFound)
 async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     """Delete a context.
@@ -179,10 +181,10 @@ async def delete(session: Session, name: Name, yes: Yes = False) -> None:
 
 
 @command(
-    app,
-    "test",
+    "context test",
     examples=["kvctl context test", "kvctl context test prod -o json", "kvctl context test prod --bucket orders"],
     see=["context show"],
+    prints=(CONTEXT_TEST,),
 )
 async def examine(
     session: Session,

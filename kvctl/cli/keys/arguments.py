@@ -14,7 +14,6 @@ from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.point_in_time.moment import Moment, parse_moment
 from kvctl.phrases import quoted
-from kvctl.suggest import did_you_mean
 
 
 async def open_bucket(session: Session, name: str, *, write: bool = False) -> "kvctl.Bucket":
@@ -67,14 +66,6 @@ def split_keys(texts: Sequence[str], *, literal: bool = False) -> tuple[list[str
 def check_filters(filters: Sequence[str] | None, *, literal: bool = False) -> list[str]:
     """Validate and return the filters of a listing. Raises UsageError."""
     return [check_literal(text) if literal else check_filter(text) for text in filters or ()]
-
-
-def check_forced(forced: Sequence[str] | None, *known: str) -> None:
-    """Raise UsageError for a `--force` that is not a safety check of the command, as a typo is not consent."""
-    for name in forced or ():
-        if name not in known:
-            hint = did_you_mean(name, known, f"Use one of {quoted(known)}")
-            raise UsageError(f"`{name}` is not a safety check of this command", hint=hint)
 
 
 def require_value(value: str | None, file: str | None) -> None:

@@ -7,21 +7,19 @@ import typer
 
 import kvctl
 from kvctl import contexts
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.global_options import context_names
 from kvctl.cli.app.parameters import BucketName, DryRun, KeyName, bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.output.ttl_notice import warn_of_shorter_life
+from kvctl.cli.records import COPY_PLAN, WRITE
 from kvctl.errors import KeyExists, UsageError
 from kvctl.kv import names
 from kvctl.kv.write import copy_key
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
-
-app = group()
-
 
 NewKey = Annotated[str, typer.Argument(metavar="NEWKEY", help="New name of the key")]
 ToBucket = Annotated[
@@ -36,13 +34,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite NEWKEY i
 
 
 @command(
-    app,
     "copy",
     examples=[
         "kvctl copy orders NEW.7 DONE.7",
         "kvctl copy orders NEW.7 NEW.7 --to-bucket archive --to-context prod --overwrite",
     ],
     see=["rename", "bucket copy"],
+    prints=(WRITE,),
 )
 async def copy(
     session: Session,
@@ -68,7 +66,7 @@ async def copy(
     session.show(revision_view(target.name, new_key, revision))
 
 
-@command(app, "rename", examples=["kvctl rename orders NEW.7 DONE.7"], see=["copy"])
+@command("rename", examples=["kvctl rename orders NEW.7 DONE.7"], see=["copy"], prints=(WRITE, COPY_PLAN))
 async def rename(
     session: Session,
     bucket: BucketName,

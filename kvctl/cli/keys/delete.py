@@ -2,21 +2,19 @@
 
 from typing import Annotated
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, KeyedName, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Literal, expected
 from kvctl.cli.keys.removal import IgnoreMissing, Match, SomeKeys, choose
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.records import REMOVAL_PLAN, REMOVAL_PLAN_AT_REF, WRITE, WRITE_AT_REF
 from kvctl.errors import UsageError
-
-app = group()
 
 IfExpected = Annotated[str | None, expected("--if-revision", help="Expected last revision (one key only)")]
 
 
 @command(
-    app,
     "delete",
     examples=[
         "kvctl delete orders NEW.7",
@@ -24,6 +22,7 @@ IfExpected = Annotated[str | None, expected("--if-revision", help="Expected last
         "kvctl delete orders --match 'NEW.*' --dry-run",
     ],
     see=["purge", "bucket delete", "bucket compact"],
+    prints=(WRITE, WRITE_AT_REF, REMOVAL_PLAN, REMOVAL_PLAN_AT_REF),
 )
 async def delete(
     session: Session,

@@ -9,18 +9,17 @@ from typing import Annotated, BinaryIO, cast
 import typer
 
 from kvctl import atomic_file
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.records import DUMPED
 from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.kv.bulk import dumper
 from kvctl.phrases import counted, quoted
 from kvctl.render import escapes
 from kvctl.render.view import Column, document
-
-app = group()
 
 BLOCK = 1 << 20
 NAMED = 100
@@ -28,7 +27,6 @@ NAMED = 100
 
 
 @command(
-    app,
     "dump",
     examples=[
         "kvctl dump orders > orders.ndjson",
@@ -38,6 +36,7 @@ NAMED = 100
         "kvctl dump config@v1 --to config-v1.ndjson",
     ],
     see=["load", "bucket backup", "bucket copy", "help formats"],
+    prints=(DUMPED,),
 )
 async def dump(
     session: Session,

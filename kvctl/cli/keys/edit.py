@@ -12,22 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
+from kvctl.cli.records import WRITE
 from kvctl.errors import KeyNotFound, KvctlError, UsageError, WrongRevision
 from kvctl.kv.write import copy_key
 
-app = group()
-
 
 @command(
-    app,
     "edit",
     examples=["kvctl edit config app.yaml", "EDITOR='code --wait' kvctl edit config app.yaml"],
     see=["update", "revert"],
+    prints=(WRITE,),
 )
 async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
     """Edit a value in an editor.

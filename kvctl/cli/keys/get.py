@@ -6,20 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import KeyedName, KeyNames
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, Encoding, Headers, Literal, listed, revision, split_keys
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.cli.keys.target.interface import Reader, Reading
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.records import ENTRY, ENTRY_AT_REF
 from kvctl.errors import KeyNotFound, UsageError
-
-app = group()
 
 
 @command(
-    app,
     "get",
     examples=[
         "kvctl get orders NEW.7",
@@ -30,6 +28,7 @@ app = group()
         "kvctl get config@main app.port",
     ],
     see=["keys", "history", "watch", "help guarantees"],
+    prints=(ENTRY, ENTRY_AT_REF),
 )
 async def get(
     session: Session,

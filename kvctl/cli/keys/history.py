@@ -5,19 +5,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, Literal, Since, check_filters, number
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.cli.keys.target.interface import Reading
 from kvctl.cli.keys.target.target import parse_target
-
-app = group()
+from kvctl.cli.records import ENTRY, ENTRY_AT_REF
 
 
 @command(
-    app,
     "history",
     examples=[
         "kvctl history orders NEW.7",
@@ -25,6 +23,7 @@ app = group()
         "kvctl history orders --since -15m",
     ],
     see=["get", "revert", "watch"],
+    prints=(ENTRY, ENTRY_AT_REF),
 )
 async def history(
     session: Session,

@@ -6,25 +6,23 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters, number
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.records import KEY, KEY_AT_REF, KEY_COUNT
 from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
-
-app = group()
 
 CHUNK = 10_000
 T = TypeVar("T", bytes, Fact)
 
 
 @command(
-    app,
     "keys",
     examples=[
         "kvctl keys orders",
@@ -33,6 +31,7 @@ T = TypeVar("T", bytes, Fact)
         "kvctl keys orders 'NEW.>' --count",
     ],
     see=["get", "history", "bucket show"],
+    prints=(KEY, KEY_AT_REF, KEY_COUNT),
 )
 async def keys(
     session: Session,

@@ -8,19 +8,17 @@ from typing import Annotated, BinaryIO, cast
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Force, KeyedName, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.keys.target.interface import Target
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.records import LOADED
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.bulk import bulk_writer, checkpoint, input_file, loader
 from kvctl.kv.bulk import rows as load_rows
 from kvctl.phrases import counted
 from kvctl.render.view import Column, document
-
-app = group()
 
 SHOWN = 20
 """Maximum number of rejected rows to name; `-v` names all."""
@@ -46,7 +44,6 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted lo
 
 
 @command(
-    app,
     "load",
     examples=[
         "kvctl load orders orders.ndjson",
@@ -55,6 +52,8 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted lo
         "kvctl load config@main app.ndjson --if-different",
     ],
     see=["dump", "bucket copy", "help formats", "help scale"],
+    prints=(LOADED,),
+    forces=lambda: ("broken-dump", "shorter-history"),
 )
 async def load(
     session: Session,
@@ -94,7 +93,6 @@ async def load(
     target = parse_target(bucket)
     target.check_writable(session, dry_run=dry_run)
     forced = force or []
-    check_forced(forced, "broken-dump", "shorter-history")
     if create_only and if_different:
         raise UsageError("`--create-only` and `--if-different` cannot be combined")
     if resume and not _is_regular(file):

@@ -4,22 +4,21 @@ from datetime import timedelta
 from typing import Annotated
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, DryRun, Yes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import revision
 from kvctl.cli.keys.removal import IgnoreMissing, Match, Removal, SomeKeys, choose, remove
-
-app = group()
+from kvctl.cli.records import REMOVAL_PLAN, WRITE
 
 IfRevision = Annotated[int | None, revision("--if-revision", help="Expected last revision (one key only)")]
 
 
 @command(
-    app,
     "purge",
     examples=["kvctl purge orders NEW.7 --yes", "kvctl purge orders --match 'NEW.*' --ttl 1h"],
     see=["delete", "history", "bucket compact"],
+    prints=(WRITE, REMOVAL_PLAN),
 )
 async def purge(
     session: Session,

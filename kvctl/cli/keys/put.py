@@ -5,23 +5,20 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, KeyedName, KeyName, duration, revision_numbers
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, expected, open_bucket, parse_revision, read_value, require_value
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.records import WRITE, WRITE_AT_REF
 from kvctl.errors import UsageError
-
-app = group()
-
 
 Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value, or `-` for standard input")]
 File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file")]
 
 
 @command(
-    app,
     "put",
     examples=[
         "kvctl put orders NEW.7 'two of these'",
@@ -30,6 +27,7 @@ File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="
         "kvctl put config@main app.port 8080",
     ],
     see=["create", "update", "get"],
+    prints=(WRITE, WRITE_AT_REF),
 )
 async def put(
     session: Session,
@@ -58,10 +56,10 @@ async def put(
 
 
 @command(
-    app,
     "create",
     examples=["kvctl create orders NEW.7 'two of these'", 'kvctl create locks deploy "$HOSTNAME" --ttl 15m'],
     see=["put", "update", "touch"],
+    prints=(WRITE, WRITE_AT_REF),
 )
 async def create(
     session: Session,
@@ -90,13 +88,13 @@ async def create(
 
 
 @command(
-    app,
     "update",
     examples=[
         "kvctl update orders NEW.7 'three of these' 12",
         "kvctl update orders NEW.7 --file order.json --if-revision 12",
     ],
     see=["get", "put", "edit", "touch"],
+    prints=(WRITE, WRITE_AT_REF),
 )
 async def update(
     session: Session,
@@ -146,7 +144,7 @@ def _expected(last: str | None, if_revision: str | None, shows: str) -> str:
     return found
 
 
-@command(app, "revert", examples=["kvctl revert orders NEW.7 12"], see=["history", "put"])
+@command("revert", examples=["kvctl revert orders NEW.7 12"], see=["history", "put"], prints=(WRITE,))
 async def revert(
     session: Session,
     bucket: BucketName,

@@ -3,17 +3,16 @@
 from datetime import timedelta
 from typing import Annotated
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, KeyName, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
+from kvctl.cli.records import WRITE
 
-app = group()
 
-
-@command(app, "touch", examples=["kvctl touch sessions user.7 --ttl 30m"], see=["create", "update", "lock"])
+@command("touch", examples=["kvctl touch sessions user.7 --ttl 30m"], see=["create", "update", "lock"], prints=(WRITE,))
 async def touch(
     session: Session,
     bucket: BucketName,

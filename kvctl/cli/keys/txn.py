@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
-from kvctl.cli.records import TXN
+from kvctl.cli.records import TXN, TXN_FAILURE, TXN_PLAN
 from kvctl.documents import parser
 from kvctl.errors import ConditionsFailed
 from kvctl.kv.transaction import transaction as kv_transaction
@@ -20,11 +20,8 @@ from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import View
 
-app = group()
-
 
 @command(
-    app,
     "txn",
     examples=[
         "kvctl txn config -f change.yaml",
@@ -32,6 +29,7 @@ app = group()
         """echo '{if: [{key: port, revision: 3}], then: [{put: port, value: "81"}]}' | kvctl txn config -f -""",
     ],
     see=["update", "lock", "bucket edit", "help guarantees"],
+    prints=(TXN, TXN_PLAN, TXN_FAILURE),
 )
 async def txn(
     session: Session,

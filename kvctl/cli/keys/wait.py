@@ -9,15 +9,14 @@ from typing import Annotated, NamedTuple
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, KeyName, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, check_keys, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape
+from kvctl.cli.records import ENTRY
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.units import format_duration
-
-app = group()
 
 LOOK_AGAIN = 1.0
 """Seconds between reads of `wait --missing`, because a key that expires without a marker sends no entry."""
@@ -25,7 +24,6 @@ PATIENCE = timedelta(minutes=1)
 
 
 @command(
-    app,
     "wait",
     examples=[
         "kvctl wait orders NEW.7 --wait-for 5m",
@@ -33,6 +31,7 @@ PATIENCE = timedelta(minutes=1)
         "kvctl wait locks deploy --missing && ./deploy",
     ],
     see=["watch", "get"],
+    prints=(ENTRY,),
 )
 async def wait(
     session: Session,

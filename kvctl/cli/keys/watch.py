@@ -7,21 +7,19 @@ from typing import Annotated
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, Filters
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, number, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape
 from kvctl.cli.keys.output.entry_stream import show_entries
 from kvctl.cli.process import exec
+from kvctl.cli.records import ENTRY, ENTRY_META, WATCH_EVENT
 from kvctl.errors import UsageError
 from kvctl.kv.read import watch as read_watch
 
-app = group()
-
 
 @command(
-    app,
     "watch",
     examples=[
         "kvctl watch orders 'NEW.*'",
@@ -31,6 +29,7 @@ app = group()
         "kvctl watch orders --until-current -o ndjson > orders.ndjson",
     ],
     see=["wait", "history", "keys"],
+    prints=(ENTRY, ENTRY_META, WATCH_EVENT),
 )
 async def watch(
     session: Session,

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
+from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE
 from kvctl.cli.topology import audit_views
 from kvctl.cli.topology.audit import All, WaitFor, Work, exit_code, say
 from kvctl.kv import names as kv_names
@@ -17,18 +18,16 @@ from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline.jobs import audit as audit_job
 from kvctl.topology.audit import findings
 
-app = group()
-
 
 @command(
-    app,
-    "audit",
+    "pipeline audit",
     examples=[
         "kvctl pipeline audit ORDERS ORDERS_NYC",
         "kvctl pipeline audit ORDERS ORDERS_NYC EU --all -o ndjson",
         "kvctl pipeline audit ORDERS ORDERS_NYC --master spark://spark.example.com:7077",
     ],
     see=["topology audit", "bucket diff", "help pipeline"],
+    prints=(AUDIT, AUDIT_DIFFERENCE),
 )
 async def audit(
     session: Session,

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, Force, duration
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import check_forced
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
+from kvctl.cli.records import CAPTURED, COMPACTED
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.kv import names
 from kvctl.pipeline import options as pipeline_options
@@ -22,21 +22,18 @@ from kvctl.pipeline.jobs import compact as compact_job
 from kvctl.render.fields import columns
 from kvctl.render.view import document
 
-app = group()
-
 LOSS = "data-loss"
-CAPTURED = columns("bucket path checkpoint revision rows files captured seconds")
-COMPACTED = columns("bucket path revision keys files bytes captured seconds")
 
 
 @command(
-    app,
-    "capture",
+    "pipeline capture",
     examples=[
         "kvctl pipeline capture orders --to /data/orders --checkpoint /data/orders-checkpoint",
         "kvctl pipeline capture orders --to /data/orders --checkpoint /data/orders-checkpoint --once -o json",
     ],
     see=["pipeline compact", "pipeline export", "help pipeline"],
+    prints=(CAPTURED,),
+    forces=lambda: (LOSS,),
 )
 async def capture(
     session: Session,
@@ -67,7 +64,6 @@ async def capture(
     A recreated bucket is a different bucket and needs its own folder and checkpoint.
     """
     names.check_bucket(bucket)
-    check_forced(force, LOSS)
     _check_trigger(trigger, once=once)
     folder, kept = export_files.folder_of(to), export_files.folder_of(checkpoint)
     capture_job.check_places(folder, kept)
@@ -91,17 +87,17 @@ async def capture(
     except HistoryLost as error:
         error.hint = f"Use `--force {LOSS}` to continue with the remaining entries"
         raise
-    session.show(document(_captured(found), *CAPTURED, name="path"))
+    session.show(document(_captured(found), *columns(" ".join(CAPTURED.columns)), name="path"))
 
 
 @command(
-    app,
-    "compact",
+    "pipeline compact",
     examples=[
         "kvctl pipeline compact /data/orders --to /data/orders-latest",
         "kvctl pipeline load /data/orders-latest --into orders-copy --create",
     ],
     see=["pipeline capture", "pipeline load", "pipeline verify", "help pipeline"],
+    prints=(COMPACTED,),
 )
 async def compact(
     session: Session,
@@ -127,7 +123,7 @@ async def compact(
         session, target, f"Compacting {source}", partial(compact_job.compact, capture=source, folder=folder),
         incomplete=f"Interrupted: `{folder}` was not changed; run the command again",
     )  # fmt: skip
-    session.show(document(_compacted(found), *COMPACTED, name="path"))
+    session.show(document(_compacted(found), *columns(" ".join(COMPACTED.columns)), name="path"))
 
 
 def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:

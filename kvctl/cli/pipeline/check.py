@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job
 from kvctl.cli.records import SPARK
@@ -10,16 +10,14 @@ from kvctl.pipeline.jobs import check as check_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
-app = group()
-
 WORKERS = [Column("host"), Column("python"), Column("kvctl")]
 
 
 @command(
-    app,
-    "check",
+    "pipeline check",
     examples=["kvctl pipeline check", "kvctl pipeline check --master spark://spark.example.com:7077"],
     see=["doctor"],
+    prints=(SPARK,),
 )
 async def check(session: Session, *, target: OnSpark) -> None:
     """Start Spark, run a task on its workers and describe them.

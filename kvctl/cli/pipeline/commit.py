@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options as bucket_options
 from kvctl.cli.flows import show_result
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
+from kvctl.cli.records import NEW_COMMIT, PIPELINE_COMMIT_PLAN
 from kvctl.cli.repo import views
 from kvctl.cli.repo.commit import Meta
 from kvctl.cli.repo.options import At, AtBranch, Author, Message, open_branch, parse_branch
@@ -23,17 +24,15 @@ from kvctl.pipeline.jobs import load as load_job
 from kvctl.pipeline.spark import engine
 from kvctl.versions import commits
 
-app = group()
-
 
 @command(
-    app,
-    "commit",
+    "pipeline commit",
     examples=[
         "kvctl pipeline commit config@main --from config.export -m 'From the lake'",
         "kvctl pipeline commit stock@main --from stock.parquet --key sku --value count -m 'Tonight'",
     ],
     see=["repo commit", "pipeline export", "load", "help versions"],
+    prints=(NEW_COMMIT, PIPELINE_COMMIT_PLAN),
 )
 async def commit(
     session: Session,

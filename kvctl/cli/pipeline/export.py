@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, DryRun, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
-from kvctl.cli.records import EXPORT
+from kvctl.cli.records import EXPORT, EXPORT_PLAN
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
@@ -23,9 +23,6 @@ from kvctl.pipeline.jobs import commit_rows
 from kvctl.pipeline.jobs import export as export_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, document
-
-app = group()
-
 
 To = Annotated[str, typer.Option("--to", metavar="DIR", help="Folder for the files; new or empty")]
 Format = Annotated[
@@ -54,8 +51,7 @@ SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="R
 
 
 @command(
-    app,
-    "export",
+    "pipeline export",
     examples=[
         "kvctl pipeline export orders --to orders.export",
         "kvctl pipeline export orders --to new-orders.export --filter 'NEW.>'",
@@ -63,6 +59,7 @@ SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="R
         "kvctl pipeline export config@v1 --to config-v1.export",
     ],
     see=["pipeline verify", "pipeline load", "dump", "bucket backup", "help pipeline"],
+    prints=(EXPORT, EXPORT_PLAN),
 )
 async def export(
     session: Session,

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
-from kvctl.cli.keys.arguments import check_forced, check_writable
+from kvctl.cli.keys.arguments import check_writable
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.pipeline.verify import hashing
 from kvctl.cli.records import PIPELINE_LOADED
@@ -25,8 +25,6 @@ from kvctl.pipeline.jobs import load as load_job
 from kvctl.pipeline.spark import engine
 from kvctl.render.fields import columns
 from kvctl.render.view import document
-
-app = group()
 
 Path = Annotated[str, typer.Argument(metavar="PATH", help="Folder of an export, or file or folder of a table")]
 Into = Annotated[
@@ -55,14 +53,15 @@ DeadLetter = Annotated[
 
 
 @command(
-    app,
-    "load",
+    "pipeline load",
     examples=[
         "kvctl pipeline load orders.export --into orders-copy --create",
         "kvctl pipeline load orders.export --into orders --if-different",
         "kvctl pipeline load stock.parquet --into stock --key sku --value count",
     ],
     see=["pipeline export", "load", "help pipeline"],
+    prints=(PIPELINE_LOADED,),
+    forces=lambda: ("shorter-history",),
 )
 async def load(
     session: Session,
@@ -96,7 +95,6 @@ async def load(
     and the command exits 7. The other rows are written.
     """
     check_bucket(into) if dry_run else check_writable(session, into)
-    check_forced(force, "shorter-history")
     changes = _changes(create, placement)
     source = await open_input(session, path, key, value, format)
     order = load_job.Order(

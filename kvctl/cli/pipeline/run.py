@@ -6,29 +6,27 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job
-from kvctl.cli.records import PIPELINE_PLAN
+from kvctl.cli.records import PIPELINE_PLAN, RAN
 from kvctl.errors import UsageError
 from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
 
-app = group()
-
 
 @command(
-    app,
-    "run",
+    "pipeline run",
     examples=[
         "kvctl pipeline run totals.sql --set day=2026-01-31",
         "kvctl pipeline run totals.sql --dry-run --set day=2026-01-31",
     ],
     see=["pipeline load", "help pipeline"],
+    prints=(RAN, PIPELINE_PLAN),
 )
 async def run(
     session: Session,

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
-from kvctl.cli.records import VERIFIED
+from kvctl.cli.records import KEY_DIFFERENCE, VERIFIED
 from kvctl.errors import ConflictError
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
@@ -21,17 +21,16 @@ from kvctl.pipeline.jobs import verify as verify_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
-app = group()
 T = TypeVar("T")
 
 ExportPath = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the export")]
 
 
 @command(
-    app,
-    "verify",
+    "pipeline verify",
     examples=["kvctl pipeline verify orders.export", "kvctl pipeline verify orders.export --against orders"],
     see=["pipeline export", "bucket diff"],
+    prints=(VERIFIED, KEY_DIFFERENCE),
 )
 async def verify(
     session: Session,

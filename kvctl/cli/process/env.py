@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import Filters, KeyedName, Program
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import listed, split_keys
@@ -17,8 +17,6 @@ from kvctl.cli.keys.target.target import parse_target
 from kvctl.cli.process import programs
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
 from kvctl.phrases import quoted
-
-app = group()
 
 _LOADING = re.compile(
     r"(?:PATH|HOME|SHELL|IFS|ENV|PS4|SHELLOPTS|BASHOPTS|BASH_.*|ZDOTDIR|FPATH|CDPATH|PROMPT_COMMAND|LD_.*|DYLD_.*"
@@ -35,7 +33,6 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 
 
 @command(
-    app,
     "env",
     examples=[
         "kvctl env config -- ./server",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, KeyName, Program, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
@@ -17,15 +17,12 @@ from kvctl.errors import KvctlError, LeaseLost, UsageError
 from kvctl.kv import lease_queue
 from kvctl.units import format_duration
 
-app = group()
-
 TTL = timedelta(seconds=30)
 GIVE_UP_FRACTION = 0.9
 """Fraction of the lease's grace period: kvctl gives up the lease shortly before the watcher kills the program."""
 
 
 @command(
-    app,
     "lock",
     examples=[
         "kvctl lock locks deploy -- ./deploy.sh",

@@ -8,7 +8,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
-from kvctl.cli.records import BRANCH
+from kvctl.cli.records import BRANCH, BRANCH_DELETION, BRANCH_ROW, CHANGE, REF_CHANGE
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
     AtBranch,
@@ -27,9 +27,9 @@ from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View, document
 from kvctl.versions import refs
 
-app = group(
+group(
     "branch",
-    help="""Branches of versioned buckets
+    """Branches of versioned buckets
 
     A branch is a line of commits, plus the changes staged since the last one. Staged changes are visible only at the
     branch until they are committed.
@@ -41,7 +41,12 @@ CONCURRENT_BRANCHES = 16
 """Number of branches to read concurrently."""
 
 
-@command(app, "ls", examples=["kvctl branch ls config", "kvctl branch ls config -o name"], see=["branch show"])
+@command(
+    "branch ls",
+    examples=["kvctl branch ls config", "kvctl branch ls config -o name"],
+    see=["branch show"],
+    prints=(BRANCH_ROW,),
+)
 async def ls(session: Session, name: Name) -> None:
     """List branches, each with its last commit and count of staged changes."""
     repository = await open_repository(session, parse_name(name))
@@ -64,10 +69,10 @@ async def _row(repository: "kvctl.Repository", branch: str) -> Row | None:
 
 
 @command(
-    app,
-    "show",
+    "branch show",
     examples=["kvctl branch show config@main", "kvctl branch show config@main -o json | jq .staged"],
     see=["repo status", "repo log"],
+    prints=(BRANCH,),
 )
 async def show(session: Session, at: AtBranch) -> None:
     """Show a branch's last commit and number of staged changes."""
@@ -83,10 +88,10 @@ async def show(session: Session, at: AtBranch) -> None:
 
 
 @command(
-    app,
-    "create",
+    "branch create",
     examples=["kvctl branch create config@try", "kvctl branch create config@fix --from v1"],
     see=["branch ls", "repo merge"],
+    prints=(REF_CHANGE,),
 )
 async def create(
     session: Session,
@@ -118,10 +123,10 @@ async def create(
 
 
 @command(
-    app,
-    "delete",
+    "branch delete",
     examples=["kvctl branch delete config@try", "kvctl branch delete config@try --yes"],
     see=["branch ls", "repo reset"],
+    prints=(BRANCH_DELETION, CHANGE),
 )
 @deletes("at")
 async def delete(session: Session, at: AtBranch, yes: Yes = False, dry_run: DryRun = False) -> None:

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Yes, bucket_names
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import CHECKOUT, CHECKOUT_STEP
 from kvctl.cli.repo.options import At, AtRef, open_repository, parse_at
 from kvctl.errors import ConflictError
 from kvctl.kv import names
@@ -18,8 +19,6 @@ from kvctl.render.view import View, document
 from kvctl.versions import commits, model, refs
 from kvctl.versions.transfer import checkout as transfer_checkout
 from kvctl.versions.transfer import record_bucket
-
-app = group()
 
 NAMED = 10
 """Maximum number of keys to name in a message."""
@@ -36,14 +35,14 @@ SHOWN = 20
 
 
 @command(
-    app,
-    "checkout",
+    "repo checkout",
     examples=[
         "kvctl repo checkout config@v1.2 --to services --dry-run",
         "kvctl repo checkout config@main --to services",
         "kvctl repo checkout config@main~1 --to services --yes",
     ],
     see=["repo commit", "repo diff", "bucket diff", "help versions"],
+    prints=(CHECKOUT, CHECKOUT_STEP),
 )
 async def checkout(
     session: Session,

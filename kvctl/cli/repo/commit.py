@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from kvctl.cli import records
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options
 from kvctl.cli.keys.arguments import number
+from kvctl.cli.records import BRANCH_STATUS, COMMIT, KEY_CHANGE, NEW_COMMIT, STAGED_KEY
 from kvctl.cli.repo import log_lines, views
 from kvctl.cli.repo.checkout import FromBucket, live_bucket, record
 from kvctl.cli.repo.options import (
@@ -30,8 +31,6 @@ from kvctl.render import fields
 from kvctl.render.view import Row, View
 from kvctl.versions import model
 
-app = group()
-
 PENDING = 8
 """Exit code of `diff --exit-code` when there are differences."""
 
@@ -45,10 +44,10 @@ FirstParent = Annotated[bool, typer.Option("--first-parent", help="Follow only t
 
 
 @command(
-    app,
-    "status",
+    "repo status",
     examples=["kvctl repo status config@main", "kvctl repo status config@main -o json | jq -r '.changes[].key'"],
     see=["repo commit", "repo reset", "repo diff"],
+    prints=(STAGED_KEY, BRANCH_STATUS),
 )
 async def status(session: Session, at: AtBranch) -> None:
     """Show the staged changes of a branch.
@@ -66,14 +65,14 @@ async def status(session: Session, at: AtBranch) -> None:
 
 
 @command(
-    app,
-    "commit",
+    "repo commit",
     examples=[
         "kvctl repo commit config@main -m 'Longer timeouts'",
         "kvctl repo commit config@main -m 'Nightly' --meta ticket=OPS-7 --author ci@example.com",
         "kvctl repo commit config@main -m 'Running configuration' --from services",
     ],
     see=["repo status", "repo log", "repo reset", "repo checkout"],
+    prints=(NEW_COMMIT,),
 )
 async def commit(
     session: Session,
@@ -108,14 +107,14 @@ async def commit(
 
 
 @command(
-    app,
-    "log",
+    "repo log",
     examples=[
         "kvctl repo log config@main",
         "kvctl repo log config@main --graph",
         "kvctl repo log config@v1 --key app.port --limit 5 -o ndjson",
     ],
     see=["repo show", "repo annotate", "history"],
+    prints=(COMMIT,),
 )
 async def log(
     session: Session,
@@ -161,8 +160,7 @@ async def _rows(commits: AsyncIterator[tuple[str, "model.Commit"]], together: in
 
 
 @command(
-    app,
-    "diff",
+    "repo diff",
     examples=[
         "kvctl repo diff config@main",
         "kvctl repo diff config@v1 main",
@@ -171,6 +169,7 @@ async def _rows(commits: AsyncIterator[tuple[str, "model.Commit"]], together: in
         "kvctl repo diff config@main --exit-code || echo something is staged",
     ],
     see=["repo status", "repo merge", "bucket diff"],
+    prints=(KEY_CHANGE,),
 )
 async def diff(
     session: Session,

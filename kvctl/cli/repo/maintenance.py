@@ -4,24 +4,22 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Yes
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import COLLECTION
+from kvctl.cli.records import ANNOTATION, COLLECTION
 from kvctl.cli.repo.options import AtRef, Name, open_repository, parse_at, parse_name
 from kvctl.kv import names
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
 from kvctl.units import format_time
 
-app = group()
-
 
 @command(
-    app,
-    "annotate",
+    "repo annotate",
     examples=["kvctl repo annotate config@main", "kvctl repo annotate config@v1 'app.>' -o ndjson"],
     see=["repo log", "history"],
+    prints=(ANNOTATION,),
 )
 async def annotate(
     session: Session,
@@ -51,7 +49,12 @@ async def annotate(
     session.show(View(columns=shown, rows=rows, name="key", empty="No keys"))
 
 
-@command(app, "gc", examples=["kvctl repo gc config --dry-run", "kvctl repo gc config --yes"], see=["branch delete"])
+@command(
+    "repo gc",
+    examples=["kvctl repo gc config --dry-run", "kvctl repo gc config --yes"],
+    see=["branch delete"],
+    prints=(COLLECTION,),
+)
 async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Remove data that no branch or tag reaches.
 

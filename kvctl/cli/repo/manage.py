@@ -8,13 +8,13 @@ import typer
 import kvctl
 from kvctl.cli import records
 from kvctl.cli.app import live_names
-from kvctl.cli.app.command import Entry, command, group
+from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import Confirm, DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.flows import show_config, show_result
-from kvctl.cli.records import REPOSITORY_ROW
-from kvctl.cli.repo import branch, checkout, commit, maintenance, merge, tag, views
+from kvctl.cli.records import ANY, CHANGE, COMMIT, REPOSITORY, REPOSITORY_CHANGE, REPOSITORY_DELETION, REPOSITORY_ROW
+from kvctl.cli.repo import views
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.errors import KvctlError, UsageError
@@ -26,9 +26,9 @@ from kvctl.render.view import View, document
 from kvctl.topology.survey import graph, inventory
 from kvctl.versions import catalog, refs, repositories
 
-app = group(
+group(
     "repo",
-    help="""Versioned buckets: branches, commits, diff, merge, roll back
+    """Versioned buckets: branches, commits, diff, merge, roll back
 
     A repository holds configuration that is changed with care. Keys are written to a branch with the same commands as
     in a bucket (`kvctl put NAME@BRANCH KEY VALUE`), and are staged until they are committed. Every commit can be read,
@@ -52,14 +52,14 @@ Place = Annotated[
 
 
 @command(
-    app,
-    "init",
+    "repo init",
     examples=[
         "kvctl repo init config",
         "kvctl repo init config --replicas 3 --description 'Settings of the services'",
         "kvctl repo init config --from services",
     ],
     see=["repo show", "put", "help versions"],
+    prints=(REPOSITORY_CHANGE, ANY),
 )
 async def init(
     session: Session,
@@ -94,7 +94,7 @@ async def init(
     show_result(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
 
 
-@command(app, "ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"])
+@command("repo ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"], prints=(REPOSITORY_ROW,))
 async def ls(session: Session) -> None:
     """List repositories."""
     rows = [views.repository_row(found) for found in await catalog.listing((await session.client()).api)]
@@ -104,10 +104,10 @@ async def ls(session: Session) -> None:
 
 
 @command(
-    app,
-    "show",
+    "repo show",
     examples=["kvctl repo show config", "kvctl repo show config@main~1 -o json"],
     see=["repo log", "repo diff", "branch ls"],
+    prints=(REPOSITORY, COMMIT),
 )
 async def show(session: Session, name: Place) -> None:
     """Show a repository or a commit.
@@ -125,10 +125,10 @@ async def show(session: Session, name: Place) -> None:
 
 
 @command(
-    app,
-    "delete",
+    "repo delete",
     examples=["kvctl repo delete config", "kvctl repo delete config --yes"],
     see=["branch delete", "repo ls"],
+    prints=(REPOSITORY_DELETION, CHANGE),
 )
 @deletes("name")
 async def delete(
@@ -172,9 +172,3 @@ async def _dependents(api: "jetstream_api.Api", found: "catalog.Found") -> "list
     with suppress(KvctlError):
         return await inventory.dependents(api, found.stream)
     return []
-
-
-for part in (commit, merge, checkout, maintenance):
-    app.entries.update(part.app.entries)
-for noun in (branch.app, tag.app):
-    app.entries[noun.name] = Entry(noun.help.partition("\n")[0], noun.build, hidden=True)

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 import kvctl
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Unasked, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
 from kvctl.cli.keys.arguments import number
+from kvctl.cli.records import KEY_CHANGE, MERGE_CONFLICT, NEW_COMMIT, RESET
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
     At,
@@ -31,8 +32,6 @@ from kvctl.phrases import counted
 from kvctl.versions import merges
 from kvctl.versions.tree import tree
 
-app = group()
-
 STRATEGIES = ("source-wins", "dest-wins")
 
 Commit = Annotated[str, ref_argument("COMMIT", "Commit: its id or any ref")]
@@ -42,14 +41,14 @@ Parent = Annotated[
 
 
 @command(
-    app,
-    "merge",
+    "repo merge",
     examples=[
         "kvctl repo merge config try main",
         "kvctl repo merge config try main --dry-run",
         "kvctl repo merge config hotfix main --strategy source-wins -m 'Hotfix of the outage'",
     ],
     see=["repo diff", "repo merge-base", "repo revert"],
+    prints=(NEW_COMMIT, KEY_CHANGE, MERGE_CONFLICT),
 )
 async def merge(
     session: Session,
@@ -100,10 +99,10 @@ async def merge(
 
 
 @command(
-    app,
-    "revert",
+    "repo revert",
     examples=["kvctl repo revert config@main main~1", "kvctl repo revert config@main 1a2b3c4d --dry-run"],
     see=["repo cherry-pick", "repo reset", "revert"],
+    prints=(NEW_COMMIT, KEY_CHANGE, MERGE_CONFLICT),
 )
 async def revert(
     session: Session,
@@ -125,10 +124,10 @@ async def revert(
 
 
 @command(
-    app,
-    "cherry-pick",
+    "repo cherry-pick",
     examples=["kvctl repo cherry-pick config@release 1a2b3c4d", "kvctl repo cherry-pick config@release main~1"],
     see=["repo merge", "repo revert"],
+    prints=(NEW_COMMIT, KEY_CHANGE, MERGE_CONFLICT),
 )
 async def cherry_pick(
     session: Session,
@@ -173,7 +172,12 @@ async def _combine(
     views.show_made(session, place.ref, done.commit)
 
 
-@command(app, "merge-base", examples=["kvctl repo merge-base config main try"], see=["repo merge", "repo diff"])
+@command(
+    "repo merge-base",
+    examples=["kvctl repo merge-base config main try"],
+    see=["repo merge", "repo diff"],
+    prints=(NEW_COMMIT,),
+)
 async def merge_base(
     session: Session,
     name: Name,
@@ -190,14 +194,14 @@ async def merge_base(
 
 
 @command(
-    app,
-    "reset",
+    "repo reset",
     examples=[
         "kvctl repo reset config@main",
         "kvctl repo reset config@main --key app.port",
         "kvctl repo reset config@main --hard main~2",
     ],
     see=["repo status", "repo revert"],
+    prints=(RESET, NEW_COMMIT, KEY_CHANGE),
 )
 async def reset(
     session: Session,

@@ -7,7 +7,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.parameters import DryRun, Unasked, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
-from kvctl.cli.records import TAG
+from kvctl.cli.records import CHANGE, REF_CHANGE, TAG, TAG_ROW
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import At, AtTag, Name, open_repository, parse_name, parse_ref, parse_tag, ref_argument
 from kvctl.errors import ConflictError
@@ -15,16 +15,18 @@ from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, View, document
 from kvctl.versions import refs
 
-app = group(
+group(
     "tag",
-    help="""Tags of versioned buckets
+    """Tags of versioned buckets
 
     A tag is a permanent name for a commit, such as a release.
     """,
 )
 
 
-@command(app, "ls", examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"], see=["tag create"])
+@command(
+    "tag ls", examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"], see=["tag create"], prints=(TAG_ROW,)
+)
 async def ls(session: Session, name: Name) -> None:
     """List tags, each with its commit."""
     repository = await open_repository(session, parse_name(name))
@@ -33,7 +35,7 @@ async def ls(session: Session, name: Name) -> None:
     session.show(View(columns=views.TAGS, rows=rows, empty="No tags"))
 
 
-@command(app, "show", examples=["kvctl tag show config@v1"], see=["tag ls", "repo show"])
+@command("tag show", examples=["kvctl tag show config@v1"], see=["tag ls", "repo show"], prints=(TAG,))
 async def show(session: Session, at: AtTag) -> None:
     """Show a tag with its commit."""
     place = parse_tag(at)
@@ -47,10 +49,10 @@ async def show(session: Session, at: AtTag) -> None:
 
 
 @command(
-    app,
-    "create",
+    "tag create",
     examples=["kvctl tag create config@v1", "kvctl tag create config@before-outage main~3"],
     see=["tag ls", "branch create"],
+    prints=(REF_CHANGE,),
 )
 async def create(
     session: Session,
@@ -80,7 +82,7 @@ async def create(
     show_result(session, row, text, always=dry_run or found is not None)
 
 
-@command(app, "delete", examples=["kvctl tag delete config@v1"], see=["tag ls"])
+@command("tag delete", examples=["kvctl tag delete config@v1"], see=["tag ls"], prints=(REF_CHANGE, CHANGE))
 @deletes("at")
 async def delete(session: Session, at: AtTag, yes: Unasked = False, dry_run: DryRun = False) -> None:
     """Delete a tag.

@@ -10,8 +10,9 @@ from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, deletes, one_o
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.details import dependent_row
 from kvctl.cli.flows import confirm_named, show_config, show_creation, show_result
-from kvctl.cli.keys.arguments import check_forced, number
-from kvctl.cli.stream import messages, views
+from kvctl.cli.keys.arguments import number
+from kvctl.cli.records import ANY, CHANGE, DIFFERENCE, STREAM, STREAM_DELETION, STREAM_EDIT, STREAM_PURGE, STREAM_ROW
+from kvctl.cli.stream import views
 from kvctl.cli.stream.options import (
     ConfigFile,
     Description,
@@ -32,9 +33,9 @@ from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import graph, inventory
 
-app = group(
+group(
     "stream",
-    help="""JetStream streams, including those of buckets
+    """JetStream streams, including those of buckets
 
     A stream stores messages by subject; consumers deliver them. Buckets, mirrors, aggregates, tables and repositories
     are streams, too: use their own commands to change them.
@@ -51,7 +52,12 @@ Storage = Annotated[
 Replicas = Annotated[int | None, number("--replicas", help="Number of stream replicas, 1 to 5")]
 
 
-@command(app, "ls", examples=["kvctl stream ls", "kvctl stream ls --subject 'orders.>' -o name"], see=["bucket ls"])
+@command(
+    "stream ls",
+    examples=["kvctl stream ls", "kvctl stream ls --subject 'orders.>' -o name"],
+    see=["bucket ls"],
+    prints=(STREAM_ROW,),
+)
 async def ls(
     session: Session,
     subject: Annotated[
@@ -75,10 +81,10 @@ async def ls(
 
 
 @command(
-    app,
-    "show",
+    "stream show",
     examples=["kvctl stream show ORDERS", "kvctl stream show ORDERS -o json | jq .config"],
     see=["consumer ls", "bucket show"],
+    prints=(STREAM,),
 )
 async def show(session: Session, stream: StreamName) -> None:
     """Show a stream's state, settings, servers and origins.
@@ -96,14 +102,14 @@ async def show(session: Session, stream: StreamName) -> None:
 
 
 @command(
-    app,
-    "create",
+    "stream create",
     examples=[
         "kvctl stream create ORDERS --subject 'orders.>' --set max_age=30d",
         "kvctl stream create ORDERS --config orders.yaml --replicas 3",
         "kvctl stream show ORDERS -o json | kvctl stream create COPY --config - --subject 'copy.>'",
     ],
     see=["stream edit", "bucket add", "consumer add"],
+    prints=(CHANGE, ANY),
 )
 async def create(
     session: Session,
@@ -145,14 +151,15 @@ async def create(
 
 
 @command(
-    app,
-    "edit",
+    "stream edit",
     examples=[
         "kvctl stream edit ORDERS --set max_age=7d --dry-run",
         "kvctl stream edit ORDERS --set max_msgs=1000 --force lossy-edit",
         "kvctl stream edit ORDERS --config orders.yaml",
     ],
     see=["stream show", "bucket edit"],
+    prints=(STREAM_EDIT, DIFFERENCE),
+    forces=lambda: hazards.OF_STREAM_EDITS,
 )
 async def edit(
     session: Session,
@@ -172,7 +179,6 @@ async def edit(
     that would lose data, harm replicas, or break the table or repository of the stream is refused. --force NAME
     overrides one hazard.
     """
-    check_forced(force, *hazards.OF_STREAM_EDITS)
     if not (subjects or storage or replicas or description is not None or config or settings):
         raise UsageError("Nothing to change", hint="Set a field, as in `--set max_age=1h`")
     asked = apply_settings(session, {}, config, None, config_text.STREAM)
@@ -197,7 +203,11 @@ async def edit(
 
 
 @command(
-    app, "delete", examples=["kvctl stream delete ORDERS", "kvctl stream delete ORDERS --yes"], see=["stream purge"]
+    "stream delete",
+    examples=["kvctl stream delete ORDERS", "kvctl stream delete ORDERS --yes"],
+    see=["stream purge"],
+    prints=(STREAM_DELETION, CHANGE),
+    forces=lambda: (reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM),
 )
 @deletes("stream")
 async def delete(
@@ -214,7 +224,6 @@ async def delete(
     stream of a table or a repository is refused without --force foreign-kind. While a possible reader does not answer,
     the deletion is refused without --force unreachable-stream.
     """
-    check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     info = await find(session, stream)
     api = (await session.client()).api
     reserved_streams.refuse(info["config"], force or ())
@@ -238,14 +247,15 @@ async def delete(
 
 
 @command(
-    app,
-    "purge",
+    "stream purge",
     examples=[
         "kvctl stream purge ORDERS --yes",
         "kvctl stream purge ORDERS --subject 'orders.old.>' --dry-run",
         "kvctl stream purge ORDERS --keep 1000 --yes",
     ],
     see=["stream delete-message", "purge"],
+    prints=(STREAM_PURGE,),
+    forces=lambda: (reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM),
 )
 async def purge(
     session: Session,
@@ -271,7 +281,6 @@ async def purge(
         raise UsageError("`--subject` must not be empty", hint="Omit it to purge messages on all subjects")
     if sequence is not None and keep is not None:
         raise UsageError("`--seq` and `--keep` cannot be combined")
-    check_forced(force, reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM)
     check_stream(stream)
     if not (dry_run or session.interactive or confirm):
         await session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
@@ -333,6 +342,3 @@ async def _purgeable(
     if sequence is not None:
         count = min(count, max(sequence - info["state"]["first_seq"], 0))
     return max(count - (keep or 0), 0)
-
-
-app.entries.update(messages.app.entries)

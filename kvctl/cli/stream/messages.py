@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli import flows
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Force, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, stored_view
-from kvctl.cli.keys.arguments import Encoding, check_forced, number
+from kvctl.cli.keys.arguments import Encoding, number
+from kvctl.cli.records import MESSAGE_DELETION, STORED_MESSAGE, SUBJECT
 from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
@@ -21,16 +22,14 @@ from kvctl.kv import reserved_streams
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
 
-app = group()
-
 Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence of the message, or of the first one")]
 
 
 @command(
-    app,
-    "subjects",
+    "stream subjects",
     examples=["kvctl stream subjects ORDERS", "kvctl stream subjects ORDERS 'orders.new.>' -o json"],
     see=["stream show"],
+    prints=(SUBJECT,),
 )
 async def subjects(
     session: Session,
@@ -49,8 +48,7 @@ async def subjects(
 
 
 @command(
-    app,
-    "get",
+    "stream get",
     examples=[
         "kvctl stream get ORDERS 42",
         "kvctl stream get ORDERS --last-for orders.new.7",
@@ -58,6 +56,7 @@ async def subjects(
         "kvctl stream get ORDERS --last-of 'orders.>' --up-to-seq 5000",
     ],
     see=["get", "stream subjects"],
+    prints=(STORED_MESSAGE,),
 )
 async def get(
     session: Session,
@@ -113,10 +112,11 @@ async def get(
 
 
 @command(
-    app,
-    "delete-message",
+    "stream delete-message",
     examples=["kvctl stream delete-message ORDERS 42", "kvctl stream delete-message ORDERS 42 --no-erase"],
     see=["stream get", "stream purge"],
+    prints=(MESSAGE_DELETION,),
+    forces=lambda: (reserved_streams.FOREIGN_KIND,),
 )
 async def delete_message(
     session: Session,
@@ -131,7 +131,6 @@ async def delete_message(
     The message is overwritten on disk, unless --no-erase is given. Mirrors and aggregates keep their copies. The stream
     of a table or a repository is refused without --force foreign-kind.
     """
-    check_forced(force, reserved_streams.FOREIGN_KIND)
     check_stream(stream)
     if sequence < 1:
         raise UsageError("Sequences count from 1")

@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, read_value, require_value
-from kvctl.cli.records import TABLE_ENTRY, TABLE_EXISTS
+from kvctl.cli.records import TABLE_ENTRY, TABLE_EXISTS, TABLE_WRITE
 from kvctl.cli.table.options import Family, IfVersion, Key, Leader, TableName, open_table
 from kvctl.cli.table.views import ENTRIES, entry_row, show_writes, text_of, write_row
 from kvctl.errors import KeyNotFound
@@ -19,8 +19,6 @@ from kvctl.tables import changes as tables_changes
 from kvctl.tables import keys as tables_keys
 from kvctl.tables.update import batch_file
 
-app = group()
-
 NOT_FOUND = 3
 
 Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value; `-` reads it from standard input")]
@@ -29,14 +27,14 @@ Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys: text, `
 
 
 @command(
-    app,
-    "put",
+    "table put",
     examples=[
         "kvctl table put users alice '{\"age\": 33}'",
         "kvctl table put users hex:00ff - --family raw < file",
         'kvctl table put users alice \'{"age": 34}\' --if-version "$version"',
     ],
     see=["table put-if-absent", "table update", "table get"],
+    prints=(TABLE_WRITE,),
 )
 async def put(
     session: Session,
@@ -59,7 +57,12 @@ async def put(
     show_writes(session, [write_row(family, name, version)], single=True)
 
 
-@command(app, "put-if-absent", examples=["kvctl table put-if-absent users alice '{}'"], see=["table put"])
+@command(
+    "table put-if-absent",
+    examples=["kvctl table put-if-absent users alice '{}'"],
+    see=["table put"],
+    prints=(TABLE_WRITE,),
+)
 async def put_if_absent(
     session: Session, table: TableName, key: Key, value: Value = None, file: File = None, family: Family = None
 ) -> None:
@@ -74,10 +77,10 @@ async def put_if_absent(
 
 
 @command(
-    app,
-    "get",
+    "table get",
     examples=["kvctl table get users alice", "kvctl table get users alice -o json | jq -r .version"],
     see=["table get-all", "table entries"],
+    prints=(TABLE_ENTRY,),
 )
 async def get(
     session: Session, table: TableName, key: Key, family: Family = None, encoding: Encoding = None,
@@ -104,7 +107,9 @@ async def get(
         session.value(entry.value)
 
 
-@command(app, "exists", examples=["kvctl table exists users alice && echo there"], see=["table get"])
+@command(
+    "table exists", examples=["kvctl table exists users alice && echo there"], see=["table get"], prints=(TABLE_EXISTS,)
+)
 async def exists(session: Session, table: TableName, key: Key, family: Family = None) -> int:
     """Check if an entry exists.
 
@@ -119,10 +124,10 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
 
 
 @command(
-    app,
-    "get-all",
+    "table get-all",
     examples=["kvctl table get-all users alice bob", "kvctl table get-all users alice bob --family staff -o json"],
     see=["table get", "table entries"],
+    prints=(TABLE_ENTRY,),
 )
 async def get_all(
     session: Session, table: TableName, keys: Keys, family: Family = None, encoding: Encoding = None,
@@ -146,10 +151,10 @@ async def get_all(
 
 
 @command(
-    app,
-    "remove",
+    "table remove",
     examples=["kvctl table remove users alice", 'kvctl table remove users alice --if-version "$version"'],
     see=["table delete", "table update"],
+    prints=(TABLE_WRITE,),
 )
 async def remove(
     session: Session, table: TableName, key: Key, family: Family = None, if_version: IfVersion = None
@@ -167,7 +172,7 @@ async def remove(
         session.note(f"Removed {tables_changes.named(family, name)}")
 
 
-@command(app, "rm", examples=["kvctl table rm users alice"], see=["table remove"], hidden=True)
+@command("table rm", examples=["kvctl table rm users alice"], see=["table remove"], hidden=True)
 async def rm(session: Session, table: TableName, key: Key, family: Family = None, if_version: IfVersion = None) -> None:
     """Remove an entry, as `table remove` does.
 
@@ -177,10 +182,10 @@ async def rm(session: Session, table: TableName, key: Key, family: Family = None
 
 
 @command(
-    app,
-    "update",
+    "table update",
     examples=["kvctl table update users -f changes.yaml", "kvctl table update users -f - < changes.ndjson"],
     see=["table put", "table remove", "help tables"],
+    prints=(TABLE_WRITE,),
 )
 async def update(
     session: Session,

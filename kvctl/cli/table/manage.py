@@ -11,9 +11,18 @@ from kvctl.cli.app.parameters import DryRun, Force, Yes, deletes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import show_config, show_result, show_sealed
-from kvctl.cli.keys.arguments import check_forced, number
-from kvctl.cli.records import TABLE_ROW
-from kvctl.cli.table import entries, scan, views
+from kvctl.cli.keys.arguments import number
+from kvctl.cli.records import (
+    CHANGE,
+    DIFFERENCE,
+    SEAL,
+    TABLE,
+    TABLE_COMPACTION,
+    TABLE_CREATION,
+    TABLE_DELETION_PLAN,
+    TABLE_ROW,
+)
+from kvctl.cli.table import views
 from kvctl.cli.table.options import TableName
 from kvctl.errors import RefusedError, UsageError
 from kvctl.kv import catalog
@@ -26,16 +35,14 @@ from kvctl.tables import table as tables_table
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import edit_cost
 
-app = group(
+group(
     "table",
-    help="""Key-value tables: keys of any bytes, families, versions, atomic batches
+    """Key-value tables: keys of any bytes, families, versions, atomic batches
 
     A table stores entries that belong together. Keys and values are any bytes. Up to 1,000 entries are written in one
     atomic batch, each with an optional condition on its version. Entries are listed in key order.
     """,
 )
-app.entries.update(entries.app.entries)
-app.entries.update(scan.app.entries)
 
 TableSettings = Annotated[Given, setting_options("table")]
 TableEdit = Annotated[Given, setting_options("table", edit=True)]
@@ -43,10 +50,10 @@ NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, dig
 
 
 @command(
-    app,
-    "create",
+    "table create",
     examples=["kvctl table create users", "kvctl table create users --partitions 64 --replicas 3"],
     see=["table show", "help tables"],
+    prints=(TABLE_CREATION,),
 )
 async def create(
     session: Session,
@@ -80,7 +87,7 @@ async def create(
     show_result(session, row, text, always=not fresh)
 
 
-@command(app, "ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"])
+@command("table ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"], prints=(TABLE_ROW,))
 async def ls(session: Session) -> None:
     """List tables."""
     api = (await session.client()).api
@@ -91,7 +98,12 @@ async def ls(session: Session) -> None:
     session.show(View(columns=views.TABLES, tsv=TABLE_ROW.columns, rows=rows, empty=empty))
 
 
-@command(app, "show", examples=["kvctl table show users", "kvctl table show users -o json"], see=["table ls"])
+@command(
+    "table show",
+    examples=["kvctl table show users", "kvctl table show users -o json"],
+    see=["table ls"],
+    prints=(TABLE,),
+)
 async def show(session: Session, table: TableName) -> None:
     """Show a table and its partitions.
 
@@ -102,10 +114,11 @@ async def show(session: Session, table: TableName) -> None:
 
 
 @command(
-    app,
-    "edit",
+    "table edit",
     examples=["kvctl table edit users --description 'People' --max-bytes 10GB", "kvctl table edit users --clear ttl"],
     see=["table create", "table show"],
+    prints=(CHANGE, DIFFERENCE),
+    forces=lambda: (hazards.LOSSY_EDIT,),
 )
 async def edit(
     session: Session,
@@ -124,7 +137,6 @@ async def edit(
     The difference is shown first. An edit that would lose entries is refused without --force lossy-edit. The number of
     partitions and --partition-streams cannot be changed.
     """
-    check_forced(force, hazards.LOSSY_EDIT)
     _check_clear(clear)
     if not settings and not clear and partitions is None:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl table edit --help`")
@@ -141,7 +153,7 @@ async def edit(
     show_result(session, {"name": table, "changed": changed}, text, always=not changed)
 
 
-@command(app, "seal", examples=["kvctl table seal users --yes"], see=["table delete", "table show"])
+@command("table seal", examples=["kvctl table seal users --yes"], see=["table delete", "table show"], prints=(SEAL,))
 async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Make a table permanently read-only.
 
@@ -158,10 +170,10 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
 
 
 @command(
-    app,
-    "compact",
+    "table compact",
     examples=["kvctl table compact users --dry-run", "kvctl table compact users --older-than 30d"],
     see=["table remove", "bucket compact"],
+    prints=(TABLE_COMPACTION,),
 )
 async def compact(
     session: Session,
@@ -186,7 +198,12 @@ async def compact(
     )
 
 
-@command(app, "delete", examples=["kvctl table delete users"], see=["table remove", "table ls"])
+@command(
+    "table delete",
+    examples=["kvctl table delete users"],
+    see=["table remove", "table ls"],
+    prints=(CHANGE, TABLE_DELETION_PLAN),
+)
 @deletes("table")
 async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a table with all its entries.

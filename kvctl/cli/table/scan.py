@@ -6,17 +6,15 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, number
-from kvctl.cli.records import TABLE_ENTRY, TABLE_KEY
+from kvctl.cli.records import TABLE_ENTRY, TABLE_ENTRY_PAGE, TABLE_KEY, TABLE_KEY_PAGE, TABLE_NEXT
 from kvctl.cli.table.options import Family, TableName, open_table
 from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row
 from kvctl.render.view import Column, View
 from kvctl.tables import keys as tables_keys
 from kvctl.tables import ranges
-
-app = group()
 
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="K", help="Prefix of the keys")]
 From = Annotated[str | None, typer.Option("--from", metavar="K", help="First key")]
@@ -26,14 +24,14 @@ After = Annotated[str | None, typer.Option("--after", metavar="TOKEN", help="Res
 
 
 @command(
-    app,
-    "keys",
+    "table keys",
     examples=[
         "kvctl table keys users",
         "kvctl table keys users --family staff --prefix a",
         'kvctl table keys users --limit 100 --after "$token" -o json',
     ],
     see=["table entries", "help tables"],
+    prints=(TABLE_KEY, TABLE_KEY_PAGE, TABLE_NEXT),
 )
 async def keys(
     session: Session,
@@ -55,10 +53,10 @@ async def keys(
 
 
 @command(
-    app,
-    "entries",
+    "table entries",
     examples=["kvctl table entries users", "kvctl table entries users --from a --to b -o ndjson"],
     see=["table keys", "help tables"],
+    prints=(TABLE_ENTRY, TABLE_ENTRY_PAGE, TABLE_NEXT),
 )
 async def entries(
     session: Session,

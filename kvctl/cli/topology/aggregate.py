@@ -13,7 +13,17 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import show_config, show_result, warn_of_hazards
-from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.records import (
+    ANY,
+    BUCKET,
+    BUCKET_DELETION,
+    BUCKET_EDIT,
+    CHANGE,
+    DIFFERENCE,
+    ORIGIN_REMOVAL,
+    REPLICA_CHANGE,
+    REPLICA_ROW,
+)
 from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
@@ -21,9 +31,9 @@ from kvctl.topology.apply import builders, origin_removal
 from kvctl.topology.hazards import hazards
 from kvctl.topology.model import notation
 
-app = group(
+group(
     "aggregate",
-    help="""Buckets merged from other buckets
+    """Buckets merged from other buckets
 
     An aggregate is a bucket that replicates from one or more origins: all their keys or some, under the same names or
     new ones, also from other domains and accounts. Clients read and watch it like any bucket.
@@ -61,14 +71,15 @@ Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which 
 
 
 @command(
-    app,
-    "create",
+    "aggregate create",
     examples=[
         "kvctl aggregate create NEW_ORDERS --origin ORDERS --keys 'NEW.>'",
         "kvctl aggregate create EDGE --origin bucket=ORDERS,domain=hub,prefix=o --origin bucket=STOCK,prefix=s",
         "kvctl aggregate create STOCK_BY_SITE --origin STOCK --map '*.*:$2.$1' --dry-run",
     ],
     see=["help topologies", "help hazards", "aggregate add-origin", "mirror create"],
+    prints=(REPLICA_CHANGE, ANY),
+    forces=lambda: hazards.OF_AGGREGATES,
 )
 async def create(
     session: Session,
@@ -95,7 +106,6 @@ async def create(
     and the aggregate keeps filling. Configurations that would lose, hide or mix up data are refused, and all hazards
     are reported together. --force NAME overrides one.
     """
-    _check_force(force)
     origins = tuple(_parsed(origin, keys, prefix, maps))
     aggregate = kvctl.Aggregate(name, origins, writable=writable, deny_purge=deny_purge, **settings)
     aggregate.to_stream()  # raises before anything is sent
@@ -104,10 +114,11 @@ async def create(
 
 
 @command(
-    app,
-    "add-origin",
+    "aggregate add-origin",
     examples=["kvctl aggregate add-origin EDGE STOCK", "kvctl aggregate add-origin EDGE bucket=STOCK,prefix=stock"],
     see=["aggregate remove-origin"],
+    prints=(REPLICA_CHANGE, ANY),
+    forces=lambda: hazards.OF_AGGREGATES,
 )
 async def add_origin(
     session: Session,
@@ -125,7 +136,6 @@ async def add_origin(
 
     The aggregate receives everything the new origin holds. The command waits for it, as `aggregate create` does.
     """
-    _check_force(force)
     (added,) = _parsed([origin], keys, prefix, maps)
     added.to_source(name)  # usage errors are raised before anything is sent
     plan = await builders.plan_origin((await session.client()).api, name, added, force or ())
@@ -133,10 +143,11 @@ async def add_origin(
 
 
 @command(
-    app,
-    "remove-origin",
+    "aggregate remove-origin",
     examples=["kvctl aggregate remove-origin EDGE STOCK --yes", "kvctl aggregate remove-origin EDGE STOCK --keep-data"],
     see=["aggregate add-origin"],
+    prints=(ORIGIN_REMOVAL, ANY),
+    forces=lambda: (hazards.LAST_ORIGIN,),
 )
 async def remove_origin(
     session: Session,
@@ -156,7 +167,6 @@ async def remove_origin(
     Servers up to 2.15 have a bug (nats-server issue 8505): if one crashes later, values that the history limit had
     dropped before the removal may return.
     """
-    check_forced(force, hazards.LAST_ORIGIN)
     api = (await session.client()).api
     found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
     if dry_run:
@@ -181,7 +191,12 @@ async def remove_origin(
     show_result(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")
 
 
-@command(app, "ls", examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"], see=["bucket ls"])
+@command(
+    "aggregate ls",
+    examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"],
+    see=["bucket ls"],
+    prints=(REPLICA_ROW,),
+)
 async def ls(session: Session) -> None:
     """List aggregates.
 
@@ -191,7 +206,7 @@ async def ls(session: Session) -> None:
     await list_replicas(session, "aggregate", "No aggregates; create one with `kvctl aggregate create`")
 
 
-@command(app, "show", examples=["kvctl aggregate show EDGE"], see=["bucket show", "doctor"])
+@command("aggregate show", examples=["kvctl aggregate show EDGE"], see=["bucket show", "doctor"], prints=(BUCKET,))
 async def show(session: Session, name: Name) -> None:
     """Show an aggregate's origins, progress and settings.
 
@@ -201,10 +216,11 @@ async def show(session: Session, name: Name) -> None:
 
 
 @command(
-    app,
-    "edit",
+    "aggregate edit",
     examples=["kvctl aggregate edit EDGE --max-bytes 1GiB", "kvctl aggregate edit EDGE --clear description --dry-run"],
     see=["bucket edit", "aggregate show"],
+    prints=(BUCKET_EDIT, DIFFERENCE),
+    forces=lambda: manage.edit_hazards(),
 )
 async def edit(
     session: Session,
@@ -227,7 +243,13 @@ async def edit(
     await manage.edit(session, name, settings, clear, dry_run, force)
 
 
-@command(app, "delete", examples=["kvctl aggregate delete EDGE --yes"], see=["bucket delete"])
+@command(
+    "aggregate delete",
+    examples=["kvctl aggregate delete EDGE --yes"],
+    see=["bucket delete"],
+    prints=(BUCKET_DELETION, CHANGE),
+    forces=lambda: (hazards.UNREACHABLE_STREAM,),
+)
 @deletes("name")
 async def delete(
     session: Session,
@@ -244,10 +266,6 @@ async def delete(
     """
     await builders.find_aggregate((await session.client()).api, name)
     await manage.delete(session, name, yes, confirm, dry_run, force)
-
-
-def _check_force(force: list[str] | None) -> None:
-    check_forced(force, *hazards.OF_AGGREGATES)
 
 
 def _parsed(

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Force, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import warn_of_hazards
-from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.records import APPLIED_CHANGE, PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.file import OptionalFile, open_places, read_document
 from kvctl.cli.topology.plan import Prune, say
 from kvctl.cli.topology.plan_view import change_row, plan_document, plan_text, show_plan
@@ -27,20 +27,19 @@ from kvctl.topology.plan import change as plan_change
 from kvctl.topology.plan import description, plan_hazards, planner, saved
 from kvctl.topology.survey import inventory
 
-app = group()
-
 _COLUMNS = columns("action kind name place outcome differences")
 
 
 @command(
-    app,
-    "apply",
+    "topology apply",
     examples=[
         "kvctl topology apply -f topology.yaml",
         "kvctl topology apply topology.plan --yes",
         "kvctl topology apply -f topology.yaml --prune --yes --confirm ORDERS",
     ],
     see=["topology plan", "help topologies", "help hazards"],
+    prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
+    forces=lambda: plan_hazards.OF_PLANS,
 )
 async def apply(
     session: Session,
@@ -72,7 +71,6 @@ async def apply(
     If a step fails after others were applied, the exit code is 7. After a failure or an interruption, run the command
     again: it continues where it stopped. A second run changes nothing.
     """
-    check_forced(force, *plan_hazards.OF_PLANS)
     chosen, found, apis = await _planned(session, plan, file, prune=prune)
     forced = [*(force or ()), *chosen.forced]
     say(session, found, prune=chosen.prune)

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, MarkdownFormat, Yes, bucket_names, check_markdown, duration
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE, REPAIR
 from kvctl.cli.topology import audit_views
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.errors import BucketNotFound, KvctlError, UsageError
@@ -25,8 +26,6 @@ from kvctl.topology.health import arrival
 from kvctl.topology.model import file as model_file
 from kvctl.topology.survey import graph
 from kvctl.topology.survey import inventory as survey_inventory
-
-app = group()
 
 DRIFT = 4
 UNREADABLE = 5
@@ -55,8 +54,7 @@ class Work:
 
 
 @command(
-    app,
-    "audit",
+    "topology audit",
     examples=[
         "kvctl topology audit",
         "kvctl topology audit ORDERS",
@@ -65,6 +63,7 @@ class Work:
         "kvctl topology audit ORDERS --repair --dry-run",
     ],
     see=["help topologies", "mirror show", "bucket diff"],
+    prints=(AUDIT, AUDIT_DIFFERENCE, REPAIR),
 )
 async def audit(
     session: Session,

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import DryRun, Force, Yes
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.records import APPLIED_CHANGE, PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.apply import confirm_plan, preview, show_report
 from kvctl.cli.topology.file import File, open_places, read_document
 from kvctl.jetstream import api as jetstream_api
@@ -18,14 +18,13 @@ from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import change as plan_change
 from kvctl.topology.plan import plan_hazards, planner, saved
 
-app = group()
-
 
 @command(
-    app,
-    "destroy",
+    "topology destroy",
     examples=["kvctl topology destroy -f topology.yaml --dry-run", "kvctl topology destroy -f topology.yaml"],
     see=["topology apply", "help topologies", "help confirmation"],
+    prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
+    forces=lambda: plan_hazards.OF_PLANS,
 )
 async def destroy(
     session: Session,
@@ -46,7 +45,6 @@ async def destroy(
 
     If a deletion fails after others were made, the exit code is 7. Run the command again to complete it.
     """
-    check_forced(force, *plan_hazards.OF_PLANS)
     topology = model_file.read_topology(read_document(session, file))
     apis = await open_places(session, topology)
     found = await planner.destruction(topology, apis)

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import bucket_names
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import ANY, NAME
 from kvctl.documents import variables
 from kvctl.phrases import quoted
 from kvctl.render import escapes, yaml_text
@@ -17,8 +18,6 @@ from kvctl.render.view import View, document
 from kvctl.topology.model import file
 from kvctl.topology.survey import inventory
 from kvctl.topology.views import export as views_export
-
-app = group()
 
 Names = Annotated[
     list[str] | None,
@@ -29,14 +28,14 @@ Names = Annotated[
 
 
 @command(
-    app,
-    "export",
+    "topology export",
     examples=[
         "kvctl topology export > topology.yaml",
         "kvctl topology export ORDERS ORDERS_NYC",
         "kvctl topology export -o json | jq '.buckets | keys'",
     ],
     see=["help topologies", "topology plan", "topology graph"],
+    prints=(NAME, ANY),
 )
 async def export(session: Session, names: Names = None) -> None:
     """Write a topology file of the existing buckets and replicas.
@@ -53,10 +52,10 @@ async def export(session: Session, names: Names = None) -> None:
 
 
 @command(
-    app,
-    "schema",
+    "topology schema",
     examples=["kvctl topology schema > topology.schema.json"],
     see=["help topologies", "topology plan", "topology graph"],
+    prints=(ANY,),
 )
 def schema(session: Session) -> None:
     """Print the JSON Schema of topology files.

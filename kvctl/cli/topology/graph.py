@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import bucket_names, one_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import GRAPH, NAME
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.errors import UsageError
 from kvctl.render.escapes import escape, utf8
@@ -17,14 +18,11 @@ from kvctl.topology.health import health
 from kvctl.topology.survey import inventory
 from kvctl.topology.views import diagram, drawing
 
-app = group()
-
 FORMATS = ("text", "mermaid", "dot", "svg")
 
 
 @command(
-    app,
-    "graph",
+    "topology graph",
     examples=[
         "kvctl topology graph",
         "kvctl topology graph ORDERS -o json",
@@ -32,6 +30,7 @@ FORMATS = ("text", "mermaid", "dot", "svg")
         "kvctl topology graph --format svg > topology.svg",
     ],
     see=["help topologies", "topology status", "topology export"],
+    prints=(NAME, GRAPH),
 )
 async def graph(
     session: Session,

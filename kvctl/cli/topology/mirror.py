@@ -10,7 +10,17 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import confirm_named, show_config, show_result
-from kvctl.cli.keys.arguments import check_forced
+from kvctl.cli.records import (
+    ANY,
+    BUCKET,
+    BUCKET_DELETION,
+    BUCKET_EDIT,
+    CHANGE,
+    DIFFERENCE,
+    PROMOTION,
+    REPLICA_CHANGE,
+    REPLICA_ROW,
+)
 from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
@@ -19,9 +29,9 @@ from kvctl.topology.hazards import hazards
 from kvctl.topology.model import notation, origins
 from kvctl.topology.survey import graph, inventory
 
-app = group(
+group(
     "mirror",
-    help="""Local read replicas of buckets
+    """Local read replicas of buckets
 
     The nearest mirror answers reads of a bucket; clients need no configuration. Writes and watches go to the bucket
     itself, the mirror's origin.
@@ -52,14 +62,15 @@ Keys = Annotated[
 
 
 @command(
-    app,
-    "create",
+    "mirror create",
     examples=[
         "kvctl mirror create ORDERS_NYC --origin ORDERS --cluster nyc",
         "kvctl mirror create ORDERS_EDGE --origin ORDERS --origin-domain hub",
         "kvctl mirror create ORDERS_COPY --origin ORDERS --origin-api ORIGIN.API --deliver DELIVER.ORDERS.copy",
     ],
     see=["help topologies", "help hazards", "aggregate create", "mirror promote"],
+    prints=(REPLICA_CHANGE, ANY),
+    forces=lambda: hazards.OF_MIRRORS,
 )
 async def create(
     session: Session,
@@ -88,7 +99,6 @@ async def create(
     A mirror of some keys (--keys) would answer reads of all other keys with `not found`. It is refused where it can
     answer reads of its origin: use an aggregate with one origin instead.
     """
-    check_forced(force, *hazards.OF_MIRRORS)
     external = notation.external(origin_domain, origin_api, deliver)
     wanted = origins.Origin(origin, keys=tuple(keys or ()), external=external)
     mirror = origins.Mirror(name, wanted, deny_purge=deny_purge, **settings)
@@ -97,7 +107,7 @@ async def create(
     await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
 
-@command(app, "ls", examples=["kvctl mirror ls", "kvctl mirror ls -o json"], see=["bucket ls"])
+@command("mirror ls", examples=["kvctl mirror ls", "kvctl mirror ls -o json"], see=["bucket ls"], prints=(REPLICA_ROW,))
 async def ls(session: Session) -> None:
     """List mirrors.
 
@@ -107,7 +117,7 @@ async def ls(session: Session) -> None:
     await list_replicas(session, "mirror", "No mirrors; create one with `kvctl mirror create`")
 
 
-@command(app, "show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"])
+@command("mirror show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"], prints=(BUCKET,))
 async def show(session: Session, name: Name) -> None:
     """Show a mirror's origin, progress and settings.
 
@@ -117,13 +127,14 @@ async def show(session: Session, name: Name) -> None:
 
 
 @command(
-    app,
-    "promote",
+    "mirror promote",
     examples=[
         "kvctl mirror promote ORDERS_NYC --as ORDERS_RESCUED",
         "kvctl mirror promote ORDERS_NYC --as ORDERS --delete-mirror",
     ],
     see=["bucket copy", "mirror delete"],
+    prints=(PROMOTION, ANY),
+    forces=lambda: (hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM),
 )
 async def promote(
     session: Session,
@@ -146,7 +157,6 @@ async def promote(
     --delete-mirror asks for confirmation on a terminal. If other streams replicate from the mirror, they are listed,
     and its name must be typed or given with --confirm.
     """
-    check_forced(force, hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM)
     client = await session.client()
     found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:
@@ -182,13 +192,14 @@ async def _confirm_deletion(
 
 
 @command(
-    app,
-    "edit",
+    "mirror edit",
     examples=[
         "kvctl mirror edit ORDERS_NYC --max-bytes 1GiB",
         "kvctl mirror edit ORDERS_NYC --clear description --dry-run",
     ],
     see=["bucket edit", "mirror show"],
+    prints=(BUCKET_EDIT, DIFFERENCE),
+    forces=lambda: manage.edit_hazards(),
 )
 async def edit(
     session: Session,
@@ -211,7 +222,13 @@ async def edit(
     await manage.edit(session, name, settings, clear, dry_run, force)
 
 
-@command(app, "delete", examples=["kvctl mirror delete ORDERS_NYC --yes"], see=["bucket delete"])
+@command(
+    "mirror delete",
+    examples=["kvctl mirror delete ORDERS_NYC --yes"],
+    see=["bucket delete"],
+    prints=(BUCKET_DELETION, CHANGE),
+    forces=lambda: (hazards.UNREACHABLE_STREAM,),
+)
 @deletes("name")
 async def delete(
     session: Session,

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import Force, MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys import arguments
+from kvctl.cli.records import PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.file import File, open_places, read_document
 from kvctl.cli.topology.plan_view import plan_markdown, show_plan
 from kvctl.errors import UsageError
@@ -18,8 +18,6 @@ from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import change as plan_change
 from kvctl.topology.plan import plan_hazards, planner, saved
 
-app = group()
-
 CHANGES_PENDING = 8
 _NAMED_MAX = 10
 """Largest number of unlisted streams named in a note."""
@@ -28,8 +26,7 @@ Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology c
 
 
 @command(
-    app,
-    "plan",
+    "topology plan",
     examples=[
         "kvctl topology plan -f topology.yaml",
         "kvctl topology plan -f topology.yaml --out topology.plan",
@@ -37,6 +34,8 @@ Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology c
         "kvctl topology plan -f topology.yaml --format markdown >> $GITHUB_STEP_SUMMARY",
     ],
     see=["topology apply", "help topologies", "help hazards"],
+    prints=(PLANNED_CHANGE, PLAN),
+    forces=lambda: plan_hazards.OF_PLANS,
 )
 async def plan(
     session: Session,
@@ -60,7 +59,6 @@ async def plan(
     With --format markdown, the plan is a report for a pull request: a table of the changes, with their differences and
     hazards.
     """
-    arguments.check_forced(force, *plan_hazards.OF_PLANS)
     check_markdown(format, session.options.output)
     _check_out(file, out)
     document = read_document(session, file)

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from kvctl import atomic_file
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import Force, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys import arguments
-from kvctl.cli.topology import apply, audit, destroy, export, graph, plan, status, trace
+from kvctl.cli.records import ANY
 from kvctl.cli.topology.file import File, read_file
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
@@ -23,16 +22,13 @@ from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import desired
 from kvctl.topology.views import deployers
 
-app = group("topology", help="Buckets, mirrors and aggregates described in a file")
-
 FORMATS = ("json", "nats", "nack", "terraform")
 _SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)}
 """Values of `--output` by format."""
 
 
 @command(
-    app,
-    "render",
+    "topology render",
     examples=[
         "kvctl topology render -f topology.yaml",
         "kvctl topology render -f topology.yaml --format nats --to streams",
@@ -40,6 +36,8 @@ _SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)
         "kvctl topology render -f topology.yaml --format terraform > streams.tf.json",
     ],
     see=["help topologies", "topology export", "topology apply"],
+    prints=(ANY,),
+    forces=lambda: (deployers.LOSSY_FORMAT,),
 )
 def render(
     session: Session,
@@ -88,7 +86,6 @@ def _check(session: Session, format: str, to: Path | None, force: list[str] | No
     """Raise UsageError for options that cannot be combined."""
     if format not in FORMATS:
         raise UsageError(f"`{format}` is not a format of `topology render`", hint=f"Use one of {quoted(FORMATS)}")
-    arguments.check_forced(force, deployers.LOSSY_FORMAT)
     output, syntaxes = session.options.output, _SYNTAXES.get(format, ())
     if output is not None and syntaxes and output not in syntaxes:
         allowed = " or ".join(f"`-o {name}`" for name in syntaxes)
@@ -156,17 +153,3 @@ def _write_files(files: "Iterable[tuple[Path, deployers.Placed]]") -> None:
             atomic_file.replace(path, text, mode=atomic_file.PUBLIC)
         except OSError as error:
             raise KvctlError(f"Cannot write `{path}`: {error.strerror}") from None
-
-
-app.entries.update(
-    {
-        **plan.app.entries,
-        **apply.app.entries,
-        **destroy.app.entries,
-        **audit.app.entries,
-        **export.app.entries,
-        **graph.app.entries,
-        **status.app.entries,
-        **trace.app.entries,
-    }
-)

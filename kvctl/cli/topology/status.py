@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl import atomic_file
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import bucket_names, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import STATUS
@@ -28,8 +28,6 @@ from kvctl.topology.health import status as health_status
 from kvctl.topology.model import notation
 from kvctl.topology.survey import inventory as survey_inventory
 
-app = group()
-
 INTERVAL = timedelta(seconds=2)
 _SHORTEST_INTERVAL = timedelta(milliseconds=100)
 _CONNECTION_CHECK_S = 0.2
@@ -37,8 +35,7 @@ _CONNECTION_CHECK_S = 0.2
 
 
 @command(
-    app,
-    "status",
+    "topology status",
     examples=[
         "kvctl topology status",
         "kvctl topology status ORDERS --watch",
@@ -47,6 +44,7 @@ _CONNECTION_CHECK_S = 0.2
         "kvctl topology status --format prometheus --to /var/lib/node_exporter/kvctl.prom",
     ],
     see=["help topologies", "topology graph", "topology audit", "bucket show"],
+    prints=(STATUS,),
 )
 async def status(
     session: Session,

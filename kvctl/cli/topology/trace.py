@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from kvctl.cli.app.command import command, group
+from kvctl.cli.app.command import command
 from kvctl.cli.app.parameters import BucketName, KeyName
 from kvctl.cli.app.session import Session
+from kvctl.cli.records import TRACE, TRACE_TREE
 from kvctl.cli.topology.file import OptionalFile, read_file
 from kvctl.cli.topology.graph import painted
 from kvctl.errors import KeyNotFound, UnreachableError
@@ -15,18 +16,16 @@ from kvctl.render.view import Column, View, document
 from kvctl.topology.views import drawing, live_trace
 from kvctl.topology.views import trace as views_trace
 
-app = group()
-
 
 @command(
-    app,
-    "trace",
+    "topology trace",
     examples=[
         "kvctl topology trace ORDERS NEW.7",
         "kvctl topology trace EDGE orders.new.7 -o json",
         "kvctl topology trace ORDERS NEW.7 -f topology.yaml",
     ],
     see=["help topologies", "topology graph", "topology audit"],
+    prints=(TRACE, TRACE_TREE),
 )
 async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> int | None:
     """Show where a key goes through replication, and where it came from.

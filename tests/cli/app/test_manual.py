@@ -47,7 +47,7 @@ class TestEveryCommand:
 
     @every_command()
     def test_has_examples_that_parse(self, path, command):
-        examples = getattr(command.callback, "examples", ())
+        examples = command.examples
         assert any(path in example for example in examples)
         for example in examples:
             for words in _calls(example):
