@@ -229,8 +229,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     verified. A restore that fails or is interrupted removes the bucket. If kvctl is killed, the bucket remains and
     `bucket ls` lists it as `incomplete`; run the restore again to replace it.
 
-    A restore never overwrites: delete the bucket first. Mirrors of it with other contents are reported; on a terminal
-    kvctl offers to recreate them.
+    A restore never overwrites: delete the bucket first. Mirrors of it with other contents are reported.
     """
     expected = manifest.read(directory)
     if dry_run:
@@ -240,7 +239,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
-    await stale_mirrors.offer_to_recreate(session, api, expected.stream)
+    await stale_mirrors.warn_of_stale(session, api, expected.stream)
     row = {
         "name": expected.bucket,
         "stream": expected.stream,

@@ -82,7 +82,7 @@ async def add(
     succeed by accident. --first-revision with a number above the earlier ones prevents that.
 
     A mirror of an earlier bucket with this name would answer reads of the new bucket with its old values. Such mirrors
-    are reported; on a terminal kvctl offers to recreate them.
+    are reported.
     """
     wanted = kvctl.BucketConfig(name, **settings).to_stream()
     api = (await session.client()).api
@@ -303,7 +303,7 @@ async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, 
     mirrored = await overview.is_served_by_others(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
-        await stale_mirrors.offer_to_recreate(session, api, wanted["name"])
+        await stale_mirrors.warn_of_stale(session, api, wanted["name"])
     return made
 
 

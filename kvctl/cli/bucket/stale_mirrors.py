@@ -1,12 +1,11 @@
-"""Stale mirrors, whose origin was recreated: reported, and on a terminal recreated after confirmation."""
+"""Stale mirrors, whose origin was recreated: found after a bucket was created or restored, and reported."""
 
 from datetime import timedelta
 
 from kvctl.cli.app.session import Session
-from kvctl.errors import CancelledByUser, KvctlError
+from kvctl.errors import KvctlError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.topology.audit import audit as replica_audit
-from kvctl.topology.audit import repair
 from kvctl.topology.health import inspection
 from kvctl.topology.survey import graph, inventory
 
@@ -14,18 +13,17 @@ _PATIENCE = timedelta(seconds=2)
 """Time for replication to catch up before a difference counts."""
 
 
-async def offer_to_recreate(session: Session, api: "jetstream_api.Api", stream: str) -> None:
-    """Offer to recreate each mirror whose contents differ from the stream; warn where nobody can be asked.
+async def warn_of_stale(session: Session, api: "jetstream_api.Api", stream: str) -> None:
+    """Warn of each mirror whose contents differ from the stream, with the command that recreates it.
 
     Raises nothing, because the bucket itself was created or restored.
     """
     try:
         for replica in await _stale(session, api, stream):
-            text = f"Mirror `{replica.name}` still holds data of the previous bucket"
-            if session.interactive and await _confirmed(session, text):
-                await _recreate(session, replica)
-            else:
-                session.warn(f"{text}: recreate it with `kvctl topology audit {replica.name} --repair`")
+            session.warn(
+                f"Mirror `{replica.name}` still holds data of the previous bucket: recreate it with "
+                f"`kvctl topology audit {replica.name} --repair`"
+            )
     except KvctlError as error:
         session.warn(f"Could not check the bucket's mirrors: {error.message}")
 
@@ -51,21 +49,3 @@ async def _differs(session: Session, replica: "graph.Replica") -> bool:
     with session.progress(f"Auditing {replica.name}", replica_audit.messages_to_read(replica), unit="keys") as progress:
         outcomes = await replica_audit.audit(replica, _PATIENCE, advance=progress.advance)
     return any(outcome.consistent is False for outcome in outcomes)
-
-
-async def _confirmed(session: Session, text: str) -> bool:
-    try:
-        await session.confirm(f"{text}. Recreate it?")
-    except CancelledByUser:
-        return False
-    return True
-
-
-async def _recreate(session: Session, replica: "graph.Replica") -> None:
-    try:
-        with session.progress(f"Filling {replica.name}", unit="entries") as progress:
-            await repair.run(repair.Repair(replica), advance=progress.advance)
-    except KvctlError as error:
-        session.warn(f"Could not recreate mirror `{replica.name}`: {error.message}")
-    else:
-        session.note(f"Recreated mirror `{replica.name}`")
