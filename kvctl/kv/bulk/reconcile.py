@@ -103,10 +103,11 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         replaced = self._replaced(later) or (self.resumed and self._vanishes(row, after))
         newer = any((self._ids.number(message.header) or 0) > row.line for message in later)
         newer = newer or self._acknowledged.followed(row.line, row.key)
-        nameless = not self._ids.fits(row.header, row.value)
-        if self.resumed and any(map(self._is_nameless, later)) and (nameless or not newer):
-            if nameless and self._is_nameless(later[0]) and changes_nothing(row, later[0]):
-                self._acknowledged.note(row.line, row.key, later[0].sequence)  # later rows are above it
+        fits = self._ids.fits(row.header, row.value)
+        nameless = [message for message in later if self._is_nameless(message)] if self.resumed else []
+        if nameless and not (fits and newer):
+            if equal := [message for message in nameless if not fits and changes_nothing(row, message)]:
+                self._acknowledged.note(row.line, row.key, equal[0].sequence)  # later rows are above it
             return Outcome.UNKNOWN, after
         if newer:
             unchanged = self.resumed and self._mode is not Mode.PUT
