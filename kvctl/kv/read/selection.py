@@ -52,7 +52,7 @@ async def matching_batches(
         except (CannotAnswerMany, NoResponders, ConnectionLost):
             break
     try:
-        async with aclosing(_listed(bucket, filters, leader=leader)) as batches:
+        async with aclosing(_matching_listed(bucket, filters, leader=leader)) as batches:
             async for batch in batches:
                 yield [entry for entry in batch if entry.key not in seen]
     except PermissionDenied as error:
@@ -87,7 +87,7 @@ async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[lis
                 yield living
 
 
-async def _listed(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
+async def _matching_listed(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
     """Yield the same by a consumer; with `leader`, from the stream that takes the writes up to its last message."""
     binding = await bucket.readable()
     if leader:
