@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvctl.kv.entry import Entry as Entry
     from kvctl.kv.entry import Operation as Operation
     from kvctl.kv.lease import Lease as Lease
-    from kvctl.kv.point_in_time.moment import Moment as Moment
+    from kvctl.kv.read.moment import Moment as Moment
     from kvctl.kv.read.watch import CURRENT as CURRENT
     from kvctl.kv.settings import Republish as Republish
     from kvctl.kv.transaction.transaction import Transaction as Transaction
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.read.watch", "Client": "kv.client",
     "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Operation": "kv.entry",
-    "Moment": "kv.point_in_time.moment", "Republish": "kv.settings", "Transaction": "kv.transaction.transaction",
+    "Moment": "kv.read.moment", "Republish": "kv.settings", "Transaction": "kv.transaction.transaction",
     "connect": "kv.client", "errors": "errors",
     "Aggregate": "topology.model.origins", "External": "topology.model.origins", "Mirror": "topology.model.origins",
     "Origin": "topology.model.origins", "add_aggregate_origin": "topology.apply.builders",

@@ -11,7 +11,7 @@ import kvctl
 from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, WrongRevision
 from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.jetstream.direct_get import DirectRequest, NotUnderstood
-from kvctl.kv.lease_queue import acquire
+from kvctl.kv.lease import acquire
 from kvctl.server import run_server
 
 pytestmark = pytest.mark.slow

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from kvctl.kv.bulk.bulk_put import PutSummary
     from kvctl.kv.config import BucketStatus
     from kvctl.kv.lease import Lease
-    from kvctl.kv.point_in_time.as_of import Past
-    from kvctl.kv.point_in_time.moment import Moment
+    from kvctl.kv.read.as_of import Past
+    from kvctl.kv.read.moment import Moment
     from kvctl.kv.read.watch import Watcher
     from kvctl.kv.transaction.transaction import Transaction
 
@@ -76,8 +76,8 @@ class Bucket(Handle):
 
         Raises RevisionNotFound for a revision above the last; reading the result raises HistoryLost.
         """
-        from kvctl.kv.point_in_time import as_of
-        from kvctl.kv.point_in_time.moment import as_moment
+        from kvctl.kv.read import as_of
+        from kvctl.kv.read.moment import as_moment
 
         return await as_of.at(self, as_moment(moment))
 
@@ -86,17 +86,17 @@ class Bucket(Handle):
 
         Raises as `get`.
         """
-        from kvctl.kv.read import selection
+        from kvctl.kv.read import bulk_get
 
         if revision is not None:
             return await self._at_revision(check_literal(key), revision, leader)
-        return self._living(key, await selection.literal_entry(self, key, leader=leader))
+        return self._living(key, await bulk_get.literal_entry(self, key, leader=leader))
 
     async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries of live matching keys in batches; from the nearest replica if there are few."""
-        from kvctl.kv.read import selection
+        from kvctl.kv.read import bulk_get
 
-        async with aclosing(selection.matching_batches(self, filters, leader=leader)) as batches:
+        async with aclosing(bulk_get.matching_batches(self, filters, leader=leader)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -153,7 +153,7 @@ class Bucket(Handle):
         binding = await self.readable()
         start = None
         if since is not None:
-            from kvctl.kv.read.since import first_revision
+            from kvctl.kv.read.moment import first_revision
 
             start = await first_revision(binding, since)
         async with aclosing(listing.history_batches(binding, filters, start=start, literal=literal)) as batches:
@@ -178,7 +178,7 @@ class Bucket(Handle):
         if since is not None:
             if from_revision is not None:
                 raise UsageError("`from_revision` and `since` cannot be combined")
-            from kvctl.kv.read.since import first_revision
+            from kvctl.kv.read.moment import first_revision
 
             from_revision = await first_revision(source, since)
         options = WatchOptions(
@@ -201,7 +201,7 @@ class Bucket(Handle):
 
         Raises WrongRevision, and as `put`.
         """
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
 
         return await self.write_message(
             key, value, conditional_write.fence(self.binding.source.subject(check_key(other)), revision)
@@ -209,7 +209,7 @@ class Bucket(Handle):
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
         """Write a key that does not live: never written, deleted, purged or expired. Raises KeyExists, and as `put`."""
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
 
         last = 0
         for _ in range(8):
@@ -235,7 +235,7 @@ class Bucket(Handle):
 
         In a bucket with history, the previous value comes back when `ttl` expires. Raises WrongRevision, and as `put`.
         """
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
 
         return await self._conditional(
             key, value, revision, conditional_write.write_headers(expected=revision, ttl=ttl)
@@ -248,9 +248,9 @@ class Bucket(Handle):
         previous entry comes back when `ttl` ends. Raises KeyNotFound, ServerError for a bucket that does not allow
         per-key TTLs, and as `put`.
         """
-        from kvctl.kv.write import touch
+        from kvctl.kv import copy_key
 
-        return await touch.touch(self, key, ttl)
+        return await copy_key.touch(self, key, ttl)
 
     async def delete(self, key: str, *, revision: int | None = None) -> int:
         """Mark the key deleted, keep its history, and return the marker's revision.
@@ -279,11 +279,11 @@ class Bucket(Handle):
 
         Raises KeyNotFound, and as `put`.
         """
-        from kvctl.kv.read import selection
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
+        from kvctl.kv.read import bulk_get
 
         self.check_writable(None)
-        latest = await selection.literal_entry(self, key, leader=True)
+        latest = await bulk_get.literal_entry(self, key, leader=True)
         if latest is None:
             raise _absent(self.name, key)
         if latest.operation is not Operation.PUT:
@@ -331,9 +331,9 @@ class Bucket(Handle):
         raises LeaseLost. `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired;
         UsageError.
         """
-        from kvctl.kv import lease_queue
+        from kvctl.kv import lease
 
-        return lease_queue.held(self, key, owner, ttl, wait)
+        return lease.held(self, key, owner, ttl, wait)
 
     async def check(self, transaction: Transaction) -> None:
         """Check that the transaction could be applied now, without writing. Raises as `commit`."""
@@ -396,7 +396,7 @@ class Bucket(Handle):
         return self._living(key, entry)
 
     async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
 
         header = conditional_write.write_headers(
             operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE"
@@ -406,7 +406,7 @@ class Bucket(Handle):
         return await self._conditional(key, b"", revision, header)
 
     async def _conditional(self, key: str, value: bytes, revision: int, header: bytes) -> int:
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
 
         try:
             return await self.write_message(key, value, header, revision)

@@ -22,9 +22,8 @@ from kvctl.jetstream import edits, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference, listed
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
-from kvctl.kv import reserved_streams, resolve
-from kvctl.kv.config import BucketConfig, BucketStatus, differences
-from kvctl.kv.config_edit import edited
+from kvctl.kv import resolve, stream_kind
+from kvctl.kv.config import BucketConfig, BucketStatus, differences, edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.settings import FIXED
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
@@ -166,7 +165,7 @@ async def create_or_update(api: Api, config: BucketConfig) -> Creation:
 async def plan_seal(api: Api, name: str) -> StreamInfo:
     """Return the info of a bucket that can be sealed, or is. Raises BucketNotFound, RefusedError for other kinds."""
     info = await find(api, name)
-    reserved_streams.refuse(info["config"], forcible=False)
+    stream_kind.refuse(info["config"], forcible=False)
     kind = kind_of(info["config"])
     if kind is Kind.INCOMPLETE:
         raise _incomplete(name)
@@ -240,7 +239,7 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
     kind, name = kind_of(found), found["name"].removeprefix(STREAM_PREFIX)
     if kind is Kind.INCOMPLETE:
         raise _incomplete(name)
-    if reserved_streams.evidence(found):
+    if stream_kind.evidence(found):
         raise BucketExists(f"The stream `{found['name']}` belongs to a {kind}", hint="Choose another name")
     if kind is Kind.STREAM:
         raise BucketExists(f"Stream `{found['name']}` exists and is not a bucket", hint="Choose another name")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kvctl.errors import UsageError
 from kvctl.jetstream.consumers.delivery import RawFrame, all_short, delivery
 from kvctl.jetstream.direct_get import StoredMessage, fields_of_answers, messages_from_answers
-from kvctl.kv.write.identity import is_bare
+from kvctl.kv.identity import is_bare
 from kvctl.units import parse_duration
 from kvctl.wire import decode_headers, header_value
 

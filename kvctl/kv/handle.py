@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,11 +24,10 @@ from kvctl.errors import (
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.kv import reserved_streams
 from kvctl.kv import resolve as bindings
+from kvctl.kv import stream_kind
 from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_bucket, check_key
-from kvctl.kv.read.own_writes import OwnWrites
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of, renaming, stop_renaming
 from kvctl.phrases import quoted
@@ -141,7 +141,7 @@ class Handle:
             raise RefusedError(f"{text}; nothing was written", hint=stop_renaming(source.info["config"]))
         if self.fixed and not source.takes_writes:
             raise BucketNotFound(f"Stream `{source.stream}` does not accept writes to `{source.write_prefix}>`")
-        if reserved_streams.NAMES.match(source.stream) and not self.fixed:
+        if stream_kind.NAMES.match(source.stream) and not self.fixed:
             raise ReadOnly(
                 f"`{self.name}` mirrors `{source.stream}`, which is not a bucket: keys cannot be written to it"
             )
@@ -203,7 +203,7 @@ class Handle:
         `expected` is the last revision that the headers name; `identity` is that of an earlier attempt, else a new one.
         Raises WrongRevision, BucketNotFound, ReadOnly, OutcomeUnknown, UnreachableError, ServerError, UsageError.
         """
-        from kvctl.kv.write import conditional_write
+        from kvctl.kv import conditional_write
 
         self.check_writable(None if literal else key)
         deadline = time.monotonic() + self._api.connection.timeout
@@ -247,7 +247,7 @@ class Handle:
         if self.read_only:
             raise read_only_error(f"Bucket `{self.name}`")
         if self.binding.info is not None and not self.fixed:  # already known, so this needs no request
-            reserved_streams.refuse(self.binding.info["config"], forcible=False)
+            stream_kind.refuse(self.binding.info["config"], forcible=False)
             if self.binding.origin is not None or renaming(self.binding.info["config"]):
                 self.check_writes_go_somewhere()
         if key is not None:
@@ -282,3 +282,50 @@ def _takes_keys(subjects: Iterable[str], prefix: str) -> bool:
         for subject in subjects
         if subject.endswith(">") or subject.count(".") >= len(wanted) - 1
     )
+
+
+class OwnWrites:
+    """Highest revision acknowledged to this session for each key, so that reads never show older ones."""
+
+    LIMIT = 10_000
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, int] = OrderedDict()
+        self._forgotten = 0
+        self.highest = 0
+        """Highest revision of any key."""
+
+    def note(self, key: str, revision: int) -> None:
+        """Record an acknowledged write."""
+        self.note_all((key,), (revision,))
+
+    def note_all(self, keys: Sequence[str], revisions: Sequence[int]) -> None:
+        """Record acknowledged writes of distinct keys."""
+        last = self._last
+        for key, revision in zip(keys, revisions, strict=True):
+            last[key] = max(revision, last.pop(key)) if key in last else revision
+        self.highest = max(self.highest, *revisions)
+        while len(last) > self.LIMIT:
+            _, oldest = last.popitem(last=False)
+            self._forgotten = max(self._forgotten, oldest)
+
+    def note_many(self, revision: int) -> None:
+        """Record that any key may have been written, up to this revision."""
+        self._forgotten = max(self._forgotten, revision)
+        self.highest = max(self.highest, revision)
+
+    def last(self, key: str) -> int:
+        """Return the revision of the key's last write; 0 for none or one too long ago."""
+        return self._last.get(key, 0)
+
+    def any(self) -> bool:
+        """Return True if there were any writes."""
+        return bool(self._last or self._forgotten)
+
+    def stale(self, key: str, revision: int, *, sole: bool = False) -> bool:
+        """Return True if an answer of this revision (0: none) may be older than this session's writes.
+
+        `sole` means that it came from the only replica, which cannot be behind.
+        """
+        known = self._last.get(key)
+        return revision < ((0 if sole else self._forgotten) if known is None else known)

@@ -12,7 +12,7 @@ from kvctl.errors import BucketNotFound, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.stream_info import Source
-from kvctl.kv import reserved_streams
+from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_name, check_prefix
@@ -146,7 +146,7 @@ async def _origin(api: Api, mirror: dict[str, Any], depth: int) -> Binding:
             info = await streams.find(there, name)
             if info is not None:
                 return await _bind(there, name, info, depth - 1)
-    if reserved_streams.NAMES.match(name):
+    if stream_kind.NAMES.match(name):
         kind, _, of = name.partition("_")
         return Binding(of, name, f"${kind}.{of}.", there, writable=False)
     bucket = _bucket_of(name)
@@ -161,17 +161,17 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
     known: list[str] = []
     with suppress(KvctlError):
         names = await streams.names(api)
-        other = reserved_streams.namesake(names, bucket)
+        other = stream_kind.namesake(names, bucket)
         info = await streams.find(api, other) if other else None
-        if info is not None and (owner := reserved_streams.owner(info["config"])):
-            return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=reserved_streams.remedy(info["config"]))
+        if info is not None and (owner := stream_kind.owner(info["config"])):
+            return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=stream_kind.remedy(info["config"]))
         known = possible_buckets(names)
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")
 
 
 def possible_buckets(names: Iterable[str]) -> list[str]:
     """Return the names under which streams with these names may be buckets, aggregates or mirrors."""
-    return [_bucket_of(name) for name in names if not reserved_streams.NAMES.match(name)]
+    return [_bucket_of(name) for name in names if not stream_kind.NAMES.match(name)]
 
 
 def missing(bucket: str, known: Iterable[str], then: str = "") -> BucketNotFound:

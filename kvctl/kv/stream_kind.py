@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kvctl.deferred import pattern
+from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import with_article
 
 if TYPE_CHECKING:
     from kvctl.jetstream.stream_info import StreamConfig
+
 
 OWN_METADATA = "kvctl."
 """Prefix of kvctl's own metadata on streams."""
@@ -33,6 +36,14 @@ SERVER_METADATA = "_nats."
 """Prefix of the server's own metadata."""
 
 _LONGEST_CHAIN = 8
+_FOREIGN_NAME = pattern(r"KV[A-Z]?_(.+)")
+FOREIGN_KIND = "foreign-kind"
+COMMANDS = {"table": "kvctl table", "repository": "kvctl repo"}
+"""Owner of the streams -> its commands."""
+NAMES = pattern(r"KV[A-Z]+_")
+"""Beginning of the names of their streams."""
+WHOLE = "KVR_"
+"""Beginning of the names of repository streams: each is complete by itself, and so is a mirror of it."""
 
 
 class Kind(StrEnum):
@@ -77,7 +88,6 @@ def kind_of(stream: StreamConfig, others: Mapping[str, StreamConfig] | None = No
 
 
 _FOREIGN = (Kind.TABLE, Kind.REPOSITORY)
-_FOREIGN_NAME = pattern(r"KV[A-Z]?_(.+)")
 
 
 def bucket_name(stream: StreamConfig, kind: Kind | None) -> str:
@@ -164,3 +174,34 @@ def _leads_to_bucket(stream: StreamConfig, others: Mapping[str, StreamConfig]) -
             return False
         stream = following
     return False
+
+
+def owner(stream: StreamConfig) -> str | None:
+    """Return the owner of the stream: `table` or `repository`; None for a bucket's."""
+    return (stream.get("metadata") or {}).get(KIND) or None
+
+
+def evidence(stream: StreamConfig) -> str | None:
+    """Return the reason why bucket commands cannot be used on the stream; None for a bucket's."""
+    of = owner(stream)
+    return f"`{stream['name']}` belongs to a {of}, which would break" if of else None
+
+
+def remedy(stream: StreamConfig) -> str:
+    """Return a hint with the owner's commands."""
+    command = COMMANDS.get(owner(stream) or "")
+    return f"Use `{command}` instead" if command else ""
+
+
+def namesake(streams: Iterable[str], name: str) -> str | None:
+    """Return the stream that may be a table or a repository of this name."""
+    return next((stream for stream in streams if re.fullmatch(rf"KV[A-Z]_{re.escape(name)}", stream)), None)
+
+
+def refuse(stream: StreamConfig, forced: Collection[str] = (), *, forcible: bool = True) -> None:
+    """Raise HazardRefused for the stream of a table or repository, unless `foreign-kind` is forced."""
+    text = evidence(stream)
+    if text is None or FOREIGN_KIND in forced:
+        return
+    way = f"Use `--force {FOREIGN_KIND}` to proceed anyway" if forcible else ""
+    raise HazardRefused(FOREIGN_KIND, text, hint=". ".join(filter(None, (remedy(stream), way))) or None)

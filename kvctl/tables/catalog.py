@@ -20,8 +20,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
-from kvctl.kv.config import differences
-from kvctl.kv.config_edit import edited
+from kvctl.kv.config import differences, edited
 from kvctl.suggest import did_you_mean
 from kvctl.tables.config import (
     PARTITIONS,

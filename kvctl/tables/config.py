@@ -13,8 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.kv.config import BucketConfig, StreamConfig
-from kvctl.kv.config_edit import edited
+from kvctl.kv.config import BucketConfig, StreamConfig, edited
 from kvctl.kv.names import BUCKET_PATTERN
 from kvctl.kv.settings import FIELDS, settings_of
 from kvctl.kv.stream_kind import KIND

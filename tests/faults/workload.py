@@ -28,8 +28,7 @@ from kvctl.errors import (
     WaitExpired,
     WrongRevision,
 )
-from kvctl.kv.lease import clock
-from kvctl.kv.lease_queue import acquire
+from kvctl.kv.lease import acquire, clock
 from kvctl.kv.transaction.transaction import Transaction
 
 TIMEOUT = timedelta(seconds=4)

@@ -22,8 +22,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.kv import catalog
-from kvctl.kv.config import BucketConfig, Kind, Republish
-from kvctl.kv.config_edit import SETTINGS
+from kvctl.kv.config import SETTINGS, BucketConfig, Kind, Republish
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.server import Server
 from kvctl.topology.model.origins import Mirror, Origin

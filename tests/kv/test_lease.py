@@ -22,11 +22,9 @@ from kvctl.errors import (
     UsageError,
     WaitExpired,
 )
+from kvctl.kv import conditional_write, lease
 from kvctl.kv import lease as leases
-from kvctl.kv import lease_queue
-from kvctl.kv.lease import Lease, clock
-from kvctl.kv.lease_queue import acquire
-from kvctl.kv.write import conditional_write
+from kvctl.kv.lease import Lease, acquire, clock
 from tests.support.patience import quickest
 
 SECOND = timedelta(seconds=1)
@@ -249,7 +247,7 @@ class TestWaiting:
     @pytest.fixture
     def told_only(self, monkeypatch):
         """Who waits does not look by himself for minutes."""
-        monkeypatch.setattr(lease_queue, "LOOK_AGAIN", 300.0)
+        monkeypatch.setattr(lease, "LOOK_AGAIN", 300.0)
 
     @pytest.mark.guarantee("leases-3")
     @pytest.mark.usefixtures("told_only")

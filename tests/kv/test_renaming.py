@@ -8,7 +8,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Transaction
 from kvctl.errors import KeyNotFound, RefusedError
-from kvctl.kv.lease_queue import acquire
+from kvctl.kv.lease import acquire
 from tests.cli.conftest import run_process
 from tests.support.raw import RawClient
 

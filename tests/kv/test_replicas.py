@@ -212,7 +212,7 @@ class TestDomains:
             assert (await near.bucket(bucket_name).get("w")).value == b"x"
 
     async def test_a_batch_goes_there_too(self, leaf, bucket_name):
-        from kvctl.kv.write.copy_key import rename
+        from kvctl.kv.copy_key import rename
 
         async with kvctl.connect(leaf.contexts["hub-via-leaf"]) as far:
             bucket = await far.create_bucket(bucket_name, atomic=True)

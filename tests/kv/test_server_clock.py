@@ -17,9 +17,9 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.bulk import dumper
+from kvctl.kv.copy_key import copy, rename
 from kvctl.kv.maintenance import compaction, copy_bucket
-from kvctl.kv.point_in_time.moment import parse_moment
-from kvctl.kv.write.copy_key import copy, rename
+from kvctl.kv.read.moment import parse_moment
 from kvctl.topology.survey import edit_cost
 from kvctl.units import parse_time
 from kvctl.versions.config import stream_name

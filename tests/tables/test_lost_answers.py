@@ -9,8 +9,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import BadKeyVersion, ConnectionLost, KvctlError, OutcomeUnknown, RequestTimeout
+from kvctl.kv import conditional_write
 from kvctl.kv.transaction import execution
-from kvctl.kv.write import conditional_write
 from kvctl.labs import Lab
 from kvctl.server import Server
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove

@@ -18,8 +18,8 @@ from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.flows import show_config, show_result, warn_of_hazards
 from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIFFERENCE, MANIFEST, RESTORED
 from kvctl.errors import UsageError
-from kvctl.kv import config_edit, names
-from kvctl.kv.maintenance import bucket_backup, compare_buckets, copy_bucket, manifest
+from kvctl.kv import config, names
+from kvctl.kv.maintenance import bucket_backup, copy_bucket, manifest
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
@@ -81,7 +81,7 @@ async def copy(
     names.check_bucket(bucket), names.check_bucket(target)
     client = await session.client()
     there = await _client_of(session, to_context)
-    source, changes = client.bucket(bucket), config_edit.edited({}, placement)
+    source, changes = client.bucket(bucket), config.edited({}, placement)
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
@@ -124,7 +124,7 @@ async def diff(
     names.check_bucket(bucket), names.check_bucket(other)
     client = await session.client()
     there = await _client_of(session, to_context)
-    found = await compare_buckets.compare(client.bucket(bucket), there.bucket(other))
+    found = await copy_bucket.compare(client.bucket(bucket), there.bucket(other))
     rows = [
         {
             "key": item.key,

@@ -28,7 +28,7 @@ from kvctl.cli.records import (
 from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import stream_info, streams
-from kvctl.kv import catalog, config_edit, names, reserved_streams
+from kvctl.kv import catalog, config, names, stream_kind
 from kvctl.phrases import counted
 from kvctl.render.view import document
 from kvctl.topology.apply import edit as apply_edit
@@ -291,7 +291,7 @@ async def delete(
     if dry_run:
         session.show(document(result))
         return
-    reserved_streams.refuse(status.config, forcible=False)
+    stream_kind.refuse(status.config, forcible=False)
     hazards.refuse(graph.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
     await _confirm_deletion(session, described, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
@@ -311,7 +311,7 @@ def check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
     """Validate the changes before anything is sent. Raises UsageError."""
     if not changes and not clear:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl bucket edit --help`")
-    config_edit.edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
+    config.edited({}, {}, [name for name in clear or () if not name.startswith("metadata.")])
     both = sorted({name.replace("-", "_") for name in clear or ()} & changes.keys())
     if both:
         raise UsageError(f"`{both[0].replace('_', '-')}` cannot be both set and cleared")

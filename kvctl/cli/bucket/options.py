@@ -8,7 +8,7 @@ import typer
 
 from kvctl.cli.app.parameters import OptionGroup, cluster_names, duration, one_of, server_tags, size
 from kvctl.errors import UsageError
-from kvctl.kv import config_edit
+from kvctl.kv import config
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
 
 Given = Mapping[str, Any]
@@ -77,7 +77,7 @@ def _given(rows: Iterable[Setting], edit: bool, values: Mapping[str, Any]) -> di
         found["republish"] = Republish(found["republish"].source, found["republish"].destination, headers_only=True)
     elif found.get("republish_headers_only") and not edit:
         raise UsageError("`--republish-headers-only` needs `--republish SRC=DEST`")
-    config_edit.edited({}, {name: value for name, value in found.items() if name in FIELDS})
+    config.edited({}, {name: value for name, value in found.items() if name in FIELDS})
     return found
 
 

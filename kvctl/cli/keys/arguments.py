@@ -12,7 +12,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
-from kvctl.kv.point_in_time.moment import Moment, parse_moment
+from kvctl.kv.read.moment import Moment, parse_moment
 from kvctl.phrases import quoted
 
 

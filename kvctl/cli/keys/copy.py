@@ -16,8 +16,7 @@ from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.keys.output.ttl_notice import warn_of_shorter_life
 from kvctl.cli.records import COPY_PLAN, WRITE
 from kvctl.errors import KeyExists, UsageError
-from kvctl.kv import names
-from kvctl.kv.write import copy_key
+from kvctl.kv import copy_key, names
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 

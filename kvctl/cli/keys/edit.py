@@ -19,7 +19,7 @@ from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view
 from kvctl.cli.records import WRITE
 from kvctl.errors import KeyNotFound, KvctlError, UsageError, WrongRevision
-from kvctl.kv.write import copy_key
+from kvctl.kv import copied_entry
 
 
 @command(
@@ -107,7 +107,7 @@ async def _edited(
     if text == entry.value:
         session.note("Unchanged")
         return entry.revision
-    return await bucket.update(entry.key, text, entry.revision, ttl=await copy_key.remaining_ttl(bucket, entry))
+    return await bucket.update(entry.key, text, entry.revision, ttl=await copied_entry.remaining_ttl(bucket, entry))
 
 
 async def _run_editor(session: Session, command: list[str]) -> None:

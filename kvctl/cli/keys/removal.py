@@ -23,7 +23,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.kv.names import RESERVED, check_bucket, check_key
-from kvctl.kv.read import selection
+from kvctl.kv.read import bulk_get
 from kvctl.phrases import counted, quoted
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
@@ -166,7 +166,7 @@ async def _present(
     missing: list[str] = []
     for key in keys:
         entry = await (
-            selection.literal_entry(bucket, key, leader=True) if literal else bucket.last_entry(key, leader=True)
+            bulk_get.literal_entry(bucket, key, leader=True) if literal else bucket.last_entry(key, leader=True)
         )
         (there if entry is not None and removal.wants(entry) else missing).append(key)
     return there, missing

@@ -16,7 +16,7 @@ from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.pipeline.verify import hashing
 from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
-from kvctl.kv import config_edit, settings
+from kvctl.kv import config, settings
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options
@@ -171,4 +171,4 @@ def _changes(create: bool, placement: Given) -> dict[str, Any]:
     if placement and not create:
         option = settings.SETTINGS[next(iter(placement))].option_name
         raise UsageError(f"`--{option}` requires `--create`")
-    return config_edit.edited({}, placement)
+    return config.edited({}, placement)

@@ -14,7 +14,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.process import programs, supervisor
 from kvctl.errors import KvctlError, LeaseLost, UsageError
-from kvctl.kv import lease_queue
+from kvctl.kv import lease as leases
 from kvctl.units import format_duration
 
 TTL = timedelta(seconds=30)
@@ -73,7 +73,7 @@ async def lock(
     programs.find_program(words[0])
     source = await open_bucket(session, bucket, write=True)
     name = owner or f"{os.uname().nodename}:{os.getpid()}"
-    lease = await lease_queue.acquire(
+    lease = await leases.acquire(
         source, key, name, TTL if ttl is None else ttl, wait=wait,
         waiting=lambda holder: session.note(f"Waiting for `{key}`, held by `{holder}`"),
     )  # fmt: skip

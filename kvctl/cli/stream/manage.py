@@ -26,7 +26,7 @@ from kvctl.cli.stream.options import (
 from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream import config_diff, config_text, edits, streams
 from kvctl.jetstream.stream_info import StreamInfo, sources_of
-from kvctl.kv import reserved_streams
+from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.view import document
 from kvctl.topology.apply import edit as apply_edit
@@ -207,7 +207,7 @@ async def edit(
     examples=["kvctl stream delete ORDERS", "kvctl stream delete ORDERS --yes"],
     see=["stream purge"],
     prints=(STREAM_DELETION, CHANGE),
-    forces=lambda: (reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM),
+    forces=lambda: (stream_kind.FOREIGN_KIND, hazards.UNREACHABLE_STREAM),
 )
 @deletes("stream")
 async def delete(
@@ -226,7 +226,7 @@ async def delete(
     """
     info = await find(session, stream)
     api = (await session.client()).api
-    reserved_streams.refuse(info["config"], force or ())
+    stream_kind.refuse(info["config"], force or ())
     readers = await inventory.dependents(api, stream)
     state = info["state"]
     row: dict[str, Any] = {
@@ -255,7 +255,7 @@ async def delete(
     ],
     see=["stream delete-message", "purge"],
     prints=(STREAM_PURGE,),
-    forces=lambda: (reserved_streams.FOREIGN_KIND, hazards.UNREACHABLE_STREAM),
+    forces=lambda: (stream_kind.FOREIGN_KIND, hazards.UNREACHABLE_STREAM),
 )
 async def purge(
     session: Session,
@@ -285,7 +285,7 @@ async def purge(
     if not (dry_run or session.interactive or confirm):
         await session.confirm(f"Purge stream `{stream}`?", yes=yes)  # before anything is sent
     info = await find(session, stream)
-    reserved_streams.refuse(info["config"], force or ())
+    stream_kind.refuse(info["config"], force or ())
     client = await session.client()
     readers = await inventory.dependents(client.api, stream)
     count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0

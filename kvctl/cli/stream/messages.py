@@ -18,7 +18,7 @@ from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import direct_get, multi_get, streams
-from kvctl.kv import reserved_streams
+from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
 
@@ -116,7 +116,7 @@ async def get(
     examples=["kvctl stream delete-message ORDERS 42", "kvctl stream delete-message ORDERS 42 --no-erase"],
     see=["stream get", "stream purge"],
     prints=(MESSAGE_DELETION,),
-    forces=lambda: (reserved_streams.FOREIGN_KIND,),
+    forces=lambda: (stream_kind.FOREIGN_KIND,),
 )
 async def delete_message(
     session: Session,
@@ -136,7 +136,7 @@ async def delete_message(
         raise UsageError("Sequences count from 1")
     api = (await session.client()).api
     with named(stream):
-        reserved_streams.refuse((await streams.info(api, stream))["config"], force or ())
+        stream_kind.refuse((await streams.info(api, stream))["config"], force or ())
     row = {"stream": stream, "sequence": sequence}
     if not dry_run:
         await streams.delete_message(api, stream, sequence, erase=erase)

@@ -20,9 +20,9 @@ from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.reconcile import Acknowledged, Outcome
 from kvctl.kv.bulk.row_writer import RowWriter
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
+from kvctl.kv.identity import Series, most_bytes
 from kvctl.kv.names import check_key
 from kvctl.kv.resolve import Binding
-from kvctl.kv.write.identity import Series, most_bytes
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket

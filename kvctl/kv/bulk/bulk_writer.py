@@ -34,15 +34,27 @@ from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bulk.leader_state import LEADER_DEADLINE_S, Current
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
+from kvctl.kv.conditional_write import EXPECTED, TTL_SINCE
+from kvctl.kv.identity import Series
 from kvctl.kv.resolve import Binding
-from kvctl.kv.write.conditional_write import TTL_SINCE
-from kvctl.kv.write.identity import Series
-from kvctl.kv.write.outcome import EXPECTED
 from kvctl.tokens import encoded, unsafe
 from kvctl.wire import encode_headers, publish_frame
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
+
+RUN_ROWS, RUN_BYTES = 250, 1 << 20
+"""Maximum number of rows in a run, and of bytes if it has more than one row."""
+Rows = TypeVar("Rows", bound=Sequence[Any])
+WINDOW_ROWS = 8_000
+"""Maximum number of rows in flight."""
+PAUSE_S = 0.1
+"""Pause before the state of keys is read again."""
+LOST = (Unanswered, JetStreamDisabled)
+"""Errors after which a row may be stored."""
+_OF_THE_ROW = (10054, 10165, 10166)
+"""Server errors about a single message: too large, or an invalid ttl."""
+Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +130,6 @@ async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
     return Target(source, info)
 
 
-RUN_ROWS, RUN_BYTES = 250, 1 << 20
-"""Maximum number of rows in a run, and of bytes if it has more than one row."""
-
-Rows = TypeVar("Rows", bound=Sequence[Any])
-
-
 def runs(rows: Rows, largest: int, most: int = RUN_ROWS) -> Iterator[Rows]:
     """Split rows into runs of at most this number, by the bytes of the largest value."""
     size = max(1, min(most, RUN_BYTES // (largest + 1)))
@@ -167,18 +173,6 @@ def encode_plain(
     names = "\n".join(keys).encode().split(b"\n")
     rows = enumerate(zip(names, values, strict=True), first)
     return b"".join([form % (key, size + len(value), number, value) for number, (key, value) in rows])
-
-
-WINDOW_ROWS = 8_000
-"""Maximum number of rows in flight."""
-PAUSE_S = 0.1
-"""Pause before the state of keys is read again."""
-LOST = (Unanswered, JetStreamDisabled)
-"""Errors after which a row may be stored."""
-_OF_THE_ROW = (10054, 10165, 10166)
-"""Server errors about a single message: too large, or an invalid ttl."""
-
-Asked = TypeVar("Asked")
 
 
 @dataclass(slots=True)

@@ -28,6 +28,9 @@ SUFFIX = ".kvctl-progress"
 VERSION = 3
 _GENERATED_NAME = re.compile(r"N[A-Z2-7]{55}\Z")
 """Generated name of an unnamed server, which changes at each start."""
+SAVE_ROWS = 10_000
+SAVE_BYTES = 8 << 20
+"""Rows and bytes between saves of the position. No row further ahead of the saved position is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,11 +260,6 @@ def _refusal(what: str) -> ConflictError:
         hint="Load without `--resume` to start over at the first row and overwrite later changes, "
         "or with `--create-only` to keep existing keys",
     )
-
-
-SAVE_ROWS = 10_000
-SAVE_BYTES = 8 << 20
-"""Rows and bytes between saves of the position. No row further ahead of the saved position is sent."""
 
 
 class SavePoints:

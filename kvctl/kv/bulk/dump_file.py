@@ -14,16 +14,21 @@ from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.streams import ServerClock
+from kvctl.kv.copied_entry import own_headers, ttl_left
 from kvctl.kv.entry import Entry, Operation, from_frame
-from kvctl.kv.write.copied_headers import own_headers
-from kvctl.kv.write.copy_key import ttl_left
-from kvctl.kv.write.identity import is_bare
+from kvctl.kv.identity import is_bare
 from kvctl.units import duration_seconds, format_time
 from kvctl.wire import header_value
 
 VERSION = 1
 _FRACTION = 9
 """Digits of a time in nanoseconds that are below the second."""
+_text = json.JSONEncoder(ensure_ascii=False).encode
+BLOCK = 1 << 20
+_LONGEST_TRAILER = 4096
+_BEGIN = b'{"kvctl": "dump"'
+_MARKS = (b'"kvctl"', b'"dump"', b'"config"', b'"cut"', b'"version"')
+"""Parts of a header; a damaged one lacks some of them."""
 
 
 def header_line(header: dict[str, Any], *, exact: bool) -> bytes:
@@ -127,16 +132,6 @@ def _add_headers(row: dict[str, Any], entry: Entry, clock: ServerClock) -> None:
         row["headers"] = headers
     if entry.operation is Operation.PURGE and header_value(entry.header, b"Nats-Rollup") is None:
         row["rollup"] = False
-
-
-_text = json.JSONEncoder(ensure_ascii=False).encode
-
-
-BLOCK = 1 << 20
-_LONGEST_TRAILER = 4096
-_BEGIN = b'{"kvctl": "dump"'
-_MARKS = (b'"kvctl"', b'"dump"', b'"config"', b'"cut"', b'"version"')
-"""Parts of a header; a damaged one lacks some of them."""
 
 
 class DumpWriter:

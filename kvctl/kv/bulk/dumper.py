@@ -12,8 +12,8 @@ from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.bulk.dump_file import DumpWriter, EntryLines
 from kvctl.kv.entry import Operation, from_message
-from kvctl.kv.point_in_time.moment import Moment
-from kvctl.kv.point_in_time.snapshot_reader import SnapshotReading
+from kvctl.kv.read.moment import Moment
+from kvctl.kv.read.snapshot_reader import SnapshotReading
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.units import format_time

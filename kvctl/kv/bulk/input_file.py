@@ -37,6 +37,9 @@ PARTS = 16
 """Parts of a block of rows that is parsed again, since some rows are not of the simplest form."""
 _NOT_PLAIN = (StopIteration, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
 """Errors of rows that are not of the simplest form."""
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_MEANT = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
+BROKEN_DUMP = "broken-dump"
 
 
 class Batch(NamedTuple):
@@ -288,10 +291,6 @@ def _csv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
             yield reader.line_num, record
 
 
-_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
-_MEANT = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
-
-
 def _tsv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
     r"""Yield records with their lines: fields between tabs, with `\t \n \r \\` in them."""
     for number, line in enumerate(_lines(text), 1):
@@ -310,9 +309,6 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
             yield line.removesuffix("\r")
     if rest:
         yield rest.removesuffix("\r")
-
-
-BROKEN_DUMP = "broken-dump"
 
 
 @dataclass(frozen=True, slots=True)

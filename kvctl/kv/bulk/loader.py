@@ -29,10 +29,12 @@ from kvctl.kv.bulk.leader_state import Current, all_arrived
 from kvctl.kv.bulk.reconcile import Acknowledged, Outcome
 from kvctl.kv.bulk.row_writer import RowWriter
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
-from kvctl.kv.write.conditional_write import NO_STORAGE
-from kvctl.kv.write.identity import Series, most_bytes
+from kvctl.kv.conditional_write import NO_STORAGE
+from kvctl.kv.identity import Series, most_bytes
 
 SHORTER_HISTORY = "shorter-history"
+_FULL = (10077,)
+"""Server errors of a full bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +169,6 @@ async def _arriving(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
     waiting = ThreadPoolExecutor(1, "input")
     while (batch := await loop.run_in_executor(waiting, next, batches, None)) is not None:
         yield batch
-
-
-_FULL = (10077,)
-"""Server errors of a full bucket."""
 
 
 class Loader(RowWriter):

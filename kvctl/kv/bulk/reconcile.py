@@ -13,7 +13,13 @@ from kvctl.kv.bulk.bulk_writer import Reconciler, Retry, with_expected
 from kvctl.kv.bulk.leader_state import Current, changes_nothing, needed
 from kvctl.kv.bulk.rows import Mode, Row
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.write.identity import Series, identity_of
+from kvctl.kv.identity import Series, identity_of
+
+FLOOR_ROWS = 500
+"""Number of rows between samples of the stream's revision."""
+FLOORS = 64
+RECENT_ROWS = 20_000
+"""Number of acknowledged rows whose keys are remembered: more than can be in flight with an unacknowledged one."""
 
 
 class Outcome(Enum):
@@ -153,13 +159,6 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
 
     def _unknown(self, cause: str) -> OutcomeUnknown:
         return OutcomeUnknown(cause)
-
-
-FLOOR_ROWS = 500
-"""Number of rows between samples of the stream's revision."""
-FLOORS = 64
-RECENT_ROWS = 20_000
-"""Number of acknowledged rows whose keys are remembered: more than can be in flight with an unacknowledged one."""
 
 
 class Floors:

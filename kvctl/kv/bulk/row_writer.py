@@ -12,7 +12,7 @@ from kvctl.kv.bulk.bulk_writer import LOST, RUN_ROWS, WINDOW_ROWS, BulkWriter, e
 from kvctl.kv.bulk.leader_state import Current, all_arrived
 from kvctl.kv.bulk.reconcile import Acknowledged, Outcome, WriteReconciler
 from kvctl.kv.bulk.rows import Mode, PlainRows, Row
-from kvctl.kv.write.identity import Series
+from kvctl.kv.identity import Series
 
 
 class RowWriter(BulkWriter):

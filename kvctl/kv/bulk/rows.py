@@ -11,10 +11,10 @@ from itertools import count
 from typing import Any, NamedTuple, overload
 
 from kvctl.errors import UsageError
+from kvctl.kv.conditional_write import write_headers
+from kvctl.kv.copied_entry import may_roll_up, writers_own
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import check_key, check_literal
-from kvctl.kv.write.conditional_write import write_headers
-from kvctl.kv.write.copied_headers import may_roll_up, writers_own
 from kvctl.units import parse_duration
 from kvctl.wire import encode_headers
 

@@ -33,7 +33,7 @@ from kvctl.jetstream.server_snapshot import (
 )
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
-from kvctl.kv.maintenance import incomplete, manifest
+from kvctl.kv.maintenance import copy_bucket, manifest
 from kvctl.kv.maintenance.manifest import CONFIG, DATA, MANIFEST, File, Manifest
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
@@ -93,7 +93,7 @@ async def restore(
     expected = await asyncio.to_thread(manifest.read, directory)
     saved = manifest.load(directory / CONFIG)
     wanted = _final(saved["config"], replicas)
-    stream, token = wanted["name"], incomplete.new_token()
+    stream, token = wanted["name"], copy_bucket.new_token()
     await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
     replaced = await _make_room(api, stream)
     config = held(wanted, saved["state"], token)
@@ -199,7 +199,7 @@ def held(wanted: StreamConfig, state: StreamState, token: str) -> StreamConfig:
     config |= {"subjects": [f"_kvctl.restore.{token}"], "max_age": 0, "max_msg_size": -1}
     if config.get("max_bytes", -1) > 0:
         config["max_bytes"] = max(config["max_bytes"], 2 * state["bytes"])
-    return incomplete.marked(config, token)
+    return copy_bucket.marked(config, token)
 
 
 async def _make_room(api: Api, stream: str) -> bool:
@@ -207,13 +207,13 @@ async def _make_room(api: Api, stream: str) -> bool:
     info = await streams.find(api, stream)
     if info is None:
         return False
-    if incomplete.mark_of(info) is None:
+    if copy_bucket.mark_of(info) is None:
         name = stream.removeprefix(STREAM_PREFIX)
         raise BucketExists(
             f"Bucket `{name}` already exists",
             hint=f"A restore never overwrites. Delete it first with `kvctl bucket delete {name}`",
         )
-    await incomplete.clear_away(api, info)
+    await copy_bucket.clear_away(api, info)
     return True
 
 
@@ -272,5 +272,5 @@ async def _remove(api: Api, restoring: RestoreSession, stream: str, token: str) 
     deadline = time.monotonic() + SETTLING
     quiet = 0
     while time.monotonic() < deadline and quiet < patience:
-        quiet = 0 if await incomplete.remove(api, stream, token) else quiet + 1
+        quiet = 0 if await copy_bucket.remove(api, stream, token) else quiet + 1
         await asyncio.sleep(0.1)

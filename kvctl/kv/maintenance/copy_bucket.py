@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
-from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, UsageError
+from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, StreamNotFound, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.publish import PublishWindow
@@ -15,13 +19,11 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.config_edit import DUPLICATE_WINDOW
+from kvctl.kv.config import DUPLICATE_WINDOW
+from kvctl.kv.copied_entry import may_roll_up, own_headers, ttl_left
 from kvctl.kv.entry import Entry
-from kvctl.kv.maintenance import incomplete
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket
-from kvctl.kv.stream_kind import Kind, kind_of, own_metadata
-from kvctl.kv.write.copied_headers import may_roll_up, own_headers
-from kvctl.kv.write.copy_key import ttl_left
+from kvctl.kv.stream_kind import UNFINISHED, Kind, kind_of, own_metadata
 from kvctl.units import duration_ns
 from kvctl.wire import encode_headers, header_value
 
@@ -31,6 +33,10 @@ Advance = Callable[[int], None]
 LATEST, HISTORY = "latest", "history"
 
 _NOT_OF_A_BUCKET = ("mirror", "sources", "mirror_direct", "first_seq", "sealed", "deny_purge", "subject_transform")
+_ATTEMPTS = 3
+_CLEANUP_TIMEOUT_S = 2.0
+"""Seconds for one request during cleanup: the server may be what failed."""
+_DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,8 @@ async def copy(
     ):
         raise UsageError(f"`{name}` is the source bucket", hint="Use another name")
     existing = await streams.find(api, wanted["name"])
-    if existing is not None and incomplete.mark_of(existing):
-        await incomplete.clear_away(api, existing)
+    if existing is not None and mark_of(existing):
+        await clear_away(api, existing)
         existing = None
     if data is None:
         made = await catalog.create_like(api, wanted)
@@ -103,18 +109,18 @@ async def _fill(
     source: Bucket, api: Api, wanted: StreamConfig, existing: StreamInfo | None, data: str, clock: ServerClock,
     advance: Advance,
 ) -> Copied:  # fmt: skip
-    token = incomplete.new_token()
+    token = new_token()
     try:
         if existing is None:
             await catalog.refuse_namesake(api, wanted["name"].removeprefix(STREAM_PREFIX))
-            info = await catalog.create_stream(api, incomplete.marked(wanted, token))
+            info = await catalog.create_stream(api, marked(wanted, token))
         else:
-            info = await catalog.apply_edit(api, catalog.Edit(existing, incomplete.marked(existing["config"], token)))
+            info = await catalog.apply_edit(api, catalog.Edit(existing, marked(existing["config"], token)))
         count = await _transfer(source, api, wanted["name"], data, clock, advance)
         info = await _unmark(api, info)
     except BaseException:
         if existing is None:
-            await incomplete.remove(api, wanted["name"], token)
+            await remove(api, wanted["name"], token)
         else:
             await _empty_again(api, existing)
         raise
@@ -193,3 +199,88 @@ def headers_to_keep(entry: Entry, clock: ServerClock) -> bytes:
     if header_value(entry.header, b"Nats-Rollup") is not None and may_roll_up(entry.key):
         headers["Nats-Rollup"] = "sub"
     return encode_headers(headers)
+
+
+def new_token() -> str:
+    """Create the name of an attempt."""
+    return secrets.token_hex(8)
+
+
+def marked(config: StreamConfig, token: str) -> StreamConfig:
+    """Return the configuration with the attempt's mark."""
+    return {**config, "metadata": {**(config.get("metadata") or {}), UNFINISHED: token}}
+
+
+def mark_of(info: StreamInfo | None) -> str | None:
+    """Return the attempt that left the stream incomplete, if any."""
+    return ((info["config"].get("metadata") or {}) if info else {}).get(UNFINISHED)
+
+
+async def clear_away(api: Api, info: StreamInfo) -> None:
+    """Delete leftovers of an attempt. Raises ConflictError while it is still running."""
+    stream = info["config"]["name"]
+    await asyncio.sleep(1)
+    later = await streams.find(api, stream)
+    if later is None:
+        return
+    if later["state"] != info["state"] or mark_of(later) != mark_of(info):
+        raise ConflictError(f"`{stream.removeprefix(STREAM_PREFIX)}` is being filled by another process")
+    await streams.delete(api, stream)
+
+
+async def remove(api: Api, stream: str, token: str) -> bool:
+    """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing."""
+    for _ in range(_ATTEMPTS):
+        try:
+            if mark_of(await streams.info(api, stream, timeout=_CLEANUP_TIMEOUT_S)) != token:
+                return False
+            await streams.delete(api, stream)
+            return True
+        except StreamNotFound:
+            return False
+        except KvctlError:
+            pass
+        await asyncio.sleep(0.2)
+    return False
+
+
+class Differing(StrEnum):
+    """Difference of a key in the second bucket."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    DIFFERS = "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDifference:
+    """Difference in one key; its revision in each bucket, None where it does not live."""
+
+    key: str
+    difference: Differing
+    revision: int | None
+    other_revision: int | None
+
+
+async def compare(first: Bucket, second: Bucket) -> list[KeyDifference]:
+    """Return the keys in which the second bucket differs from the first, by name; deleted keys count as absent.
+
+    Uses some 250 bytes of memory for each key of the first. Raises BucketNotFound.
+    """
+    known: dict[str, tuple[bytes, int]] = {}
+    async for batch in first.entry_batches():
+        known.update((entry.key, (_digest(entry.value), entry.revision)) for entry in batch)
+    found: list[KeyDifference] = []
+    async for batch in second.entry_batches():
+        for entry in batch:
+            digest, revision = known.pop(entry.key, (b"", None))
+            if revision is None:
+                found.append(KeyDifference(entry.key, Differing.EXTRA, None, entry.revision))
+            elif digest != _digest(entry.value):
+                found.append(KeyDifference(entry.key, Differing.DIFFERS, revision, entry.revision))
+    found += [KeyDifference(key, Differing.MISSING, revision, None) for key, (_, revision) in known.items()]
+    return sorted(found, key=lambda item: item.key)
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=_DIGEST).digest()

@@ -1,23 +1,27 @@
-"""Get many keys at once: from a list of the bucket's, in few requests, or through a window of single ones."""
+"""Get many keys at once: by names or filters, from a list of the bucket's, in few requests, or one by one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
+from kvctl.jetstream import multi_get
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.multi_get import REQUEST_BYTES, pages_of
 from kvctl.jetstream.per_subject import last_of_each
-from kvctl.kv.entry import Entry, from_answers, from_frames, from_messages, newer
-from kvctl.kv.handle import RESOLVE_TIMEOUT
+from kvctl.kv.entry import Entry, Operation, from_answers, from_frames, from_message, from_messages, newer
+from kvctl.kv.handle import ATTEMPTS, RESOLVE_TIMEOUT
+from kvctl.kv.names import check_filter, check_literal, is_plain
+from kvctl.kv.read import listing
 from kvctl.kv.resolve import Binding
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
+
 
 REQUESTS_IN_FLIGHT = 4
 MANY_KEYS = 1000
@@ -169,3 +173,82 @@ def _chunks(keys: Sequence[str], prefix: int) -> Iterator[Sequence[str]]:
             continue
         yield chunk
         start, count = start + len(chunk), MANY_KEYS
+
+
+class _Behind(Exception):
+    """The replica that answered may lag behind this session's writes."""
+
+
+async def matching_batches(
+    bucket: Bucket, filters: Sequence[str], *, leader: bool
+) -> AsyncGenerator[list[Entry], None]:
+    """Yield entries of live matching keys, no key twice, in the server's order.
+
+    Up to 1,024 keys come from the nearest replica, consistent at one revision. A consumer reads more keys, and those of
+    servers or buckets that do not answer such requests, and with `leader` everything up to the leader's last message.
+    """
+    seen: set[str] = set()
+    denied: PermissionDenied | None = None
+    for text in filters:
+        check_filter(text)
+    for _ in range(ATTEMPTS):
+        if leader or not bucket.binding.direct:
+            break
+        try:
+            async with aclosing(_at_once(bucket, filters)) as pages:
+                async for batch in pages:
+                    seen.update(entry.key for entry in batch)
+                    yield batch
+            if seen or not await bucket.moved():
+                return
+        except _Behind:
+            continue
+        except PermissionDenied as error:
+            denied = error
+            break
+        except (CannotAnswerMany, NoResponders, ConnectionLost):
+            break
+    try:
+        async with aclosing(_matching_list(bucket, filters, leader=leader)) as batches:
+            async for batch in batches:
+                yield [entry for entry in batch if entry.key not in seen]
+    except PermissionDenied as error:
+        raise denied or error from None
+
+
+async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> Entry | None:
+    """Return the last entry of a non-conforming key, deletions included, by its literal subject; None for none."""
+    if is_plain(check_literal(key)):
+        return await bucket.last_entry(key, leader=leader)
+    found = None
+    binding = await bucket.readable()
+    async with aclosing(listing.entry_batches(binding, [key], deleted=True, literal=True)) as batches:
+        async for batch in batches:
+            found = batch[-1]
+    return found
+
+
+async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[list[Entry], None]:
+    """Yield the answers of the nearest replica, consistent at one revision.
+
+    Raises _Behind, TooManySubjects, NotUnderstood, NoResponders; MomentLost after some of them.
+    """
+    binding = bucket.binding
+    request = DirectRequest(last_of=tuple(binding.subject(text) for text in filters))
+    async with aclosing(multi_get.pages(binding.api, binding.stream, request)) as pages:
+        async for page in pages:
+            if (page.up_to_sequence or 0) < bucket.own.highest:
+                raise _Behind
+            entries = (from_message(bucket.name, len(binding.prefix), message) for message in page.messages)
+            if living := [entry for entry in entries if entry.operation is Operation.PUT]:
+                yield living
+
+
+async def _matching_list(bucket: Bucket, filters: Sequence[str], *, leader: bool) -> AsyncGenerator[list[Entry], None]:
+    """Yield the same by a consumer; with `leader`, from the stream that takes the writes up to its last message."""
+    binding = await bucket.readable()
+    if leader:
+        binding = bucket.source_as_own(binding)
+    async with aclosing(listing.entry_batches(binding, filters)) as batches:
+        async for batch in batches:
+            yield batch

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from array import array
+from collections import Counter
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from math import inf
+from typing import IO
 
-from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
-from kvctl.kv.read.distinct import Distinct
 from kvctl.kv.resolve import Binding
+
+LATE = 1 << 15
+"""Messages that wait for the end; each takes some 500 bytes."""
+HELD = 1 << 18
+"""Hashes that are held in memory; each takes eight bytes, where a set of names would take a hundred."""
 
 
 def subjects_of(
@@ -114,3 +122,106 @@ async def history_batches(
                 found = [entry for entry in found if entry.key in only]
             if found:
                 yield found
+
+
+class Distinct:
+    """Picker of the first message of each subject.
+
+    At the stream's leader no subject comes twice up to the last sequence at the start, so only hashes are kept. Later
+    messages wait for the end, to be compared with all that came before. If there are many, or they may not wait, or a
+    list starts over or is read at a replica, a set of all hashes is held: some 60 bytes per subject.
+    """
+
+    def __init__(self, consumer: OrderedConsumer, end: int, *, waiting: bool) -> None:
+        """`end` is the stream's last sequence before the consumer was created; 0 if unknown."""
+        self._consumer = consumer
+        self._end = end
+        self._late_at_most = LATE if waiting else 0
+        self._last = 0
+        self._came = SubjectHashes()
+        self._all: set[int] | None = None
+        self._late: dict[bytes, RawFrame] = {}
+
+    def pick(self, batch: Sequence[RawFrame], wanted: list[RawFrame]) -> list[RawFrame]:
+        """Return the wanted messages of the batch that are the first of their subjects, except for those that wait."""
+        if not batch:
+            return []
+        before, first, self._last = self._last, delivery(batch[0][1])[0], delivery(batch[-1][1])[0]
+        if self._all is None:
+            subjects = [frame[0] for frame in wanted]
+            doubtful = not self._end or self._consumer.resumed or self._consumer.misplaced
+            repeated = first <= before or len(set(subjects)) < len(subjects)  # by servers, in a rare race
+            if not doubtful and not repeated and self._last <= self._end:
+                self._came.add(subjects)
+                return wanted
+            self._late.update(zip(subjects, wanted, strict=True))
+            if not doubtful and len(self._late) <= self._late_at_most:
+                return []
+            self._all, wanted, self._late = self._came.all(), list(self._late.values()), {}
+        return _unknown(wanted, self._all)
+
+    def rest(self) -> list[RawFrame]:
+        """Return those that waited, and have not come before."""
+        again = self._came.among(set(map(hash, self._late)))
+        return [frame for subject, frame in self._late.items() if hash(subject) not in again]
+
+
+def _unknown(wanted: list[RawFrame], known: set[int]) -> list[RawFrame]:
+    """Return the messages of unknown subjects, which are known from now on."""
+    fresh = []
+    for frame in wanted:
+        if (hashed := hash(frame[0])) not in known:
+            known.add(hashed)
+            fresh.append(frame)
+    return fresh
+
+
+class SubjectHashes:
+    """Hashes of subjects, repeated ones included. Where no file can be written, all stay in memory."""
+
+    def __init__(self) -> None:
+        self._held = array("q")
+        self._limit: float = HELD
+        self._file: IO[bytes] | None = None
+        self._filed = 0
+
+    def __len__(self) -> int:
+        return self._filed + len(self._held)
+
+    def add(self, subjects: Iterable[bytes]) -> None:
+        """Add subjects, which are not kept themselves."""
+        self._held.extend(map(hash, subjects))
+        if len(self._held) >= self._limit:
+            try:
+                self._spill()
+            except OSError:
+                self._limit = inf
+
+    def among(self, wanted: Container[int]) -> Counter[int]:
+        """Count those that are among the wanted hashes. Raises OSError if the file cannot be read."""
+        return Counter(value for block in self._blocks() for value in block if value in wanted)
+
+    def all(self) -> set[int]:
+        """Return all of them: some 60 bytes each. Raises OSError if the file cannot be read."""
+        return {value for block in self._blocks() for value in block}
+
+    def _spill(self) -> None:
+        if self._file is None:
+            import tempfile
+
+            self._file = tempfile.TemporaryFile(prefix="kvctl-", buffering=0)  # noqa: SIM115 - as long as the object
+        self._file.seek(self._filed * self._held.itemsize)
+        block = memoryview(self._held).cast("B")
+        while block:
+            block = block[self._file.write(block) :]
+        self._filed += len(self._held)
+        self._held = array("q")
+
+    def _blocks(self) -> Iterator[array[int]]:
+        if self._file is not None:
+            self._file.seek(0)
+            for start in range(0, self._filed, HELD):
+                block = array("q")
+                block.fromfile(self._file, min(HELD, self._filed - start))
+                yield block
+        yield self._held

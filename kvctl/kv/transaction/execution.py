@@ -33,12 +33,11 @@ from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.atomic_batch import BatchMessage, MessageTooLarge, publish_batch
 from kvctl.jetstream.publish import Busy
 from kvctl.kv import resolve as bindings
+from kvctl.kv.conditional_write import TTL_SINCE, explained, no_ttl
 from kvctl.kv.entry import Entry
 from kvctl.kv.read import bulk_get
 from kvctl.kv.resolve import Binding
-from kvctl.kv.transaction.messages import Pins, batch_of, too_large, value_limit
-from kvctl.kv.transaction.transaction import Transaction, refusal
-from kvctl.kv.write.conditional_write import TTL_SINCE, explained, no_ttl
+from kvctl.kv.transaction.transaction import Pins, Transaction, batch_of, refusal, too_large, value_limit
 from kvctl.wire import header_value
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A bucket without ttls has a key's newest revision. With a bucket ttl it may have expired, and all older ones with it. If
 keys have their own ttl, in a bucket with a history, an older value comes back when the newer one expires, as on servers
-(kvctl.kv.write.expiry): there a key's revisions are replayed in order, as the server did.
+(kvctl.kv.copied_entry): there a key's revisions are replayed in order, as the server did.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import HistoryLost
 from kvctl.jetstream import streams
-from kvctl.kv.maintenance.compare_buckets import Differing, KeyDifference
+from kvctl.kv.maintenance.copy_bucket import Differing, KeyDifference
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance, Damage
 from kvctl.pipeline.files.export_manifest import Manifest

@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 
 from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct_get import StoredMessage
+from kvctl.kv.copied_entry import own_headers
 from kvctl.kv.entry import TTL_HEADER, Entry, Operation, is_tombstone, operation_of
-from kvctl.kv.write.copied_headers import own_headers
-from kvctl.kv.write.identity import HEADER, all_bare, is_bare
+from kvctl.kv.identity import HEADER, all_bare, is_bare
 from kvctl.pipeline.write.row_ids import ROW_HEADER
 from kvctl.wire import header_value
 

@@ -18,8 +18,8 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import is_plain, matches
-from kvctl.kv.point_in_time.snapshot_reader import SnapshotReading
 from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.read.snapshot_reader import SnapshotReading
 from kvctl.kv.resolve import Binding, assumed, with_info
 from kvctl.phrases import quoted
 from kvctl.pipeline.options import SourceOptions

@@ -23,8 +23,8 @@ from kvctl.errors import WrongRevision
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.leader_state import changes_nothing
 from kvctl.kv.bulk.rows import Row
+from kvctl.kv.conditional_write import mismatch
 from kvctl.kv.entry import Operation, operation_of
-from kvctl.kv.write.conditional_write import mismatch
 from kvctl.pipeline.write.row_ids import RowIds, digest_of
 
 

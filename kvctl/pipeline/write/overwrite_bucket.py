@@ -12,10 +12,10 @@ from kvctl.errors import Away, KvctlError, WrongRevision
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.bulk.bulk_writer import Target, target_of
+from kvctl.kv.conditional_write import write_headers
 from kvctl.kv.entry import Entry
 from kvctl.kv.names import RESERVED, is_plain
 from kvctl.kv.read import listing
-from kvctl.kv.write.conditional_write import write_headers
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.worker_connection import connected
 

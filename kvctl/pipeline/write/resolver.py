@@ -9,8 +9,8 @@ from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.bulk_writer import Reconciler, Retry, of_the_row, with_expected
 from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.rows import Row
+from kvctl.kv.conditional_write import explained
 from kvctl.kv.resolve import Binding
-from kvctl.kv.write.conditional_write import explained
 from kvctl.pipeline.write.decision import Asked, Decider, Decision, Outcome
 from kvctl.pipeline.write.row_ids import RowIds
 

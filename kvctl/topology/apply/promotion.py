@@ -10,10 +10,10 @@ from kvctl.errors import BucketExists, ConflictError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo
-from kvctl.kv import catalog, reserved_streams
+from kvctl.kv import catalog, stream_kind
 from kvctl.kv.client import Client
 from kvctl.kv.entry import Entry
-from kvctl.kv.maintenance import copy_bucket, incomplete
+from kvctl.kv.maintenance import copy_bucket
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.topology.apply.builders import find_mirror
 from kvctl.topology.hazards import hazards
@@ -46,12 +46,12 @@ async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = Fals
     if info["config"]["name"] == STREAM_PREFIX + check_bucket(bucket):
         raise UsageError(f"`{bucket}` is the mirror itself", hint="Choose another name for the bucket")
     existing = await streams.find(api, STREAM_PREFIX + bucket)
-    if existing is not None and not incomplete.mark_of(existing):
+    if existing is not None and not copy_bucket.mark_of(existing):
         raise BucketExists(
             f"`{bucket}` already exists", hint="Choose another name for the bucket, or delete the existing one"
         )
     source = info["config"]["mirror"]
-    if reserved_streams.NAMES.match(source["name"]):
+    if stream_kind.NAMES.match(source["name"]):
         raise RefusedError(f"`{mirror}` mirrors `{source['name']}`, which is not a bucket: it cannot be promoted")
     found: list[Hazard] = []
     if source["name"] == STREAM_PREFIX + bucket and not Source.parse(source).is_external and not delete_mirror:

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
-from kvctl.kv import reserved_streams
+from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import quoted
 from kvctl.topology.model.subjects import Transform, UnknownTransform, meet, parse
@@ -22,7 +22,7 @@ LOSSY_EDIT = "lossy-edit"
 LAGGING_REPLICA = "lagging-replica"
 UNREACHABLE_STREAM = "unreachable-stream"
 """A stream does not answer, and may read from the one that is to be deleted or changed."""
-FOREIGN_KIND = reserved_streams.FOREIGN_KIND
+FOREIGN_KIND = stream_kind.FOREIGN_KIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Hazard:
 
 def of_foreign(stream: StreamConfig) -> list[Hazard]:
     """Return the hazard of a bucket command on the stream of a table or a repository."""
-    text = reserved_streams.evidence(stream)
-    return [Hazard(FOREIGN_KIND, text, reserved_streams.remedy(stream))] if text else []
+    text = stream_kind.evidence(stream)
+    return [Hazard(FOREIGN_KIND, text, stream_kind.remedy(stream))] if text else []
 
 
 def of_silent(streams: Iterable[str]) -> list[Hazard]:

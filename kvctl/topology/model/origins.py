@@ -10,8 +10,8 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
-from kvctl.kv import reserved_streams
-from kvctl.kv.config_edit import edited
+from kvctl.kv import stream_kind
+from kvctl.kv.config import edited
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, check_filter, overlapping
 from kvctl.kv.settings import SETTINGS, BucketSettings, Resource, Settings, settings_of
 from kvctl.kv.stream_kind import FIRST_ENTRY, LEAVING
@@ -20,7 +20,7 @@ from kvctl.tokens import check_prefix
 from kvctl.topology.model.subjects import LITERAL, Transform, default_dest, parse, render
 
 _DOMAIN = "$JS."
-_PREFIXES = (STREAM_PREFIX, "", reserved_streams.WHOLE)
+_PREFIXES = (STREAM_PREFIX, "", stream_kind.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Origin:
             rules.append(Transform(source["filter_subject"], ""))
         external = source.get("external") or {}
         stream = source["name"]
-        prefix = next((one for one in (STREAM_PREFIX, reserved_streams.WHOLE) if stream.startswith(one)), stream)
+        prefix = next((one for one in (STREAM_PREFIX, stream_kind.WHOLE) if stream.startswith(one)), stream)
         bucket = _bucket_of(rules) or stream.removeprefix(prefix)
         origin = cls(
             bucket,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvctl.jetstream.stream_info import SourceConfig, StreamConfig, StreamInfo, sources_of
-from kvctl.kv.config_edit import edited
+from kvctl.kv.config import edited
 from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.phrases import counted

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kvctl.jetstream.stream_info import StreamInfo
-from kvctl.kv import reserved_streams
+from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Origin
@@ -113,9 +113,7 @@ class Locator:
         if self.name_at(where) is not None:
             return True
         live = self.live(where)
-        return live is not None and (
-            bucket or bool(live["config"].get("mirror") or reserved_streams.owner(live["config"]))
-        )
+        return live is not None and (bucket or bool(live["config"].get("mirror") or stream_kind.owner(live["config"])))
 
     def _may_be(self, where: Where, seen: OriginView | None) -> bool:
         """Return whether a lookup can have found this stream: no two are created in the same nanosecond."""
@@ -127,7 +125,7 @@ class Locator:
         stream = where[1]
         if origin.stream and origin.bucket:
             return origin
-        if reserved_streams.NAMES.match(stream):
+        if stream_kind.NAMES.match(stream):
             return origin.found_as(stream, stream.partition("_")[2])
         bucket = self._key_space(where) if not stream.startswith(STREAM_PREFIX) else stream.removeprefix(STREAM_PREFIX)
         return origin.found_as(stream, bucket)

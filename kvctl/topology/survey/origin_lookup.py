@@ -20,7 +20,7 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
-from kvctl.kv import reserved_streams, resolve
+from kvctl.kv import resolve, stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import cycle
@@ -234,7 +234,7 @@ async def _first(api: Api, names: list[str], patience: float | None) -> StreamIn
             if number:  # narrow exports allow only the first
                 continue
             raise
-        if number == 0 or info["config"].get("mirror") or reserved_streams.owner(info["config"]):
+        if number == 0 or info["config"].get("mirror") or stream_kind.owner(info["config"]):
             return info
     return None
 
@@ -254,7 +254,7 @@ async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
     stream = info["config"]["name"]
     if origin.stream and origin.bucket:
         return origin
-    if reserved_streams.owner(info["config"]):
+    if stream_kind.owner(info["config"]):
         return origin.found_as(stream, stream.partition("_")[2])
     bucket = stream.removeprefix(STREAM_PREFIX)
     if info["config"].get("mirror"):

@@ -12,8 +12,7 @@ from kvctl.documents.parser import Document
 from kvctl.errors import RefusedError, UsageError
 from kvctl.jetstream.config_diff import UNSET, Difference, shown
 from kvctl.jetstream.stream_info import StreamConfig, parsed_sources
-from kvctl.kv.config import BucketConfig, differences
-from kvctl.kv.config_edit import edited
+from kvctl.kv.config import BucketConfig, differences, edited
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish

@@ -14,10 +14,10 @@ from typing import Any, Self
 from kvctl.errors import Away, ConnectionLost, KvctlError, ServerError, UnreachableError
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.jetstream.request_window import WINDOW
+from kvctl.kv import conditional_write
 from kvctl.kv.bulk.leader_state import LEADER_DEADLINE_S, all_arrived
 from kvctl.kv.ordered_token import token
 from kvctl.kv.resolve import Binding
-from kvctl.kv.write import conditional_write
 from kvctl.versions.store.protocol import MissingArgument, check_size
 from kvctl.versions.store.writes import map_store_errors
 

@@ -20,12 +20,12 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import Busy, publish_soon
+from kvctl.kv import conditional_write
+from kvctl.kv import identity as identities
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.transaction import Failure, Transaction
-from kvctl.kv.write import conditional_write, outcome
-from kvctl.kv.write import identity as identities
 from kvctl.versions.store.group_commit import GroupCommit, PendingWrite, Revisions, UnmetConditions
 from kvctl.versions.store.protocol import ABSENT, PredicateFailed
 
@@ -100,7 +100,8 @@ class BucketWriting:
         except WrongRevision:
             raise PredicateFailed from None
         except Unanswered as error:
-            made = await outcome.resolve(outcome.Write(binding, place, identity, after=before), error) or before
+            write = conditional_write.Write(binding, place, identity, after=before)
+            made = await conditional_write.resolve(write, error) or before
         except ServerError as error:
             raise conditional_write.explained(error, binding) from None
         self._last = max(self._last, made)

@@ -20,14 +20,14 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv import conditional_write
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.conditional_write import write_headers
 from kvctl.kv.entry import Entry, Operation
+from kvctl.kv.identity import Series, identity_of, most_bytes
 from kvctl.kv.read import bulk_get
 from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.transaction import LIMIT, Transaction
-from kvctl.kv.write import outcome
-from kvctl.kv.write.conditional_write import write_headers
-from kvctl.kv.write.identity import Series, identity_of, most_bytes
 from kvctl.versions import refs
 from kvctl.versions.model import VersionedEntry
 from kvctl.versions.repository import Repository
@@ -275,9 +275,9 @@ class _Each:
         if isinstance(cause, WrongRevision) and self._connection.epoch == self._epoch:
             return 0  # the response to the only message
         identity = identity_of(self._ids.block(number, step.header, step.value))
-        write = outcome.Write(self._binding, step.key, identity, step.revision)
+        write = conditional_write.Write(self._binding, step.key, identity, step.revision)
         try:
-            return await outcome.resolve(write, cause) or 0
+            return await conditional_write.resolve(write, cause) or 0
         except (WrongRevision, OutcomeUnknown):
             return 0
 

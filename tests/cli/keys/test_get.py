@@ -183,7 +183,7 @@ def test_permissions_key_by_key_are_enough_for_named_keys(guarded, run, snapshot
 HEAVY = (
     "rich", "yaml", "pydantic", "nats.js.api", "concurrent.futures.thread",
     "kvctl.render.text_table", "kvctl.kv.read.listing", "kvctl.kv.read.watch", "kvctl.kv.read.bulk_get",
-    "kvctl.kv.write.conditional_write",
+    "kvctl.kv.conditional_write",
     "kvctl.kv.config", "kvctl.jetstream.consumers.admin", "kvctl.jetstream.publish",
 )  # fmt: skip
 

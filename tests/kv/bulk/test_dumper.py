@@ -16,7 +16,7 @@ import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, RefusedError
 from kvctl.kv.bulk import dump_file, dumper
 from kvctl.kv.bulk.dumper import Dumped
-from kvctl.kv.point_in_time import snapshot_reader
+from kvctl.kv.read import snapshot_reader
 from kvctl.kv.stream_kind import UNFINISHED
 
 

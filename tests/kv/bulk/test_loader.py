@@ -40,7 +40,7 @@ from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.loader import Loader, LoadOptions
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.config import BucketConfig
-from kvctl.kv.write.identity import Series
+from kvctl.kv.identity import Series
 from kvctl.server import run_server
 from tests.kv.test_nonconforming_keys import BESIDE, FOREIGN
 from tests.support.differences import differences

@@ -13,7 +13,7 @@ from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, Acknowledged, Outcome, WriteReconciler
 from kvctl.kv.bulk.rows import Row
-from kvctl.kv.write.identity import Series
+from kvctl.kv.identity import Series
 
 KEYS, LATER = 300, 3
 

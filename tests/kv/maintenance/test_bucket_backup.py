@@ -18,7 +18,7 @@ from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, 
 from kvctl.jetstream.server_snapshot import CHUNK, RestoreSession
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind
-from kvctl.kv.maintenance import bucket_backup, incomplete, manifest
+from kvctl.kv.maintenance import bucket_backup, copy_bucket, manifest
 
 MINUTE = timedelta(minutes=1)
 
@@ -432,7 +432,7 @@ async def test_two_restores_at_once_make_one_bucket(server, client, bucket_name,
 async def _half_restored(client: kvctl.Client, directory: Path) -> None:
     """Begin a restore and feed it the first half, as kill -9 would leave it."""
     saved = manifest.load(directory / manifest.CONFIG)
-    held = bucket_backup.held(saved["config"], saved["state"], incomplete.new_token())
+    held = bucket_backup.held(saved["config"], saved["state"], copy_bucket.new_token())
     restoring = RestoreSession(client.api, held, saved["state"])
     await restoring.begin()
     data = (directory / manifest.DATA).read_bytes()

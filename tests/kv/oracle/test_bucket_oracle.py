@@ -27,11 +27,11 @@ from kvctl.kv.bulk.input_file import open_input
 from kvctl.kv.bulk.loader import Loader, LoadOptions
 from kvctl.kv.bulk.rows import BadRow, Mode
 from kvctl.kv.config import BucketConfig
+from kvctl.kv.copy_key import copy, rename
 from kvctl.kv.entry import Entry
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
-from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.read.moment import Moment
 from kvctl.kv.read.watch import CURRENT
-from kvctl.kv.write.copy_key import copy, rename
 from kvctl.server import Server, run_server
 from tests.kv.oracle.bucket_model import FILTERS, KEYS, Model, Operation, matching
 from tests.kv.oracle.more_operations import MoreOperations, beside

@@ -1,10 +1,14 @@
 """Listings: every key that lives through one, once, whatever happens meanwhile; and an end, always."""
 
+from __future__ import annotations
+
 import asyncio
 import random
+import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -16,7 +20,8 @@ import kvctl
 from kvctl import Bucket, Client, Operation
 from kvctl.errors import BucketNotFound, KeyNotFound, KvctlError, StreamReplaced, UsageError
 from kvctl.jetstream.consumers import ordered_consumer, server_consumer
-from kvctl.kv.read import bulk_get, distinct
+from kvctl.kv.read import bulk_get, listing
+from kvctl.kv.read.listing import SubjectHashes
 from kvctl.server import Server
 from tests.support.differences import differences
 from tests.support.proxy import DOWN, Cut, Proxy
@@ -180,9 +185,9 @@ class TestUnderWriters:
                 yield bucket
 
     @pytest.mark.guarantee("reading-6", by="race")
-    @pytest.mark.parametrize("late", [50, distinct.LATE])
+    @pytest.mark.parametrize("late", [50, listing.LATE])
     async def test_no_key_is_missing_or_doubled(self, server, unique, history, late, monkeypatch):
-        monkeypatch.setattr(distinct, "LATE", late)
+        monkeypatch.setattr(listing, "LATE", late)
         stable = set(self.stable())
         async with self.busy(server, unique(), history) as bucket:
             for _ in range(self.ROUNDS):
@@ -408,3 +413,42 @@ async def test_nothing_is_doubled_in_a_bucket_recreated_since_the_handle_read_it
             await bucket.put_many((f"k.{number}", b"new") for number in range(3000))
         keys += [entry.key for entry in batch]
     assert differences(sorted(keys), sorted(f"k.{number}" for number in range(3000))) == []
+
+
+@pytest.mark.parametrize("held", [1, 3, 7, 1000])
+def test_hashes_are_counted_wherever_they_are(held, monkeypatch):
+    monkeypatch.setattr(listing, "HELD", held)
+    batches = [[b"$KV.B.%d" % (number * step % 11) for number in range(5)] for step in range(1, 8)]
+    hashes, added = SubjectHashes(), list[bytes]()
+    assert not hashes.among({hash(b"$KV.B.0")})
+    for batch in batches:
+        hashes.add(iter(batch))
+        added += batch
+        wanted = {hash(b"$KV.B.%d" % number) for number in (0, 1, 7, 99)}
+        assert hashes.among(wanted) == Counter(hash(subject) for subject in added if hash(subject) in wanted)
+        assert len(hashes) == len(added)
+
+
+@pytest.mark.parametrize("bytes_allowed", [0, 20, 64])
+def test_hashes_stay_in_memory_where_no_file_can_be_written(bytes_allowed, monkeypatch):
+    monkeypatch.setattr(listing, "HELD", 4)
+    hashes, added = SubjectHashes(), list[bytes]()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_allowed, hard))
+    try:
+        for number in range(20):
+            added.append(b"$KV.B.%d" % (number % 7))
+            hashes.add(added[-1:])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert hashes.among(set(map(hash, added))) == Counter(map(hash, added))
+    assert len(hashes) == 20
+
+
+def test_hashes_stay_in_memory_where_there_is_no_temporary_folder(monkeypatch):
+    monkeypatch.setattr(listing, "HELD", 1)
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null/missing")
+    hashes = SubjectHashes()
+    for subject in (b"a", b"b", b"a"):
+        hashes.add([subject])
+    assert hashes.among({hash(b"a"), hash(b"c")}) == {hash(b"a"): 2}

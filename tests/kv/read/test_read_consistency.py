@@ -8,7 +8,7 @@ import kvctl
 from kvctl.errors import KeyNotFound, RevisionNotFound
 from kvctl.jetstream import multi_get
 from kvctl.jetstream.direct_get import DirectRequest
-from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.read.moment import Moment
 from tests.support.raw import RawClient
 
 ROUNDS = 20

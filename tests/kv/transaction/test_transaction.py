@@ -6,11 +6,10 @@ import pytest
 
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream.api import Api
+from kvctl.kv.conditional_write import EXPECTED
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.resolve import Binding
-from kvctl.kv.transaction.messages import EXPECTED_OF, batch_of
-from kvctl.kv.transaction.transaction import LIMIT, Transaction
-from kvctl.kv.write.conditional_write import EXPECTED
+from kvctl.kv.transaction.transaction import EXPECTED_OF, LIMIT, Transaction, batch_of
 from kvctl.tokens import header_lines
 
 HUB = Api.__new__(Api)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.kv.maintenance.compare_buckets import KeyDifference
+from kvctl.kv.maintenance.copy_bucket import KeyDifference
 from kvctl.pipeline.files import contents
 from kvctl.pipeline.files.export_files import read_manifest
 from kvctl.pipeline.jobs.commit_rows import of_commit

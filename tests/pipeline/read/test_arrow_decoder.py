@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.kv.write.identity import HEADER, all_bare
+from kvctl.kv.identity import HEADER, all_bare
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.columns import schema_of
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.errors import KvctlError
-from kvctl.kv.write import expiry
+from kvctl.kv import copied_entry
 from kvctl.phrases import counted
 from kvctl.units import format_duration
 
@@ -18,7 +18,7 @@ NAMED = 10
 async def warn_of_return(session: Session, bucket: "kvctl.Bucket", keys: Sequence[str]) -> None:
     """Warn about keys just written with a ttl whose previous values will reappear; silent if they are unreadable."""
     with suppress(KvctlError):
-        found = await expiry.returning(bucket, keys)
+        found = await copied_entry.returning(bucket, keys)
         _warn_of_each(
             session,
             [
@@ -32,7 +32,7 @@ async def warn_of_return(session: Session, bucket: "kvctl.Bucket", keys: Sequenc
 async def warn_of_other_life(session: Session, bucket: "kvctl.Bucket", ttls: Mapping[str, timedelta]) -> None:
     """Warn about keys just written with a ttl that expire earlier or later; silent if that cannot be read."""
     with suppress(KvctlError):
-        most = await expiry.bucket_ttl(bucket)
+        most = await copied_entry.bucket_ttl(bucket)
         entries = await bucket.get_many(list(ttls), leader=True)
         living = [entry for entry in entries if entry is not None]
         texts = [text for entry in living if (text := _other_life(bucket.name, entry, ttls[entry.key], most))]
@@ -66,10 +66,10 @@ async def warn_of_shorter_life(
     if source is target:
         return
     with suppress(KvctlError):
-        most = await expiry.bucket_ttl(target)
+        most = await copied_entry.bucket_ttl(target)
         if most is None:
             return
-        left = await expiry.time_left(source, await source.get(key, leader=True))
+        left = await copied_entry.time_left(source, await source.get(key, leader=True))
         if left is None or left > most:
             session.warn(
                 f"`{new_key}` expires after {format_duration(most)}, the ttl of bucket `{target.name}`; "

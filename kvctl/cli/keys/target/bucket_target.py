@@ -17,7 +17,7 @@ from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
 from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
 from kvctl.kv.names import check_bucket
-from kvctl.kv.point_in_time import as_of as point_in_time_as_of
+from kvctl.kv.read import as_of as past_buckets
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
 from kvctl.units import format_time
@@ -81,7 +81,7 @@ class CurrentReader(Reader):
         self.listing: str | None = f"List the keys with `kvctl keys {bucket.name}`"
         self._bucket = bucket
         self._reading = reading
-        self._source: kvctl.Bucket | point_in_time_as_of.Past = bucket
+        self._source: kvctl.Bucket | past_buckets.Past = bucket
 
     async def one(self, key: str) -> "kvctl.Entry":
         get = self._bucket.get_literal if self._reading.literal else self._bucket.get
@@ -147,7 +147,7 @@ class CurrentReader(Reader):
 class AsOfReader(CurrentReader):
     """Earlier state."""
 
-    def __init__(self, bucket: "kvctl.Bucket", past: "point_in_time_as_of.Past", reading: Reading) -> None:
+    def __init__(self, bucket: "kvctl.Bucket", past: "past_buckets.Past", reading: Reading) -> None:
         super().__init__(bucket, reading)
         self.place += f" as of {past.moment}"
         self.listing = None

@@ -1,11 +1,13 @@
 """What comes back when keys expire in a bucket with a history."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 from kvctl import Bucket, Client
+from kvctl.kv.copied_entry import returning
 from kvctl.kv.entry import Operation
 from kvctl.kv.transaction.transaction import Transaction
-from kvctl.kv.write.expiry import returning
 from tests.support.waiting import until_async
 
 SECOND = timedelta(seconds=1)

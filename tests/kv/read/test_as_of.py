@@ -1,5 +1,7 @@
 """A bucket as it was: exactly, or a refusal that names what is lost."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 from datetime import datetime, timedelta
@@ -11,8 +13,8 @@ from kvctl import Bucket, Client
 from kvctl.errors import BucketNotFound, HistoryLost, KeyNotFound, RevisionNotFound, UsageError
 from kvctl.jetstream import streams
 from kvctl.kv.entry import Entry
-from kvctl.kv.point_in_time.as_of import Past
-from kvctl.kv.point_in_time.moment import Moment, as_moment, parse_moment
+from kvctl.kv.read.as_of import Past
+from kvctl.kv.read.moment import Moment, as_moment, parse_moment
 from tests.support.differences import differences
 from tests.support.raw import RawClient
 from tests.support.waiting import until_async

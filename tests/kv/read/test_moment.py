@@ -1,5 +1,7 @@
 """Moments of a bucket's past, and the words in which what was lost is told."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,9 +9,9 @@ import pytest
 
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.jetstream.streams import ServerClock
-from kvctl.kv.point_in_time.as_of import Past, _listed
-from kvctl.kv.point_in_time.key_scan import Keeping, KeyHistoryScan, KeySelection, Trace
-from kvctl.kv.point_in_time.moment import Moment, as_moment, parse_moment
+from kvctl.kv.read.as_of import Past, _listed
+from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, KeySelection, Trace
+from kvctl.kv.read.moment import Moment, as_moment, parse_moment
 from kvctl.kv.resolve import Binding
 
 

@@ -1,4 +1,4 @@
-"""Lifetime of a value with a ttl, and the older value that comes back afterwards.
+"""An entry written again: the headers that are kept, its lifetime, and the older value that comes back afterwards.
 
 Observed on nats-server 2.11 to 2.15, in buckets with history: servers drop the last entry and leave a marker only if it
 was the key's only entry. Otherwise the entry below becomes the key's last one again, with a live value. A ttl below the
@@ -16,9 +16,49 @@ from typing import TYPE_CHECKING
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, Operation
 from kvctl.units import duration_from_ns
+from kvctl.wire import decode_headers
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
+
+
+_NOT_THE_WRITERS = (
+    "nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl",
+    "kvctl-row", "kvctl-id",
+)  # fmt: skip
+"""Headers that control the server, or report its or a writer's action; necessary ones are set again."""
+
+
+def own_headers(entry: Entry) -> dict[str, str]:
+    """Return the entry's headers to keep, including the operation and a marker's reason."""
+    return writers_own(decode_headers(entry.header)) if entry.header else {}
+
+
+def writers_own(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers without those that control a server."""
+    return {name: value for name, value in headers.items() if not name.lower().startswith(_NOT_THE_WRITERS)}
+
+
+def may_roll_up(key: str) -> bool:
+    """Return True if a rollup on the key erases only its own history: on `a.*` it erases every key that matches."""
+    return not any(token in ("*", ">") for token in key.split("."))
+
+
+async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
+    """Return the remaining ttl of an entry read from the bucket's leader. Raises as `ServerClock.read`."""
+    if entry.ttl is None:
+        return None
+    source = bucket.binding.source
+    clock = await ServerClock.read(source.api, source.stream)
+    return ttl_left(entry, clock.now_ns())
+
+
+def ttl_left(entry: Entry, now_ns: int) -> timedelta | None:
+    """Return the remaining ttl by the server's clock, at least one second."""
+    if entry.ttl is None:
+        return None
+    age = timedelta(microseconds=(now_ns - entry.created_ns) // 1000)
+    return max(timedelta(seconds=round((entry.ttl - age).total_seconds())), timedelta(seconds=1))
 
 
 async def returning(bucket: Bucket, keys: Iterable[str]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Copy and rename a key, within a bucket or to another."""
+"""Copy, rename and touch a key: its value is written again, within a bucket or to another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConditionsFailed, KeyExists, KeyNotFound, OutcomeUnknown, UsageError, WrongRevision
-from kvctl.jetstream.streams import ServerClock
+from kvctl.kv import conditional_write
+from kvctl.kv.copied_entry import own_headers, remaining_ttl
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction.transaction import Transaction
+from kvctl.wire import encode_headers
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
+
+ATTEMPTS = 8
+"""Maximum number of attempts for a key that others write concurrently."""
 
 
 async def copy(source: Bucket, key: str, target: Bucket, new_key: str, *, overwrite: bool = False) -> int:
@@ -83,18 +88,16 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
         ) from None
 
 
-async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
-    """Return the remaining ttl of an entry read from the bucket's leader. Raises as `ServerClock.read`."""
-    if entry.ttl is None:
-        return None
-    source = bucket.binding.source
-    clock = await ServerClock.read(source.api, source.stream)
-    return ttl_left(entry, clock.now_ns())
-
-
-def ttl_left(entry: Entry, now_ns: int) -> timedelta | None:
-    """Return the remaining ttl by the server's clock, at least one second."""
-    if entry.ttl is None:
-        return None
-    age = timedelta(microseconds=(now_ns - entry.created_ns) // 1000)
-    return max(timedelta(seconds=round((entry.ttl - age).total_seconds())), timedelta(seconds=1))
+async def touch(bucket: Bucket, key: str, ttl: timedelta) -> int:
+    """Write the key's current value with its headers and a new ttl; return the revision. Raises as `Bucket.touch`."""
+    conditional_write.write_fields(ttl=ttl)  # raises for a ttl that is too short before anything is sent
+    bucket.check_writable(key)
+    for _ in range(ATTEMPTS):
+        entry = await bucket.get(key, leader=True)
+        fields = conditional_write.write_fields(expected=entry.revision, ttl=ttl)
+        header = encode_headers({**own_headers(entry), **fields})
+        try:
+            return await bucket.write_message(key, entry.value, header, entry.revision)
+        except WrongRevision:
+            continue
+    raise WrongRevision(f"`{key}` is being written concurrently and could not be touched", hint="Try again")

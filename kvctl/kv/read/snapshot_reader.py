@@ -24,8 +24,7 @@ from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMe
 from kvctl.jetstream.per_subject import next_of_each
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import matches
-from kvctl.kv.read.listing import subjects_of
-from kvctl.kv.read.subject_hashes import SubjectHashes
+from kvctl.kv.read.listing import SubjectHashes, subjects_of
 from kvctl.kv.resolve import Binding
 
 MAX_PASSES = 10

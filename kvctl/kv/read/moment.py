@@ -1,4 +1,4 @@
-"""Past moments of a bucket: after a revision, at a time, or some time ago. [pure]"""
+"""Past moments of a bucket: after a revision, at a time, or some time ago."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kvctl.errors import UsageError
+from kvctl.jetstream.multi_get import first_since
+from kvctl.jetstream.streams import ServerClock
+from kvctl.kv.resolve import Binding
 from kvctl.units import duration_ns, format_duration, format_time, parse_duration, parse_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,3 +65,17 @@ def as_moment(value: Moment | int | datetime | str) -> Moment:
             raise UsageError("The time has no time zone")
         return Moment(time_ns=(value - _EPOCH) // timedelta(microseconds=1) * 1000)
     return Moment(revision=value)
+
+
+async def first_revision(binding: Binding, since: Moment | datetime | str) -> int:
+    """Return the first revision of this time or later, one more than the last if there is none.
+
+    An age counts back from the server's time. Raises UsageError for a revision, BucketNotFound, UnreachableError.
+    """
+    moment = as_moment(since)
+    if moment.revision is not None:
+        raise UsageError(f"`{moment.revision}` is a revision, not a time")
+    if moment.ago is not None:
+        moment = moment.at((await ServerClock.read(binding.api, binding.stream)).now_ns())
+    assert moment.time_ns is not None
+    return await first_since(binding.api, binding.stream, moment.time_ns)

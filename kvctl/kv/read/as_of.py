@@ -21,8 +21,8 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
-from kvctl.kv.point_in_time.key_scan import Keeping, KeyHistoryScan, KeySelection, choose, keeping
-from kvctl.kv.point_in_time.moment import Moment
+from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, KeySelection, choose, keeping
+from kvctl.kv.read.moment import Moment
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import quoted
 

@@ -31,6 +31,7 @@ MANY_SUBJECTS = 64
 """Maximum number of subjects to request; more are selected from the entire bucket."""
 CHECKS_AT_ONCE = 64
 CHECKS = 5
+_MISSED = "Keys may be missing or outdated: the origin keeps fewer entries than its mirror, which lacks some"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +185,6 @@ class KeyHistoryScan:
             if first and again and first.sequence == again.sequence:  # nothing was evicted or purged in between
                 return replace(trace, count=counts.get(text, 0), erased=_erases(first.header))
         return replace(trace, unknown=True)
-
-
-_MISSED = "Keys may be missing or outdated: the origin keeps fewer entries than its mirror, which lacks some"
 
 
 async def keeping(binding: Binding) -> Keeping:

@@ -1,1 +1,0 @@
-"""Reading a bucket as of a revision or a time."""

@@ -1,1 +1,0 @@
-"""Writes: single and bulk, each with an identity and an outcome."""
