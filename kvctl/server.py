@@ -168,8 +168,8 @@ class Server:
         return "\n".join(text.splitlines()[-lines:])
 
     def close(self) -> None:
-        """Stop the server and remove everything temporary."""
-        self.stop()
+        """End the server and remove everything temporary: a temporary store need not be closed first."""
+        (self.kill if self.temporary else self.stop)()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

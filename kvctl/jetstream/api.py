@@ -25,6 +25,8 @@ from kvctl.errors import (
 )
 from kvctl.tokens import check_prefix
 
+Value = TypeVar("Value")
+
 DEFAULT_PREFIX = "$JS.API"
 
 STREAM_NAME_IN_USE = 10058
@@ -64,6 +66,8 @@ HINTS = {
 _HINTS = {"detected cycle": "A stream would replicate another one twice, or itself, through others"}
 
 
+WALKS = 4
+"""Maximum number of passes over the pages until their totals agree."""
 SINGLE_ANSWERS = "The account that exports the service can set `response_type: stream`"
 _single: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 """Prefixes of imports that pass on one answer a request."""
@@ -188,33 +192,24 @@ def _disabled_hint(err_code: int) -> str:
     return "Enable JetStream with `-js` or a `jetstream {}` block, and for the account; `kvctl server run` enables it"
 
 
-Value = TypeVar("Value")
-
-WALKS = 4
-"""Maximum number of passes over the pages until their totals agree."""
-
-
-async def all_pages(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]]) -> dict[str, Value]:
-    """Return the items of all pages; `page` returns the items at an offset, and the total.
+async def all_pages(
+    page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int, int]]],
+) -> tuple[dict[str, Value], int]:
+    """Return the items of all pages and their total; `page` returns items at an offset, their number, and the total.
 
     If the total changes between two pages, items that moved to an earlier page may be missing, and all are read again.
     """
-    found: dict[str, Value] = {}
     for _ in range(WALKS):
-        found, totals = await _walk(page)
+        found: dict[str, Value] = {}
+        totals: set[int] = set()
+        offset = 0
+        while True:
+            batch, count, total = await page(offset)
+            found.update(batch)
+            totals.add(total)
+            offset += count
+            if not count or offset >= total:
+                break
         if len(totals) == 1:
             break
-    return found
-
-
-async def _walk(page: Callable[[int], Awaitable[tuple[Mapping[str, Value], int]]]) -> tuple[dict[str, Value], set[int]]:
-    found: dict[str, Value] = {}
-    totals: set[int] = set()
-    offset = 0
-    while True:
-        batch, total = await page(offset)
-        found.update(batch)
-        totals.add(total)
-        offset += len(batch)
-        if not batch or offset >= total:
-            return found, totals
+    return found, max(totals)

@@ -31,8 +31,6 @@ PAUSES_S = (0.2, 0.5, 1.0, 3.0)
 """Seconds given to the server to remove a deleted stream's files before the next attempt to create it."""
 NO_STORE = 10049
 """Server error: the stream's files could not be created."""
-LISTINGS = 4
-"""Maximum number of listings started over because streams came or went."""
 _USER_INFO = "$SYS.REQ.USER.INFO"
 _ASK_S = 1.0
 NO_PLACE = 10005
@@ -170,20 +168,32 @@ async def names(api: Api, subject: str | None = None) -> list[str]:
     """Return the names of all streams, every page; a subject filter hides mirrors and read-only aggregates."""
     request = {"subject": check_filter_subject(subject)} if subject else {}
 
-    async def page(offset: int) -> tuple[dict[str, None], int]:
+    async def page(offset: int) -> tuple[dict[str, None], int, int]:
         reply = await api.call("STREAM.NAMES", {**request, "offset": offset}, retry=True)
-        return dict.fromkeys(reply.get("streams") or []), reply.get("total", 0)
+        found = dict.fromkeys(reply.get("streams") or [])
+        return found, len(found), reply.get("total", 0)
 
-    return sorted(await all_pages(page))
+    return sorted((await all_pages(page))[0])
 
 
 async def listing(api: Api) -> StreamListing:
     """List all streams, every page."""
-    for _ in range(LISTINGS):
-        found, silent, totals = await _pages(api)
-        if len(totals) == 1:
-            break
-    if len({*found, *silent}) < max(totals):
+    silent: dict[str, StreamInfo | None] = {}
+
+    async def page(offset: int) -> tuple[dict[str, StreamInfo], int, int]:
+        if not offset:
+            silent.clear()
+        limit = max(api.connection.timeout, 10)  # a server that waits for unavailable hosts takes four seconds
+        reply = await api.call("STREAM.LIST", {"offset": offset}, timeout=limit, retry=True)
+        batch = {item["config"]["name"]: item for item in reply.get("streams") or []}
+        missing = {*(reply.get("missing") or ()), *(reply.get("offline") or ())}
+        silent.update((name, batch.get(name)) for name in missing)
+        found = {name: item for name, item in batch.items() if name not in missing}
+        count = len(batch.keys() | missing) or reply.get("limit", 256)  # a page counts those that do not answer
+        return found, count, reply.get("total", 0)
+
+    found, total = await all_pages(page)
+    if len({*found, *silent}) < total:
         silent |= dict.fromkeys(await names(api))  # a stream that is counted, but not reported as missing
     return StreamListing(tuple(found.values()), {name: silent[name] for name in sorted(silent) if name not in found})
 
@@ -212,34 +222,12 @@ async def subjects(api: Api, stream: str, subject: str = ">") -> dict[str, int]:
     """Return the subjects matching the filter, with their message counts, every page of 100,000."""
     check_filter_subject(subject)
 
-    async def page(offset: int) -> tuple[dict[str, int], int]:
+    async def page(offset: int) -> tuple[dict[str, int], int, int]:
         reply = await info(api, stream, subjects_filter=subject, offset=offset)
-        return reply["state"].get("subjects") or {}, int(reply.get("total", 0))  # type: ignore[call-overload]
+        found = reply["state"].get("subjects") or {}
+        return found, len(found), int(reply.get("total", 0))  # type: ignore[call-overload]
 
-    return await all_pages(page)
-
-
-async def _pages(api: Api) -> tuple[dict[str, StreamInfo], dict[str, StreamInfo | None], set[int]]:
-    """Read all pages once: return the streams that answer, silent ones, and the totals that the pages reported.
-
-    Two totals mean that streams came or went in the meantime, which shifts pages.
-    """
-    found: dict[str, StreamInfo] = {}
-    silent: dict[str, StreamInfo | None] = {}
-    totals: set[int] = set()
-    offset = 0
-    while True:
-        # A server that waits for unavailable hosts takes four seconds.
-        limit = max(api.connection.timeout, 10)
-        page = await api.call("STREAM.LIST", {"offset": offset}, timeout=limit, retry=True)
-        batch = {item["config"]["name"]: item for item in page.get("streams") or []}
-        missing = {*(page.get("missing") or ()), *(page.get("offline") or ())}
-        found.update((name, item) for name, item in batch.items() if name not in missing)
-        silent.update((name, batch.get(name)) for name in missing)
-        totals.add(page.get("total", 0))
-        offset += len(batch.keys() | missing) or page.get("limit", 256)  # a page counts those that do not answer
-        if offset >= page.get("total", 0):
-            return found, silent, totals
+    return (await all_pages(page))[0]
 
 
 def _checked(stream: str) -> str:

@@ -49,12 +49,14 @@ class Lab:
         return _free_ports(count) if self.port is None else [self.port + INNER_PORT + at for at in range(count)]
 
     def close(self) -> None:
-        """Stop all servers and remove everything temporary."""
+        """End all servers and remove everything temporary: temporary stores need not be closed first."""
         with ExitStack() as stack:
             if self.temporary:
                 stack.callback(rmtree, self.directory, ignore_errors=True)
             for server in self.servers.values():
                 stack.callback(server.close)
+                if self.temporary:
+                    stack.callback(server.kill)
 
     def __enter__(self) -> Self:
         return self

@@ -77,12 +77,13 @@ async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict
 async def names(api: Api, stream: str) -> list[str]:
     """Return the names of a stream's consumers, every page. Raises StreamNotFound."""
 
-    async def page(offset: int) -> tuple[dict[str, None], int]:
+    async def page(offset: int) -> tuple[dict[str, None], int, int]:
         with _naming(stream):
             reply = await api.call(f"CONSUMER.NAMES.{stream}", {"offset": offset}, retry=True)
-        return dict.fromkeys(reply.get("consumers") or []), reply.get("total", 0)
+        found = dict.fromkeys(reply.get("consumers") or [])
+        return found, len(found), reply.get("total", 0)
 
-    return sorted(await all_pages(page))
+    return sorted((await all_pages(page))[0])
 
 
 async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -90,19 +91,18 @@ async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str
 
     Raises StreamNotFound.
     """
-    found: dict[str, dict[str, Any]] = {}
     missing: set[str] = set()
-    offset = 0
-    limit = max(api.connection.timeout, 10)  # a server that waits for dead hosts takes four seconds
-    while True:
+
+    async def page(offset: int) -> tuple[dict[str, dict[str, Any]], int, int]:
+        limit = max(api.connection.timeout, 10)  # a server that waits for dead hosts takes four seconds
         with _naming(stream):
-            page = await api.call(f"CONSUMER.LIST.{stream}", {"offset": offset}, timeout=limit, retry=True)
-        batch = page.get("consumers") or []
-        found.update((item["name"], item) for item in batch)
-        missing.update(page.get("missing") or [])
-        offset += len(batch) or page.get("limit", 256)
-        if offset >= page.get("total", 0):
-            return [found[name] for name in sorted(found)], sorted(missing - found.keys())
+            reply = await api.call(f"CONSUMER.LIST.{stream}", {"offset": offset}, timeout=limit, retry=True)
+        found = {item["name"]: item for item in reply.get("consumers") or []}
+        missing.update(reply.get("missing") or [])
+        return found, len(found) or reply.get("limit", 256), reply.get("total", 0)
+
+    found, _ = await all_pages(page)
+    return [found[name] for name in sorted(found)], sorted(missing - found.keys())
 
 
 def new_name() -> str:

@@ -22,22 +22,20 @@ from kvctl.errors import (
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.consumers.message import Message, MessageIteration
+from kvctl.jetstream.consumers.message import Message
 from kvctl.jetstream.consumers.pull import (
     PLENTY,
     SHORTEST,
     ConsumeOptions,
-    Event,
     Meaning,
     OnEvent,
     Pull,
-    Puller,
+    PullIteration,
     PullStatus,
     default_heartbeat,
     gone,
     size_of,
 )
-from kvctl.tokens import check_name
 from kvctl.units import parse_duration
 from kvctl.wire import header_value
 
@@ -51,7 +49,7 @@ _GRACE = 0.25
 """Seconds for a busy program to read messages that have already arrived."""
 
 
-class Consumption(MessageIteration):
+class Consumption(PullIteration):
     """Consumption of one consumer's messages: an async context manager, and an iterator.
 
     A message counts as processed when the next one is requested. Raises ConsumerNotFound when the consumer or its
@@ -63,20 +61,14 @@ class Consumption(MessageIteration):
     def __init__(
         self, api: Api, stream: str, consumer: str, options: ConsumeOptions, on_event: OnEvent | None = None
     ) -> None:
-        self.stream = check_name(stream, "stream")
-        self.consumer = check_name(consumer, "consumer")
-        self._api = api
-        self._connection = api.connection
+        super().__init__(api, stream, consumer, on_event)
         self._left = options.count
         self._grouped = bool(options.group)
         self._buffer = Buffer(options)
-        self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
-        self._on_event = on_event
         self._epoch = api.connection.epoch
         self._stopped = self._draining = self._drained = False
         self._ready: deque[RawFrame] = deque()
         self._in_hand: tuple[RawFrame, ...] = ()
-        self._failure: KvctlError | None = None
         self._doubtful = False
         """True if the consumer may have been deleted."""
         self._refusals = 0
@@ -93,7 +85,7 @@ class Consumption(MessageIteration):
 
     async def __aexit__(self, *exit: object) -> None:
         self._stopped = True
-        await self._puller.__aexit__(*exit)
+        await super().__aexit__(*exit)
 
     async def _one_by_one(self) -> AsyncIterator[Message]:
         connection, puller, buffer = self._connection, self._puller, self._buffer
@@ -242,9 +234,9 @@ class Consumption(MessageIteration):
 
     def _report(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
         """Report an event once, however often it happens in a row."""
-        if self._on_event is not None and text != self._reported:
+        if text != self._reported:
             self._reported = text
-            self._on_event(Event(severity, text, code, final))
+            super()._report(severity, text, code, final=final)
 
     # -- disturbances --------------------------------------------------------------------------------------
 

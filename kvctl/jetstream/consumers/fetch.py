@@ -21,16 +21,15 @@ from kvctl.errors import (
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.delivery import RawFrame
-from kvctl.jetstream.consumers.message import Message, MessageIteration
-from kvctl.jetstream.consumers.pull import Event, FetchOptions, Meaning, OnEvent, Puller, PullStatus, gone, size_of
-from kvctl.tokens import check_name
+from kvctl.jetstream.consumers.message import Message
+from kvctl.jetstream.consumers.pull import FetchOptions, Meaning, OnEvent, PullIteration, PullStatus, gone, size_of
 from kvctl.wire import header_value
 
 MARGIN = 2.0
 """Seconds that we wait longer than the server, which ends the pull."""
 
 
-class Fetch(MessageIteration):
+class Fetch(PullIteration):
     """One fetch: an async context manager and an iterator, which ends when the pull does.
 
     Raises ConsumerNotFound, ServerError for a pull that the server does not understand, PermissionDenied,
@@ -47,19 +46,13 @@ class Fetch(MessageIteration):
         pins: dict[str, str] | None = None,
     ) -> None:
         """`pins` are the consumer's, by priority group: a pin received by one fetch is sent by the next (ADR-42)."""
-        self.stream = check_name(stream, "stream")
-        self.consumer = check_name(consumer, "consumer")
+        super().__init__(api, stream, consumer, on_event)
         self.refusal: PullStatus | None = None
         """Limit of the consumer that the pull exceeded, or the reason why it ended early."""
-        self._api = api
-        self._connection = api.connection
         self._pins = {} if pins is None else pins
         self._pull = options.pull(self._pins.get(options.group, ""))
         self._by_size = options.max_messages is None
-        self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
-        self._on_event = on_event
         self._over = False
-        self._failure: KvctlError | None = None
 
     async def __aenter__(self) -> Self:
         """Subscribe and send the pull. Raises NoServer."""
@@ -74,9 +67,6 @@ class Fetch(MessageIteration):
             await self.__aexit__(type(error), error, None)
             raise
         return self
-
-    async def __aexit__(self, *exit: object) -> None:
-        await self._puller.__aexit__(*exit)
 
     async def batches(self) -> AsyncGenerator[list[Message], None]:
         """Yield messages in batches, as they arrive."""
@@ -170,7 +160,3 @@ class Fetch(MessageIteration):
             except KvctlError:
                 pass
         return error
-
-    def _report(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
-        if self._on_event is not None:
-            self._on_event(Event(severity, text, code, final))

@@ -17,8 +17,10 @@ from typing import Any, Self
 
 from kvctl.connection import Connection, Subscription, permission_denied
 from kvctl.errors import ConsumerNotFound, KvctlError, ServerError, UsageError
-from kvctl.jetstream.api import SINGLE_ANSWERS
+from kvctl.jetstream.api import SINGLE_ANSWERS, Api
 from kvctl.jetstream.consumers.delivery import RawFrame
+from kvctl.jetstream.consumers.message import MessageIteration
+from kvctl.tokens import check_name
 from kvctl.units import format_duration
 from kvctl.wire import header_value, status
 
@@ -132,6 +134,26 @@ class Puller:
         Raises RequestTimeout, ConnectionLost, NoServer.
         """
         await self._connection.unsubscribe(self._subscription)
+
+
+class PullIteration(MessageIteration):
+    """Base of fetch and consume: messages of one consumer from a puller."""
+
+    def __init__(self, api: Api, stream: str, consumer: str, on_event: OnEvent | None) -> None:
+        self.stream = check_name(stream, "stream")
+        self.consumer = check_name(consumer, "consumer")
+        self._api = api
+        self._connection = api.connection
+        self._puller = Puller(api.connection, f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}")
+        self._on_event = on_event
+        self._failure: KvctlError | None = None
+
+    async def __aexit__(self, *exit: object) -> None:
+        await self._puller.__aexit__(*exit)
+
+    def _report(self, severity: str, text: str, code: int = 0, *, final: bool = False) -> None:
+        if self._on_event is not None:
+            self._on_event(Event(severity, text, code, final))
 
 
 def gone(stream: str, consumer: str, status: PullStatus) -> KvctlError:
