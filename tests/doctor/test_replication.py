@@ -71,9 +71,12 @@ def offered(config: dict[str, Any], *origins: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("age", "hazard", "force"),
-    [(0, "ttl-not-inherited", " --force lossy-edit"), (2 * HOUR, "ttl-not-inherited", " --force lossy-edit"),
-     (HOUR // 2, "shorter-ttl", "")],
-)  # fmt: skip
+    [
+        (0, "ttl-not-inherited", " --force lossy-edit"),
+        (2 * HOUR, "ttl-not-inherited", " --force lossy-edit"),
+        (HOUR // 2, "shorter-ttl", ""),
+    ],
+)
 def test_ttl_remedy_that_shortens_is_forced(age, hazard, force):
     config = {"name": "M", "mirror": {"name": "KV_B"}, "mirror_direct": True, "max_age": age}
     assert offered(config, B)[hazard] == f"`kvctl bucket edit M --ttl 1h{force}`"

@@ -47,13 +47,15 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
         (info(subject_transform={"src": "$KV.B.>", "dest": "$KV.B.x.>"}), [("error", "renamed-keys")]),
         (info(subjects=[], sources=[{"name": "KV_O", "opt_start_seq": 1}]), []),
         (info(subjects=[], sources=[{"name": "KV_O"}]), [("warning", "no-first-entry")]),
-        ({**info(subjects=[], sources=[{"name": "KV_O"}]), "sources": [{"name": "KV_O", "seq": 5}]},
-         [("note", "no-first-entry")]),
+        (
+            {**info(subjects=[], sources=[{"name": "KV_O"}]), "sources": [{"name": "KV_O", "seq": 5}]},
+            [("note", "no-first-entry")],
+        ),
         (info(num_replicas=3, cluster=peers()), []),
         (info(num_replicas=3, cluster=peers("n2")), [("warning", "server-away")]),
         (info(cluster=peers("n2", "n3", leader="")), [("error", "no-leader")]),
     ],
-)  # fmt: skip
+)
 def test_findings_of_a_bucket(stream, expected):
     assert said(stream) == expected
 
@@ -91,16 +93,31 @@ def test_servers_are_counted_in_the_cluster_of_the_bucket():
 
 
 @pytest.mark.parametrize(
-    ("known", "cluster", "origin", "evidence", "remedy"),
+    ("known", "cluster", "origin", "remedy", "evidence"),
     [
-        (True, "nyc", None, "`M` in cluster `nyc` is offline: its only server `n9` does not answer, and nothing arrives"
-         " from `B`", "Start `n9`"),
-        (False, "nyc", "KV_B", "`M`, a mirror of `B` in cluster `nyc`, is offline: its servers do not answer",
-         "Start its servers in cluster `nyc`"),
-        (False, None, None, "`M` is offline: its servers do not answer; it may be a mirror or an aggregate",
-         "Start its servers"),
+        (
+            True,
+            "nyc",
+            None,
+            "Start `n9`",
+            "`M` in cluster `nyc` is offline: its only server `n9` does not answer, and nothing arrives from `B`",
+        ),
+        (
+            False,
+            "nyc",
+            "KV_B",
+            "Start its servers in cluster `nyc`",
+            "`M`, a mirror of `B` in cluster `nyc`, is offline: its servers do not answer",
+        ),
+        (
+            False,
+            None,
+            None,
+            "Start its servers",
+            "`M` is offline: its servers do not answer; it may be a mirror or an aggregate",
+        ),
     ],
-)  # fmt: skip
+)
 def test_offline_stream_has_its_cluster_and_remedy(known, cluster, origin, evidence, remedy):
     away = {"name": "other", "replicas": [{"name": "n9", "offline": True}]}
     finding = offline("M", {**info(cluster=away), "config": MIRROR} if known else None, cluster, origin)

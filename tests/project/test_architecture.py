@@ -41,6 +41,9 @@ BESIDE: dict[str, set[str]] = {
 PART_OF = {"wire": "connection", "labs": "server"}
 """Modules that belong to a part under another name."""
 
+TOPOLOGY = ("model", "hazards", "survey", "health", "plan", "apply", "audit", "views")
+"""Rooms of `topology/`: each imports from those before it, never from a later one, for typing neither."""
+
 DOORS = {
     "nats": ("connection/nats_client.py",),
     "typer": ("cli/",),
@@ -101,6 +104,19 @@ def test_imports_run_one_way():
         for module in _modules()
         if len(module.parts) > 1 or not module.stem.startswith("__")
         if (more := _own_imports(module) - _allowed_for(_part_of(str(module.with_suffix("")))))
+    }
+    assert not wrong
+
+
+def test_rooms_of_topology_import_one_way():
+    rooms = {
+        module: module.parts[1] for module in _modules() if module.parts[0] == "topology" and len(module.parts) > 2
+    }
+    assert set(rooms.values()) == set(TOPOLOGY)
+    wrong = {
+        str(module): sorted(later)
+        for module, room in rooms.items()
+        if (later := _topology_imports(module) & {*TOPOLOGY[TOPOLOGY.index(room) + 1 :]})
     }
     assert not wrong
 
@@ -311,6 +327,12 @@ def _own_imports(module: Path) -> set[str]:
     known = {*(part for line in LINES for part in line), *BESIDE, *PART_OF}
     found = {name.split(".")[1] for name in _imports_of(module) if name.startswith("kvctl.")}
     return {_part_of(name) for name in found & known} - {_part_of(str(module.with_suffix("")))}
+
+
+def _topology_imports(module: Path) -> set[str]:
+    """The rooms of topology that a module imports from."""
+    names = (name.split(".") for name in _imports_of(module))
+    return {parts[2] for parts in names if parts[:2] == ["kvctl", "topology"] and len(parts) > 2}
 
 
 def _part_of(path: str) -> str:

@@ -8,6 +8,13 @@ import pytest
 from tests.support.raw import RawClient
 
 
+_COMMON = dict.fromkeys(("allow_direct", "allow_rollup_hdrs", "deny_delete"), True) | {
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+}
+"""Settings of all replicas."""
+
+
 class Replicas:
     """Mirrors and aggregates by raw JSON, as any other tool would create them."""
 
@@ -17,18 +24,12 @@ class Replicas:
     def mirror(self, name: str, origin: str, **config: Any) -> dict[str, Any]:
         """Create a mirror of a bucket, or of `mirror` if given."""
         source = {"name": f"KV_{origin}"} | config.pop("mirror", {})
-        stream = {
-            "name": name, "mirror": source, "max_msgs_per_subject": 1, "allow_direct": True, "mirror_direct": True,
-            "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new",
-        } | config  # fmt: skip
+        stream = {"name": name, "mirror": source, "mirror_direct": True, **_COMMON, **config}
         return self._made(name, stream)
 
     def aggregate(self, name: str, *sources: dict[str, Any], **config: Any) -> dict[str, Any]:
         """Create an aggregate of raw sources, with history 1."""
-        stream = {
-            "name": f"KV_{name}", "subjects": [], "sources": list(sources), "max_msgs_per_subject": 1,
-            "allow_direct": True, "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new",
-        } | config  # fmt: skip
+        stream = {"name": f"KV_{name}", "subjects": [], "sources": list(sources), **_COMMON, **config}
         return self._made(f"KV_{name}", stream)
 
     def subjects(self, stream: str) -> dict[str, int]:

@@ -48,9 +48,14 @@ class RandomTopology:
     """A topology file that grows and changes at random. `domains` are the JetStream domains, `""` for none."""
 
     def __init__(
-        self, dice: random.Random, names: Callable[[str], str], domains: Mapping[str, str] | None = None,
-        *, memory: bool = False, urls: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        dice: random.Random,
+        names: Callable[[str], str],
+        domains: Mapping[str, str] | None = None,
+        *,
+        memory: bool = False,
+        urls: Mapping[str, str] | None = None,
+    ) -> None:
         self.urls = urls or {}
         """Of the servers of places other than `""`."""
         self.dice, self.names, self.domains, self.memory = dice, names, domains or {"": ""}, memory
@@ -116,10 +121,19 @@ class RandomTopology:
     def change(self) -> str:
         """Change the file at random, and return a description."""
         changes = [
-            self._add_bucket, self._add_mirror, self._add_aggregate, self._drop, self._add_origin, self._drop_origin,
-            self._drop_origin, self._drop_origin, self._change_origin, self._longer_history, self._move_mirror,
+            self._add_bucket,
+            self._add_mirror,
+            self._add_aggregate,
+            self._drop,
+            self._add_origin,
+            self._drop_origin,
+            self._drop_origin,
+            self._drop_origin,
+            self._change_origin,
+            self._longer_history,
+            self._move_mirror,
             self._recreate,
-        ]  # fmt: skip
+        ]
         while not (text := self.dice.choice(changes)()):
             pass
         return text
@@ -203,9 +217,11 @@ class RandomTopology:
         names = [
             name
             for name in self.resources
-            if name != item.name and item.name not in (above := self._closure(name)) and not above & read
+            if name != item.name
+            and item.name not in (above := self._closure(name))
+            and not above & read
             and not any(above & self._above(reader) for reader in self._below(item.name))
-        ]  # fmt: skip
+        ]
         if not names:
             return False
         item.origins.append(self._origin(self.dice.choice(names), item))

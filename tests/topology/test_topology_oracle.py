@@ -33,9 +33,14 @@ class Scene:
     """A random topology on servers, with a log of actions for failures."""
 
     def __init__(
-        self, seed: int, servers: Mapping[str, Server], directory: Path, domains: Mapping[str, str] | None = None,
-        *, restarts: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        seed: int,
+        servers: Mapping[str, Server],
+        directory: Path,
+        domains: Mapping[str, str] | None = None,
+        *,
+        restarts: bool = True,
+    ) -> None:
         self.dice = random.Random(seed)
         self.servers, self.file = servers, directory / "topology.json"
         urls = {place: server.url for place, server in servers.items() if place}

@@ -38,8 +38,10 @@ async def test_mirrors_aggregates_and_their_own_readers_are_dependents(client, r
             await asyncio.sleep(0.05)
     found = {item.node.name: item for item in await inventory.dependents(client.api, f"KV_{origin}")}
     assert {name: item.node.kind for name, item in found.items()} == {
-        mirror: Kind.MIRROR, second: Kind.MIRROR, aggregate: Kind.AGGREGATE,
-    }  # fmt: skip
+        mirror: Kind.MIRROR,
+        second: Kind.MIRROR,
+        aggregate: Kind.AGGREGATE,
+    }
     assert found[aggregate].node.stream == f"KV_{aggregate}"
     assert found[aggregate].upstream.source.transforms == ((transforms[0]["src"], transforms[0]["dest"]),)
     assert [item.node.name for item in await inventory.dependents(client.api, mirror)] == [second]

@@ -69,9 +69,12 @@ class TestOfAFile:
     def test_graph_links_replicas_to_origins(self):
         graph = graph_of(CONTRACT)
         assert links(graph) == {
-            ("ORDERS", "ORDERS_NYC"), ("ORDERS_NYC", "ORDERS_SYD"), ("ORDERS", "EDGE"), ("STOCK", "EDGE"),
+            ("ORDERS", "ORDERS_NYC"),
+            ("ORDERS_NYC", "ORDERS_SYD"),
+            ("ORDERS", "EDGE"),
+            ("STOCK", "EDGE"),
             ("PARTNER", "EDGE"),
-        }  # fmt: skip
+        }
         assert {node.name: (node.kind, node.where) for node in graph.nodes} == {
             "ORDERS": ("bucket", "context hub, cluster lon"),
             "STOCK": ("bucket", "context hub, cluster lon"),
@@ -121,14 +124,20 @@ class TestOfAFile:
         ({"name": "KV_B", "filter_subject": "$KV.B.a.*"}, "M", (("a.*", ""),)),
         ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}, "M", (("a.>", "b.>"),)),
         ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.A.>"}]}, "KV_A", ()),
-        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*.x", "dest": "$KV.A.{{wildcard(1)}}.x"}]}, "KV_A",
-         (("*.x", ""),)),
-        ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*", "dest": "$KV.A.p.{{wildcard(1)}}"}]}, "KV_A",
-         (("*", "p.$1"),)),
+        (
+            {"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*.x", "dest": "$KV.A.{{wildcard(1)}}.x"}]},
+            "KV_A",
+            (("*.x", ""),),
+        ),
+        (
+            {"name": "KV_B", "subject_transforms": [{"src": "$KV.B.*", "dest": "$KV.A.p.{{wildcard(1)}}"}]},
+            "KV_A",
+            (("*", "p.$1"),),
+        ),
         ({"name": "KV_B"}, "KV_A", ((">", "$KV.B.>"),)),
         ({"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "$KV.C.>"}]}, "KV_A", ((">", "$KV.C.>"),)),
     ],
-)  # fmt: skip
+)
 def test_rules_show_keys_and_other_subjects_completely(taken, reader, rules):
     assert rules_of(taken, reader) == rules
 
@@ -142,15 +151,24 @@ def test_rules_show_keys_and_other_subjects_completely(taken, reader, rules):
         ([("$KV.B.a.>", "$KV.A.>")], (["a.>"], None, None), ("a.>", ">")),
         ([("$KV.B.a.*", "$KV.A.p.q.{{wildcard(1)}}")], (["a.*"], "p.q", None), ("a.*", "p.q.$1")),
         ([("$KV.B.a", "$KV.A.p.a"), ("$KV.B.b.>", "$KV.A.p.>")], (["a", "b.>"], "p", None), ("a, b.>", "p.a, p.>")),
-        ([("$KV.B.a.>", "$KV.A.p.>"), ("$KV.B.b.>", "$KV.A.q.>")], ([], None, {"a.>": "p.>", "b.>": "q.>"}),
-         ("a.>, b.>", "p.>, q.>")),
-        ([("$KV.B.*.>", "$KV.A.{{wildcard(1)}}.{{wildcard(1)}}.>")], ([], None, {"*.>": "$1.$1.>"}),
-         ("*.>", "$1.$1.>")),
+        (
+            [("$KV.B.a.>", "$KV.A.p.>"), ("$KV.B.b.>", "$KV.A.q.>")],
+            ([], None, {"a.>": "p.>", "b.>": "q.>"}),
+            ("a.>, b.>", "p.>, q.>"),
+        ),
+        (
+            [("$KV.B.*.>", "$KV.A.{{wildcard(1)}}.{{wildcard(1)}}.>")],
+            ([], None, {"*.>": "$1.$1.>"}),
+            ("*.>", "$1.$1.>"),
+        ),
         ([("$KV.B.>", "$KV.C.>")], ([], None, {">": "$KV.C.>"}), (">", "$KV.C.>")),
-        ([("$KV.B.*", "$KV.A.{{partition(3,1)}}")], ([], None, {"*": "{{partition(3,1)}}"}),
-         ("*", "{{partition(3,1)}}")),
+        (
+            [("$KV.B.*", "$KV.A.{{partition(3,1)}}")],
+            ([], None, {"*": "{{partition(3,1)}}"}),
+            ("*", "{{partition(3,1)}}"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_rules_of_an_aggregate_are_in_the_words_of_flags_and_files(rules, words, shown):
     transforms = [{"src": src, "dest": dest} for src, dest in rules]
     found = rules_json(

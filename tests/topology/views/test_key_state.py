@@ -49,25 +49,40 @@ ERROR = {"arrived": 4, "upstream": replace(CONNECTED, error="stream not found (1
         (passage(NOTHING, **BEHIND), TraceState.ON_ITS_WAY, "at revision 4 of 5"),
         (passage(held(9, source=HERE._replace(sequence=4)), **BEHIND), TraceState.ON_ITS_WAY, "at revision 4 of 5"),
         (passage(NOTHING, **ERROR), TraceState.LINK_DOWN, "stream not found (10059)"),
-        (passage(NOTHING, arrived=0, upstream=replace(CONNECTED, last_seen=None)), TraceState.LINK_DOWN,
-         "it was never connected"),
-        (passage(NOTHING, arrived=0, upstream=replace(CONNECTED, last_seen=42.2)), TraceState.LINK_DOWN,
-         "no message from the origin for 42 s"),
+        (
+            passage(NOTHING, arrived=0, upstream=replace(CONNECTED, last_seen=None)),
+            TraceState.LINK_DOWN,
+            "it was never connected",
+        ),
+        (
+            passage(NOTHING, arrived=0, upstream=replace(CONNECTED, last_seen=42.2)),
+            TraceState.LINK_DOWN,
+            "no message from the origin for 42 s",
+        ),
         (passage(held(9)), TraceState.OVERWRITTEN, "by a client of the aggregate"),
         (passage(held(9, source=Source("KV_P", 1, "$KV.P.k"))), TraceState.OVERWRITTEN, "by `P`"),
         (passage(held(9, source=Source("KV_O", 7, "$KV.O.l"))), TraceState.OVERWRITTEN, "by `l` of `O`"),
         (passage(held(9, source=Source("KV_O", 7, "other"))), TraceState.OVERWRITTEN, "by `other` of `O`"),
-        (passage(held(9, source=Source("KV_P", 1, "$KV.P.k")), arrived=None), TraceState.UNKNOWN,
-         "an entry of `P` hides whether revision 5 has arrived"),
+        (
+            passage(held(9, source=Source("KV_P", 1, "$KV.P.k")), arrived=None),
+            TraceState.UNKNOWN,
+            "an entry of `P` hides whether revision 5 has arrived",
+        ),
         (passage(NOTHING, arrived=None), TraceState.UNKNOWN, "its progress cannot be read"),
         (passage(NOTHING, ages=Ages(10**9, False)), TraceState.EXPIRED, "after 1s"),
         (passage(NOTHING, held(5, ttl=timedelta(seconds=1))), TraceState.EXPIRED, "after 1s"),
-        (passage(NOTHING, ages=Ages(2 * 10**9, False)), TraceState.MISSING,
-         "it has caught up, but does not hold the key"),
+        (
+            passage(NOTHING, ages=Ages(2 * 10**9, False)),
+            TraceState.MISSING,
+            "it has caught up, but does not hold the key",
+        ),
         (passage(NOTHING), TraceState.MISSING, "it has caught up, but does not hold the key"),
         (passage(NOTHING, held(5, DELETED)), TraceState.DELETED, "the marker has expired here"),
-        (passage(held(9, source=HERE._replace(sequence=3))), TraceState.MISSING,
-         "it has caught up, but holds revision 3 instead of 5"),
+        (
+            passage(held(9, source=HERE._replace(sequence=3))),
+            TraceState.MISSING,
+            "it has caught up, but holds revision 3 instead of 5",
+        ),
         (passage(held(9, source=HERE), NOTHING), TraceState.KEPT, "`O` no longer holds its revision 5"),
         (passage(held(9, DELETED, HERE), NOTHING), TraceState.DELETED, ""),
         (passage(NOTHING, NOTHING), TraceState.ABSENT, ""),
@@ -82,7 +97,7 @@ ERROR = {"arrived": 4, "upstream": replace(CONNECTED, error="stream not found (1
         (passage(NOTHING, GONE), TraceState.LINK_DOWN, "does not answer"),
         (passage(held(9, source=HERE), GONE), TraceState.ARRIVED, "revision 5 of `O`: does not answer"),
     ],
-)  # fmt: skip
+)
 def test_state_of_a_key_follows_from_both_sides(found, state, evidence):
     assert judge(found) == (state, evidence)
 
