@@ -19,7 +19,6 @@ from kvctl.errors import UnreachableError
 from kvctl.server import Server, fill
 
 LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
-LABS: tuple[LabKind, ...] = ("cluster", "supercluster", "leaf", "accounts")
 
 INNER_PORT = 10
 """Distance of the first port between servers from the first server's port."""

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.raw import RawClient
 
-
 _COMMON = dict.fromkeys(("allow_direct", "allow_rollup_hdrs", "deny_delete"), True) | {
     "max_msgs_per_subject": 1,
     "discard": "new",

@@ -108,11 +108,6 @@ GRACE = timedelta(seconds=10)
 _NOT_FOUND = "(10059)"
 
 
-async def hazards_of(api: Api, info: StreamInfo) -> list[Hazard]:
-    """Return the hazards of a mirror or an aggregate, as far as its origins can be read."""
-    return of_replica(info, await origins_of(api, info["config"]))
-
-
 async def origins_of(api: Api, config: StreamConfig) -> list[StreamInfo | None]:
     """Return the infos of a stream's origins, in the order of its sources; None for those that cannot be read."""
     return list(await asyncio.gather(*(_origin(api, source) for source in sources_of(config))))

@@ -53,7 +53,8 @@ async def test_recreated_origin(client, raw, replicas, unique):
         raw.put(bucket, "a", b"new")
     until(lambda: b"old" in answers(raw, bucket, "a"))  # and says lag 0
     assert replicas.info(mirror)["mirror"]["lag"] == 0
-    (hazard,) = await inspection.hazards_of(client.api, replicas.info(mirror))
+    info = replicas.info(mirror)
+    (hazard,) = inspection.of_replica(info, await inspection.origins_of(client.api, info["config"]))
     assert (hazard.name, "keeps serving the old values" in hazard.evidence) == ("recreated-origin", True)
     assert "audit" in hazard.remedy
 
