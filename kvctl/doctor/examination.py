@@ -162,19 +162,13 @@ async def of_account(api: Api) -> list[Finding]:
     return found
 
 
-def near(used: int, limit: int) -> tuple[float, bool]:
-    """Return the used part of a limit, and whether to report it; no limit is 0 or less."""
-    part = used / limit if limit > 0 else 0.0
-    return part, part >= NEAR
-
-
 def _near(usage: Mapping[str, Any], where: str) -> Iterator[Finding]:
     limits = usage.get("limits") or {}
     for name, of in _LIMITS.items():
         used = max(usage.get(name, 0), usage.get(f"reserved_{name}", 0))
         limit = limits.get(of, -1)
-        part, notable = near(used, limit)
-        if notable:
+        part = used / limit if limit > 0 else 0.0  # no limit is 0 or less
+        if part >= NEAR:
             shown = [format_size(value) if name in ("memory", "storage") else str(value) for value in (used, limit)]
             text = f"{part:.0%} of the account's {name}{where} limit is used: {shown[0]} of {shown[1]}"
             severity = ERROR if part >= FULL else WARNING
