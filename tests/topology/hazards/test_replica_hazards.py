@@ -35,7 +35,8 @@ def statuses(raw: RawClient, bucket: str, key: str, times: int = 100) -> set[str
 async def names_of(client: kvctl.Client, stream: str) -> set[str]:
     """Return the hazards that kvctl finds in an existing stream."""
     info = await client.api.call(f"STREAM.INFO.{stream}")
-    return {hazard.name for hazard in await inspection.hazards_of(client.api, info)}
+    origins = await inspection.origins_of(client.api, info["config"])
+    return {hazard.name for hazard in inspection.of_replica(info, origins)}
 
 
 # -- mirrors -----------------------------------------------------------------------------------------------
