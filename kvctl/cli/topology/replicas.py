@@ -37,7 +37,7 @@ DenyPurge = Annotated[
 
 async def build(
     session: Session,
-    plan: "builders.Plan",
+    plan: "builders.ReplicaPlan",
     what: str,
     *,
     force: list[str] | None,
@@ -73,7 +73,7 @@ async def build(
     show_result(session, row, text, always=not changes)
 
 
-def _built(plan: "builders.Plan", info: "StreamInfo") -> str:
+def _built(plan: "builders.ReplicaPlan", info: "StreamInfo") -> str:
     """Return the origins of a replica, and what a mirror answers."""
     origins = " and ".join(f"`{name}`" for name in dict.fromkeys(row["name"] for row in origin_rows(plan.config)))
     if not plan.config.get("mirror"):

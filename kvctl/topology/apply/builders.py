@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,7 +12,7 @@ from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import listed
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
 from kvctl.kv.config import differences
@@ -25,10 +25,11 @@ from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin, meaning
 from kvctl.topology.survey import origin_lookup
+from kvctl.topology.survey.origin_lookup import OriginView
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplicaPlan:
     """Planned replica with hazards, warnings and goals to wait for. Nothing is changed yet."""
 
     config: StreamConfig
@@ -54,60 +55,70 @@ class Plan:
         return int(self.info["state"]["messages"]) if self.info else 0
 
 
-async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> Plan:
+async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> ReplicaPlan:
     """Plan a mirror with settings from its origin. Raises BucketNotFound, BucketExists, UsageError."""
-    seen = await origin_lookup.look(api, mirror.origin)
-    await origin_lookup.refuse_missing([seen], force)
-    wanted = replace(mirror, origin=seen.origin).to_stream(seen.config)
-    if seen.exists is False:
+    seen = await _looked_up(api, [mirror.origin], force)
+    wanted = replace(mirror, origin=seen[0].origin).to_stream(seen[0].config)
+    if seen[0].exists is False:
         wanted["mirror_direct"] = False  # servers turn it on when the origin allows it
     info = await _existing_mirror(api, wanted)
-    found = [*seen.hazards(), *hazards.of_mirror(wanted, seen.config)]
-    found += hazards.full(wanted, seen.held)
-    found += await origin_lookup.cycles(api, wanted, [seen])
-    return Plan(wanted, await arrival.goals([(0, wanted["mirror"], seen)]), found, seen.warnings(), info)
+    return await _planned(api, wanted, seen, info)
 
 
-async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] = ()) -> Plan:
+async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] = ()) -> ReplicaPlan:
     """Plan an aggregate with settings from its origins. Raises BucketNotFound, BucketExists, UsageError."""
-    seen = await asyncio.gather(*(origin_lookup.look(api, origin) for origin in aggregate.origins))
-    await origin_lookup.refuse_missing(seen, force)
-    known = replace(aggregate, origins=tuple(item.origin for item in seen))
-    wanted = known.to_stream([item.config for item in seen])
+    seen = await _looked_up(api, aggregate.origins, force)
+    configs = [item.config for item in seen]
+    wanted = replace(aggregate, origins=tuple(item.origin for item in seen)).to_stream(configs)
     info = await catalog.existing(api, wanted)
-    goals = await arrival.goals([(number, wanted["sources"][number], item) for number, item in enumerate(seen)])
-    colliding, remarks = await collisions.stored(api, wanted)
-    remarks += hazards.outliving(wanted, [item.config for item in seen])
-    found = [hazard for item in seen for hazard in item.hazards()]
-    found += hazards.of_aggregate(wanted, [item.config for item in seen]) + colliding
-    found += hazards.full(wanted, sum(item.held for item in seen))
-    found += await origin_lookup.cycles(api, wanted, seen)
-    return Plan(wanted, goals, found, [*remarks, *(text for item in seen for text in item.warnings())], info)
+    return await _planned(api, wanted, seen, info, remarks=hazards.outliving(wanted, configs))
 
 
-async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str] = ()) -> Plan:
+async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str] = ()) -> ReplicaPlan:
     """Plan another origin of an aggregate. Raises BucketNotFound, RefusedError if not an aggregate, UsageError."""
     info = await find_aggregate(api, name)
-    seen = await origin_lookup.look(api, origin)
-    await origin_lookup.refuse_missing([seen], force)
+    seen = await _looked_up(api, [origin], force)
     before = info["config"]
-    added = seen.origin.to_source(name)
-    there = before.get("sources") or []
+    added, there = seen[0].origin.to_source(name), before.get("sources") or []
     if any(meaning(source) == meaning(added) for source in there):
-        return Plan(started(before), [], [], [], info)
+        return ReplicaPlan(started(before), [], [], [], info)
     after = started({**before, "sources": [*there, added]})
-    if (seen.config or {}).get("allow_msg_ttl"):
+    if (seen[0].config or {}).get("allow_msg_ttl"):
         after["allow_msg_ttl"] = True
-    others: list[StreamConfig | None] = [None] * len(there)
-    found = hazards.introduced(before, after, others, [*others, seen.config])
-    colliding, remarks = await collisions.stored(api, after, since=len(there))
-    found += [*colliding, *seen.hazards(), *hazards.full(after, info["state"]["bytes"] + seen.held)]
-    found += await origin_lookup.cycles(api, after, [seen])
-    goals = await arrival.goals([(len(there), added, seen)])
-    return Plan(after, goals, found, [*remarks, *seen.warnings()], info)
+    return await _planned(api, after, seen, info, before=before, held=info["state"]["bytes"])
 
 
-async def apply(api: Api, plan: Plan, force: Collection[str] = ()) -> StreamInfo:
+async def _looked_up(api: Api, origins: Sequence[Origin], force: Collection[str]) -> list[OriginView]:
+    seen = await asyncio.gather(*(origin_lookup.look(api, origin) for origin in origins))
+    await origin_lookup.refuse_missing(seen, force)
+    return seen
+
+
+async def _planned(
+    api: Api,
+    wanted: StreamConfig,
+    seen: Sequence[OriginView],
+    info: StreamInfo | None,
+    *,
+    before: StreamConfig | None = None,
+    held: int = 0,
+    remarks: Sequence[str] = (),
+) -> ReplicaPlan:
+    """Return the plan of a replica whose last sources are those seen; `before` is it without them."""
+    since = len(before["sources"]) if before else 0
+    sources = list(enumerate(sources_of(wanted)))[since:]
+    others: list[StreamConfig | None] = [None] * since
+    colliding, possible = await collisions.stored(api, wanted, since)
+    found = [hazard for item in seen for hazard in item.hazards()]
+    found += hazards.introduced(before, wanted, others, [*others, *(item.config for item in seen)])
+    found += [*colliding, *hazards.full(wanted, held + sum(item.held for item in seen))]
+    found += await origin_lookup.cycles(api, wanted, seen)
+    goals = await arrival.goals([(*source, item) for source, item in zip(sources, seen, strict=True)])
+    warnings = [*possible, *remarks, *(text for item in seen for text in item.warnings())]
+    return ReplicaPlan(wanted, goals, found, warnings, info)
+
+
+async def apply(api: Api, plan: ReplicaPlan, force: Collection[str] = ()) -> StreamInfo:
     """Create or change the stream and return its info. Raises HazardRefused, ConflictError, OutcomeUnknown."""
     if not plan.changes:
         assert plan.info is not None
@@ -123,7 +134,7 @@ async def apply(api: Api, plan: Plan, force: Collection[str] = ()) -> StreamInfo
         return info
 
 
-async def wait(api: Api, plan: Plan, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
+async def wait(api: Api, plan: ReplicaPlan, limit: timedelta = WAIT_FOR, advance: Advance = lambda _: None) -> None:
     """Wait until it holds what its origins held when it was planned. Raises WaitExpired."""
     if plan.goals:
         await arrival.until_filled(api, plan.config["name"], plan.goals, limit, advance, shown=plan.held)
@@ -189,7 +200,7 @@ async def _missing(api: Api, name: str, kind: Kind) -> BucketNotFound:
     return BucketNotFound(f"{kind.capitalize()} `{name}` does not exist", hint=did_you_mean(name, known, remedy))
 
 
-async def _build(client: Client, plan: Plan, force: Collection[str], wait_for: timedelta | None) -> None:
+async def _build(client: Client, plan: ReplicaPlan, force: Collection[str], wait_for: timedelta | None) -> None:
     client.connection.context.require_writable()
     await apply(client.api, plan, force)
     if wait_for is not None:

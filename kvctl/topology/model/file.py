@@ -44,7 +44,7 @@ from kvctl.kv.names import (
     check_key,
 )
 from kvctl.kv.settings import SETTINGS, Form, Republish, Resource, Setting
-from kvctl.topology.model.notation import external, parse_origin
+from kvctl.topology.model.notation import external, origin_of, parse_origin
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 
 NAME = {"pattern": f"^({BUCKET_PATTERN})$", "maxLength": MAX_BUCKET}
@@ -173,19 +173,9 @@ def _origin(reader: Reader, path: Path) -> Origin:
     spec = reader.at(path)
     if isinstance(spec, str):
         return reader.checked(path, lambda: parse_origin(spec))
-    found = ORIGIN.read(reader, path)
-
-    def make() -> Origin:
-        return Origin(
-            found.get("bucket", ""),
-            stream=found.get("stream", ""),
-            keys=found.get("keys", ()),
-            prefix=found.get("prefix", ""),
-            maps=tuple(found.get("map", {}).items()),
-            external=external(found.get("domain"), found.get("api"), found.get("deliver")),
-        )
-
-    return reader.checked(path, make)
+    fields = ORIGIN.read(reader, path)
+    fields["map"] = fields.get("map", {}).items()
+    return reader.checked(path, lambda: origin_of(fields))
 
 
 def _origins_schema(limits: Schema) -> Schema:

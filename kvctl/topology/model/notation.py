@@ -29,27 +29,39 @@ def parse_origin(spec: str) -> Origin:
         given.setdefault(name, []).append(_given(spec, name, value))
     if not {"bucket", "stream"} & given.keys():
         raise UsageError(f"`{spec}` needs a `bucket` or a `stream`", hint=_HINT)
-    one = {name: values[0] for name, values in given.items()}
-    return Origin(
-        one.get("bucket", ""),
-        stream=one.get("stream", ""),
-        keys=tuple(given.get("keys", ())),
-        prefix=one.get("prefix", ""),
-        maps=parse_maps(given.get("map", ())),
-        external=external(one.get("domain"), one.get("api"), one.get("deliver")),
-    )
+    several = {"keys": given.pop("keys", ()), "map": parse_maps(given.pop("map", ()))}
+    return origin_of({**several, **{name: values[0] for name, values in given.items()}})
 
 
 def origin_spec(origin: Origin) -> str:
     """Return the shortest SPEC of an origin, the reverse of `parse_origin`."""
-    external = origin.external
-    found = [("bucket", origin.bucket), ("stream", origin.stream), *(("keys", text) for text in origin.keys)]
-    found += [("prefix", origin.prefix), *(("map", f"{src}:{dest}") for src, dest in origin.maps)]
+    fields = fields_of(origin)
+    fields["map"] = [f"{src}:{dest}" for src, dest in fields.get("map", ())]
+    texts = {name: [value] if isinstance(value, str) else value for name, value in fields.items()}
+    given = [(name, text) for name in FIELDS for text in texts.get(name, ())]
+    return given[0][1] if [name for name, _ in given] == ["bucket"] else ",".join(map("=".join, given))
+
+
+def fields_of(origin: Origin) -> dict[str, Any]:
+    """Return the fields of an origin that are set, `map` as pairs."""
+    external, fields = origin.external, {name: getattr(origin, name) for name in ("bucket", "stream", "keys", "prefix")}
+    fields["map"] = origin.maps
     if external is not None:
         domain = external.domain if not external.deliver else None
-        found += [("domain", domain)] if domain else [("api", external.api), ("deliver", external.deliver)]
-    given = [(name, text) for name, text in found if text]
-    return given[0][1] if [name for name, _ in given] == ["bucket"] else ",".join(map("=".join, given))
+        fields |= {"domain": domain} if domain else {"api": external.api, "deliver": external.deliver}
+    return {name: value for name, value in fields.items() if value}
+
+
+def origin_of(fields: Mapping[str, Any]) -> Origin:
+    """Return the origin with these fields, the reverse of `fields_of`. Raises UsageError."""
+    return Origin(
+        fields.get("bucket", ""),
+        stream=fields.get("stream", ""),
+        keys=tuple(fields.get("keys", ())),
+        prefix=fields.get("prefix", ""),
+        maps=tuple(fields.get("map", ())),
+        external=external(fields.get("domain"), fields.get("api"), fields.get("deliver")),
+    )
 
 
 def parse_maps(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:

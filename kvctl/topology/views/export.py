@@ -18,10 +18,12 @@ from kvctl.kv.resolve import missing
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish
 from kvctl.kv.stream_kind import KIND, TOPOLOGY, Kind, bucket_name, started
 from kvctl.topology.model.file import DEFAULT_NAME, SECTIONS, TITLE, VERSION, read_topology
+from kvctl.topology.model.notation import fields_of
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.survey.graph import Inventory
 from kvctl.units import format_duration
 
+_FIELDS = ("bucket", "stream", "domain", "api", "deliver", "keys", "prefix", "map")
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))
 
 
@@ -215,9 +217,9 @@ def _size_words(size: int) -> str | int:
 
 
 def _mirror_words(mirror: Mirror) -> dict[str, Any]:
-    origin = mirror.origin
-    words: dict[str, Any] = {"origin": origin.stream or origin.bucket, **_way(origin, "origin_domain", "origin_api")}
-    return words | _one_or_several("keys", origin.keys) | ({"deny_purge": True} if mirror.deny_purge else {})
+    names = {"stream": "origin", "bucket": "origin", "domain": "origin_domain", "api": "origin_api"}
+    words = {names.get(name, name): value for name, value in _in_order(mirror.origin).items()}
+    return words | ({"deny_purge": True} if mirror.deny_purge else {})
 
 
 def _aggregate_words(aggregate: Aggregate) -> dict[str, Any]:
@@ -228,24 +230,20 @@ def _aggregate_words(aggregate: Aggregate) -> dict[str, Any]:
 
 def _origin_words(origin: Origin) -> str | dict[str, Any]:
     """Return an origin in the shortest notation."""
-    words: dict[str, Any] = {"bucket": origin.bucket, "stream": origin.stream, **_way(origin, "domain", "api")}
-    words |= {**_one_or_several("keys", origin.keys), "prefix": origin.prefix, "map": dict(origin.maps)}
-    fields = {name: value for name, value in words.items() if value}
-    return origin.bucket if list(fields) == ["bucket"] else fields
+    words = _in_order(origin)
+    return origin.bucket if list(words) == ["bucket"] else words
 
 
-def _way(origin: Origin, domain: str, api: str) -> dict[str, Any]:
-    external = origin.external
-    if external is None:
-        return {}
-    if external.domain and not external.deliver:
-        return {domain: external.domain}
-    return {api: external.api} | ({"deliver": external.deliver} if external.deliver else {})
-
-
-def _one_or_several(name: str, texts: Iterable[str]) -> dict[str, Any]:
-    found = list(texts)
-    return {name: found[0] if len(found) == 1 else found} if found else {}
+def _in_order(origin: Origin) -> dict[str, Any]:
+    """Return the fields of an origin as in the file: which stream, where, and which of its keys."""
+    fields = fields_of(origin)
+    if "map" in fields:
+        fields["map"] = dict(fields["map"])
+    if len(origin.keys) == 1:
+        (fields["keys"],) = origin.keys
+    elif origin.keys:
+        fields["keys"] = list(origin.keys)
+    return {name: fields[name] for name in _FIELDS if name in fields}
 
 
 def _remark(item: Difference) -> str:
