@@ -92,20 +92,17 @@ class Bucket(Handle):
             return await self._at_revision(check_literal(key), revision, leader)
         return self._living(key, await bulk_get.literal_entry(self, key, leader=leader))
 
-    async def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
+    def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries of live matching keys in batches; from the nearest replica if there are few."""
         from kvctl.kv.read import bulk_get
 
-        async with aclosing(bulk_get.matching_batches(self, filters, leader=leader)) as batches:
-            async for batch in batches:
-                yield batch
+        return bulk_get.matching_batches(self, filters, leader=leader)
 
-    async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
+    def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
         """Yield the latest entry of every matching key, of all keys without a filter. No key appears twice."""
-        async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
-            async for batch in batches:
-                for entry in batch:
-                    yield entry
+        from kvctl.kv.read import listing
+
+        return listing.each(self.entry_batches(*filters, deleted=deleted))
 
     async def entry_batches(
         self, *filters: str, deleted: bool = False, values: bool = True
@@ -134,15 +131,14 @@ class Bucket(Handle):
             async for batch in batches:
                 yield batch
 
-    async def history(self, *filters: str, since: Moment | datetime | str | None = None) -> AsyncGenerator[Entry, None]:
+    def history(self, *filters: str, since: Moment | datetime | str | None = None) -> AsyncGenerator[Entry, None]:
         """Yield every stored entry of the matching keys, oldest first, or those written at the time `since` or later.
 
         A time is a zoned datetime, or text: RFC 3339, or `-15m`, which counts back from the server's time.
         """
-        async with aclosing(self.history_batches(*filters, since=since)) as batches:
-            async for batch in batches:
-                for entry in batch:
-                    yield entry
+        from kvctl.kv.read import listing
+
+        return listing.each(self.history_batches(*filters, since=since))
 
     async def history_batches(
         self, *filters: str, since: Moment | datetime | str | None = None, literal: bool = False

@@ -21,7 +21,8 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
-from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, KeySelection, choose, keeping
+from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, choose, keeping
+from kvctl.kv.read.listing import KeyFilter, each
 from kvctl.kv.read.moment import Moment
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import quoted
@@ -85,25 +86,20 @@ class Past:
                     found.update((entry.key, entry) for entry in batch)
         return [found.get(key) for key in keys]
 
-    async def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
+    def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
         """Yield the matching keys that lived, of the whole bucket without a filter, in the order of their revisions.
 
         With `deleted`, also the markers of those that did not live.
         """
-        async with aclosing(self.entry_batches(*filters, deleted=deleted)) as batches:
-            async for batch in batches:
-                for entry in batch:
-                    yield entry
+        return each(self.entry_batches(*filters, deleted=deleted))
 
-    async def entry_batches(
+    def entry_batches(
         self, *filters: str, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         """Yield `entries` in batches, as they arrive; without `values`, only what the headers say."""
         for text in filters:
             check_filter(text)
-        async with aclosing(self._entries(choose(self._binding, filters), None, deleted, values)) as batches:
-            async for batch in batches:
-                yield batch
+        return self._entries(choose(self._binding, filters), None, deleted, values)
 
     async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
         """Yield the names of the same keys, as bytes."""
@@ -112,7 +108,7 @@ class Past:
                 yield [entry.key.encode(errors="surrogateescape") for entry in batch]
 
     async def _entries(
-        self, choice: KeySelection, named: Sequence[str] | None, deleted: bool = False, values: bool = True
+        self, choice: KeyFilter, named: Sequence[str] | None, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         if not self.revision:
             return  # before the first message
@@ -134,7 +130,7 @@ class Past:
         if lost or (self._kept.dropped is not None and named is None):
             raise self._lost(lost)
 
-    async def _read(self, choice: KeySelection, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
+    async def _read(self, choice: KeyFilter, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries of these revisions and remove them from the set."""
         if not wanted:
             return

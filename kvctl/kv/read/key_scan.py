@@ -21,8 +21,8 @@ from kvctl.jetstream.direct_get import from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
-from kvctl.kv.names import is_plain, is_wild, matches
-from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.names import is_plain, is_wild
+from kvctl.kv.read.listing import KeyFilter, key_filter
 from kvctl.kv.resolve import Binding
 from kvctl.units import duration_from_ns, format_duration, parse_time
 from kvctl.wire import header_value
@@ -34,30 +34,13 @@ CHECKS = 5
 _MISSED = "Keys may be missing or outdated: the origin keeps fewer entries than its mirror, which lacks some"
 
 
-@dataclass(frozen=True, slots=True)
-class KeySelection:
-    """Selection of keys and filters, and the subjects to read for them."""
-
-    subjects: tuple[str, ...]
-    keys: frozenset[str] = frozenset()
-    filters: tuple[str, ...] = ()
-    everything: bool = False
-    """True if every key is selected."""
-
-    def takes(self, key: str) -> bool:
-        """Return True if the key is selected."""
-        return self.everything or key in self.keys or (bool(self.filters) and matches(key, self.filters))
-
-
-def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> KeySelection:
+def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> KeyFilter:
     """Select these keys and filters, or the entire bucket; with `literal`, non-conforming keys."""
-    if literal:
-        return KeySelection(subjects_of(binding, texts, literal=True)[0], keys=frozenset(texts))
-    if len(texts) > MANY_SUBJECTS:
+    if len(texts) > MANY_SUBJECTS and not literal:
         wild = tuple(filter(is_wild, texts))
-        return KeySelection((binding.prefix + ">",), frozenset(texts).difference(wild), wild)
-    subjects, rest = subjects_of(binding, texts)
-    return KeySelection(subjects, filters=rest, everything=not rest)
+        everything = key_filter(binding, ())
+        return replace(everything, filters=wild, keys=frozenset(texts).difference(wild))
+    return key_filter(binding, texts, literal=literal)
 
 
 @dataclass(slots=True)
@@ -109,7 +92,7 @@ class Keeping:
 class KeyHistoryScan:
     """Scan of the selected keys up to a revision; keys written in the meantime are checked once more."""
 
-    def __init__(self, binding: Binding, cut: int, choice: KeySelection, kept: Keeping) -> None:
+    def __init__(self, binding: Binding, cut: int, choice: KeyFilter, kept: Keeping) -> None:
         self.traces: dict[bytes, Trace] = {}
         """By subject: some 250 bytes per key."""
         self._binding = binding
@@ -152,13 +135,12 @@ class KeyHistoryScan:
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
             end = int(consumer.info["state"]["last_seq"]) if consumer.info else cut
             async for batch in consumer.batches():
-                for subject, reply, header, _ in batch:
-                    if choice.everything or choice.takes(self.key(subject)):
-                        trace = traces.get(subject)
-                        if trace is None:
-                            trace = traces[subject] = Trace()
-                        trace.add(delivery(reply)[0], header, cut)
-                        came.add(subject)
+                for subject, reply, header, _ in choice.of(batch):
+                    trace = traces.get(subject)
+                    if trace is None:
+                        trace = traces[subject] = Trace()
+                    trace.add(delivery(reply)[0], header, cut)
+                    came.add(subject)
         return end, came
 
     async def _written_since(self, end: int) -> set[bytes]:

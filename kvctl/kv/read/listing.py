@@ -6,9 +6,9 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
-from typing import IO
+from typing import IO, TypeVar
 
 from kvctl.jetstream.consumers.delivery import RawFrame, delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
@@ -17,25 +17,60 @@ from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newe
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 from kvctl.kv.resolve import Binding
 
+Item = TypeVar("Item")
+
 LATE = 1 << 15
 """Messages that wait for the end; each takes some 500 bytes."""
 HELD = 1 << 18
 """Hashes that are held in memory; each takes eight bytes, where a set of names would take a hundred."""
 
 
-def subjects_of(
-    binding: Binding, filters: Sequence[str], *, literal: bool = False
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the consumer's subjects for the filters, and the filters left to apply to its messages.
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """Selection of keys: the subjects to read for them, and the check that is left for the messages."""
+
+    subjects: tuple[str, ...]
+    filters: tuple[str, ...] = ()
+    keys: frozenset[str] = frozenset()
+    cut: int = 0
+    """Bytes of a subject before the key."""
+
+    @property
+    def everything(self) -> bool:
+        """True if all messages of the subjects are selected."""
+        return not (self.filters or self.keys)
+
+    def takes(self, subject: bytes) -> bool:
+        """Return True if the key of the subject is selected."""
+        key = subject[self.cut :].decode(errors="surrogateescape")
+        return self.everything or key in self.keys or (bool(self.filters) and matches(key, self.filters))
+
+    def of(self, frames: list[RawFrame]) -> list[RawFrame]:
+        """Return the messages of selected keys."""
+        return frames if self.everything else [frame for frame in frames if self.takes(frame[0])]
+
+
+def key_filter(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> KeyFilter:
+    """Return the selection by filters, or with `literal` of non-conforming keys; everything without any.
 
     Servers refuse filters that overlap partially (10138): then everything is read and filtered here. A non-conforming
     key, taken literally, may come with others that its subject matches as a wildcard.
     """
-    filters = [literal_filter(check_literal(text)) if literal else check_filter(text) for text in filters]
-    wanted = disjoint(list(filters)) or [">"]
-    if overlapping(wanted):
-        return (binding.prefix + ">",), tuple(wanted)
-    return tuple(binding.prefix + text for text in wanted), ()
+    filters = [literal_filter(check_literal(text)) if literal else check_filter(text) for text in texts]
+    wanted = disjoint(filters) or [">"]
+    overlap, cut = overlapping(wanted), len(binding.prefix.encode())
+    subjects = (binding.prefix + ">",) if overlap else tuple(binding.prefix + text for text in wanted)
+    if literal:
+        return KeyFilter(subjects, keys=frozenset(texts), cut=cut)
+    return KeyFilter(subjects, tuple(wanted) if overlap else (), cut=cut)
+
+
+async def each(batches: AsyncGenerator[list[Item], None]) -> AsyncGenerator[Item, None]:
+    """Yield the items of batches one by one."""
+    async with aclosing(batches) as found:
+        async for batch in found:
+            for item in batch:
+                yield item
 
 
 async def key_batches(
@@ -45,47 +80,50 @@ async def key_batches(
 
     A name is the bytes after the bucket's prefix. Names of keys written since the binding's info come last.
     """
-    subjects, rest = subjects_of(binding, filters)
-    cut = len(binding.prefix.encode())
-    async with aclosing(_last_of_each(binding, subjects, deleted=deleted, values=False)) as batches:
+    wanted = key_filter(binding, filters)
+    async with aclosing(_last_of_each(binding, wanted, deleted=deleted, values=False)) as batches:
         async for frames in batches:
-            names = [frame[0][cut:] for frame in frames]
-            if rest:
-                names = [name for name in names if matches(name.decode(errors="surrogateescape"), rest)]
-            if names:
-                yield names
+            yield [frame[0][wanted.cut :] for frame in frames]
 
 
 async def entry_batches(
     binding: Binding, filters: Sequence[str], *, deleted: bool = False, values: bool = True, literal: bool = False
 ) -> AsyncGenerator[list[Entry], None]:
     """Yield the latest entry of each key in batches, none twice; without `values`, only what the headers say."""
-    subjects, rest = subjects_of(binding, filters, literal=literal)
-    only = set(filters) if literal else None
-    cut = len(binding.prefix.encode())
-    async with aclosing(_last_of_each(binding, subjects, deleted=deleted, values=values)) as batches:
+    wanted = key_filter(binding, filters, literal=literal)
+    async with aclosing(_last_of_each(binding, wanted, deleted=deleted, values=values)) as batches:
         async for frames in batches:
-            found = from_frames(binding.bucket, cut, frames)
-            if rest:
-                found = [entry for entry in found if matches(entry.key, rest)]
-            if only is not None:
-                found = [entry for entry in found if entry.key in only]
-            if found:
+            yield from_frames(binding.bucket, wanted.cut, frames)
+
+
+async def history_batches(
+    binding: Binding, filters: Sequence[str], *, start: int | None = None, headers_only: bool = False,
+    literal: bool = False,
+) -> AsyncGenerator[list[Entry], None]:  # fmt: skip
+    """Yield every stored entry from the revision `start` on, oldest first, deletions included."""
+    wanted, last = key_filter(binding, filters, literal=literal), 0
+    selection = Selection(subjects=wanted.subjects, deliver="all", headers_only=headers_only)
+    if start is not None:
+        selection = replace(selection, deliver="by_start_sequence", start=start)
+    async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
+        async for batch in consumer.batches():
+            if found := newer(from_frames(binding.bucket, wanted.cut, wanted.of(batch)), last):
+                last = found[-1].revision
                 yield found
 
 
 async def _last_of_each(
-    binding: Binding, subjects: tuple[str, ...], *, deleted: bool, values: bool
+    binding: Binding, wanted: KeyFilter, *, deleted: bool, values: bool
 ) -> AsyncGenerator[list[RawFrame], None]:
-    """Yield the last message of each subject, none twice. Without values, later ones than the binding's info wait."""
-    selection = Selection(subjects=subjects, headers_only=not values)
+    """Yield the last message of each key, none twice. Without values, later ones than the binding's info wait."""
+    selection = Selection(subjects=wanted.subjects, headers_only=not values)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         distinct = Distinct(consumer, _last_before(binding, consumer), waiting=not values)
         async for batch in consumer.batches():
-            wanted = batch
-            if not deleted and any_tombstone([frame[2] for frame in batch]):
-                wanted = [frame for frame in batch if not is_tombstone(frame[2])]
-            if fresh := distinct.pick(batch, wanted):
+            frames = wanted.of(batch)
+            if not deleted and any_tombstone([frame[2] for frame in frames]):
+                frames = [frame for frame in frames if not is_tombstone(frame[2])]
+            if fresh := distinct.pick(batch, frames):
                 yield fresh
     if fresh := distinct.rest():
         yield fresh
@@ -98,30 +136,6 @@ def _last_before(binding: Binding, consumer: OrderedConsumer) -> int:
         return 0
     last = int(before["state"]["last_seq"])
     return last if last <= now["state"]["last_seq"] else 0
-
-
-async def history_batches(
-    binding: Binding, filters: Sequence[str], *, start: int | None = None, headers_only: bool = False,
-    literal: bool = False,
-) -> AsyncGenerator[list[Entry], None]:  # fmt: skip
-    """Yield every stored entry from the revision `start` on, oldest first, deletions included."""
-    subjects, rest = subjects_of(binding, filters, literal=literal)
-    only = set(filters) if literal else None
-    cut = len(binding.prefix.encode())
-    last = 0
-    selection = Selection(subjects=subjects, deliver="all", headers_only=headers_only)
-    if start is not None:
-        selection = replace(selection, deliver="by_start_sequence", start=start)
-    async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
-        async for batch in consumer.batches():
-            found = newer(from_frames(binding.bucket, cut, batch), last)
-            last = found[-1].revision if found else last
-            if rest:
-                found = [entry for entry in found if matches(entry.key, rest)]
-            if only is not None:
-                found = [entry for entry in found if entry.key in only]
-            if found:
-                yield found
 
 
 class Distinct:

@@ -23,8 +23,7 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.per_subject import next_of_each
 from kvctl.kv.entry import any_tombstone, is_tombstone
-from kvctl.kv.names import matches
-from kvctl.kv.read.listing import SubjectHashes, subjects_of
+from kvctl.kv.read.listing import SubjectHashes, key_filter
 from kvctl.kv.resolve import Binding
 
 MAX_PASSES = 10
@@ -61,8 +60,8 @@ class SnapshotReading:
         self._history = history
         self._deleted = deleted or history
         self._values = values
-        self._prefix = len(binding.prefix.encode())
-        self.subjects, self._rest = subjects_of(binding, filters)
+        self._filter = key_filter(binding, filters)
+        self.subjects = self._filter.subjects
         state, config = binding.info["state"], binding.info["config"]
         self._limit = config.get("max_msgs_per_subject", 0)
         self._all = history or self._limit == 1
@@ -112,10 +111,7 @@ class SnapshotReading:
         """Return the messages that were requested."""
         if not self._deleted and any_tombstone(map(_HEADER, frames)):
             frames = [frame for frame in frames if not is_tombstone(frame[2])]
-        return [frame for frame in frames if self._selects(frame[0])] if self._rest else frames
-
-    def _selects(self, subject: bytes) -> bool:
-        return not self._rest or matches(subject[self._prefix :].decode(errors="surrogateescape"), self._rest)
+        return self._filter.of(frames)
 
     async def missed(self) -> AsyncGenerator[list[StoredMessage]]:
         """Yield last messages at the snapshot that the reading missed and history still has: none with `history`.
@@ -126,7 +122,7 @@ class SnapshotReading:
             return
         late = await self._written_since()
         seen = self._seen.among(late.hashes)
-        names = [name for name in late.counts if self._selects(name)]
+        names = [name for name in late.counts if self._filter.takes(name)]
         if not self._history:
             names = [name for name in names if not seen[hash(name)]]
             found: set[bytes] = set()

@@ -12,8 +12,7 @@ from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, Operation, from_frames, newer
-from kvctl.kv.names import matches
-from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.read.listing import key_filter
 from kvctl.kv.resolve import Binding
 
 
@@ -58,9 +57,8 @@ class Watcher:
         self, binding: Binding, filters: Sequence[str], options: WatchOptions, *, follow: bool = True,
         patient: bool | None = None,
     ) -> None:  # fmt: skip
-        subjects, self._rest = subjects_of(binding, filters)
+        self._filter = key_filter(binding, filters)
         self._bucket = binding.bucket
-        self._cut = len(binding.prefix.encode())
         self._options = options
         self._last = 0
         deliver, start = "last_per_subject", 0
@@ -70,6 +68,7 @@ class Watcher:
             deliver, start = "by_start_sequence", options.from_revision
         elif options.history:
             deliver = "all"
+        subjects = self._filter.subjects
         selection = Selection(subjects=subjects, deliver=deliver, start=start, headers_only=options.meta_only)
         self._consumer = OrderedConsumer(binding.api, binding.stream, selection, follow=follow, patient=patient)
 
@@ -115,10 +114,8 @@ class Watcher:
             ) from None
 
     def _entries(self, frames: list[RawFrame]) -> list[Entry]:
-        found = newer(from_frames(self._bucket, self._cut, frames), self._last)
+        found = newer(from_frames(self._bucket, self._filter.cut, self._filter.of(frames)), self._last)
         self._last = found[-1].revision if found else self._last
         if self._options.ignore_deletes:
             found = [entry for entry in found if entry.operation is Operation.PUT]
-        if self._rest:
-            found = [entry for entry in found if matches(entry.key, self._rest)]
         return found

@@ -17,8 +17,8 @@ from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import any_tombstone, is_tombstone
-from kvctl.kv.names import is_plain, matches
-from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.names import is_plain
+from kvctl.kv.read.listing import KeyFilter, key_filter
 from kvctl.kv.read.snapshot_reader import SnapshotReading
 from kvctl.kv.resolve import Binding, assumed, with_info
 from kvctl.phrases import quoted
@@ -86,9 +86,9 @@ class PartReading:
     # -- a range of revisions ------------------------------------------------------------------------------
 
     async def _range(self, binding: Binding, part: Revisions) -> AsyncGenerator[list[RawFrame], None]:
-        subjects, rest = subjects_of(binding, self._cut.filters)
+        wanted = key_filter(binding, self._cut.filters)
         selection = Selection(
-            subjects=subjects, deliver="by_start_sequence", start=part.first, headers_only=not self._values
+            subjects=wanted.subjects, deliver="by_start_sequence", start=part.first, headers_only=not self._values
         )
         came = reached = 0
         async with OrderedConsumer(self._api, binding.stream, selection) as consumer:
@@ -100,7 +100,7 @@ class PartReading:
                 came += len(frames)
                 if self._watch:
                     await self._watch.take(frames)
-                yield self._wanted_of(frames, rest)
+                yield self._wanted_of(frames, wanted)
                 if reached >= part.last:
                     break
         if self._watch:
@@ -108,13 +108,10 @@ class PartReading:
         if part.expected is not None and came < part.expected:
             raise self._overwritten([], part.expected - came)
 
-    def _wanted_of(self, frames: list[RawFrame], rest: tuple[str, ...]) -> list[RawFrame]:
+    def _wanted_of(self, frames: list[RawFrame], wanted: KeyFilter) -> list[RawFrame]:
         if not self._deleted and any_tombstone(map(_HEADER, frames)):
             frames = [frame for frame in frames if not is_tombstone(frame[2])]
-        if rest:
-            cut = len(self._cut.prefix.encode())
-            frames = [frame for frame in frames if matches(frame[0][cut:].decode(errors="surrogateescape"), rest)]
-        return frames
+        return wanted.of(frames)
 
     # -- by key -------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import is_wild, overlapping
-from kvctl.kv.read.listing import subjects_of
+from kvctl.kv.read.listing import key_filter
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.options import SourceOptions
@@ -130,13 +130,13 @@ class Plan:
         deliver = "all" if self._options.mode == "history" else "last_per_subject"
         counted = []
         for group in groups:
-            subjects, _ = subjects_of(self._binding, group.filters)
+            subjects = key_filter(self._binding, group.filters).subjects
             counted.append(replace(group, expected=await self._count(Selection(subjects=subjects, deliver=deliver))))
         return counted if await self._unchanged() else groups
 
     async def _count_from(self, start: int) -> int:
         """Return the number of messages from this revision on."""
-        subjects, _ = subjects_of(self._binding, self.cut.filters)
+        subjects = key_filter(self._binding, self.cut.filters).subjects
         return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
 
     async def _count(self, selection: Selection) -> int:

@@ -10,7 +10,8 @@ import pytest
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.read.as_of import Past, _listed
-from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, KeySelection, Trace
+from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, Trace
+from kvctl.kv.read.listing import KeyFilter
 from kvctl.kv.read.moment import Moment, as_moment, parse_moment
 from kvctl.kv.resolve import Binding
 
@@ -58,7 +59,7 @@ def past(**kept: Any) -> Past:
 
 
 def surveyed(of: Past, traces: dict[str, Trace]) -> KeyHistoryScan:
-    survey = KeyHistoryScan(BINDING, of.revision, KeySelection((), everything=True), of._kept)
+    survey = KeyHistoryScan(BINDING, of.revision, KeyFilter(()), of._kept)
     survey.traces = {b"$KV.B." + key.encode(): trace for key, trace in traces.items()}
     return survey
 
