@@ -126,7 +126,7 @@ def of_tables(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()
         yield Finding(WARNING, "table-leftovers", name, text, fix)
 
 
-def _table(table: tables.Found, info: StreamInfo, there: set[str]) -> Iterator[Finding]:
+def _table(table: tables.TableFound, info: StreamInfo, there: set[str]) -> Iterator[Finding]:
     name, state = table.config.name, tables.state(info)
     if state:
         doing, command = ("created", "create") if state == tables.CREATING else ("deleted", "delete")

@@ -16,6 +16,7 @@ from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists,
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference
+from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
@@ -44,7 +45,7 @@ _STATE = "kvctl.table.state"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TableFound:
     """An existing table."""
 
     config: TableConfig
@@ -73,7 +74,7 @@ class Found:
         return [self.info["config"]["name"], *(partition_stream(self.config.name, number) for number in parts)]
 
 
-async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
+async def create(api: Api, config: TableConfig) -> tuple[TableFound, bool]:
     """Create a table, and return whether it is new; one with the same configuration is left unchanged.
 
     Raises TableExists, OutcomeUnknown, ServerError, and KvctlError if the server is too old.
@@ -96,7 +97,7 @@ async def create(api: Api, config: TableConfig) -> tuple[Found, bool]:
     return found(info), fresh
 
 
-async def find(api: Api, name: str, *, incomplete: bool = False) -> Found:
+async def find(api: Api, name: str, *, incomplete: bool = False) -> TableFound:
     """Return the table of a name; with `incomplete` also one that is being created or deleted. Raises TableNotFound."""
     info = await streams.find(api, stream_name(check_table(name)))
     if info is None or not is_table(info["config"]) or (state(info) and not incomplete):
@@ -104,7 +105,7 @@ async def find(api: Api, name: str, *, incomplete: bool = False) -> Found:
     return found(info)
 
 
-async def find_complete(api: Api, name: str) -> Found:
+async def find_complete(api: Api, name: str) -> TableFound:
     """Return the table if all partitions exist. Raises TableNotFound, KvctlError if some do not."""
     prefix = subject_prefix(check_table(name))
     table, names = await asyncio.gather(find(api, name), streams.names(api, f"{prefix}>"))
@@ -117,17 +118,34 @@ async def find_complete(api: Api, name: str) -> Found:
     return table
 
 
-async def listing(api: Api) -> list[Found]:
+async def listing(api: Api) -> list[TableFound]:
     """Return all tables, by name."""
     infos = (await streams.listing(api)).answering
     tables = [found(info) for info in infos if is_table(info["config"]) and not state(info)]
     return sorted(tables, key=lambda table: table.config.name)
 
 
-async def partitions(api: Api, table: Found) -> AsyncIterator[tuple[str, StreamInfo | None]]:
+async def partitions(api: Api, table: TableFound) -> AsyncIterator[tuple[str, StreamInfo | None]]:
     """Yield the partition streams of a table in order, with None for one that does not answer."""
     async for item in streams.infos(api, table.streams[1:], MAX_CONCURRENT_STREAMS):
         yield item
+
+
+async def counts(api: Api, table: TableFound) -> list[int]:
+    """Return the number of entries of each partition, removed ones included: their markers are counted too.
+
+    The server counts them for temporary consumers; nothing is read.
+    """
+    slots = asyncio.Semaphore(MAX_CONCURRENT_STREAMS)
+
+    async def count(partition: int) -> int:
+        async with slots:
+            name = table.config.name
+            stream = partition_stream(name, partition) if table.config.apart else stream_name(name)
+            entries = f"{table.prefix}{partition:04x}.>"
+            return await admin.count(api, stream, deliver_policy="last_per_subject", filter_subject=entries)
+
+    return list(await asyncio.gather(*(count(partition) for partition in range(table.config.partitions))))
 
 
 async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> list[Edit]:
@@ -164,9 +182,9 @@ async def delete(api: Api, name: str) -> None:
     await _delete(api, found(info))
 
 
-def found(info: StreamInfo) -> Found:
+def found(info: StreamInfo) -> TableFound:
     """Return the table of a stream, which must be one."""
-    return Found(TableConfig.from_stream(info["config"]), info)
+    return TableFound(TableConfig.from_stream(info["config"]), info)
 
 
 def state(info: StreamInfo) -> str | None:
@@ -174,7 +192,7 @@ def state(info: StreamInfo) -> str | None:
     return (info["config"].get("metadata") or {}).get(_STATE)
 
 
-async def _parts(api: Api, table: Found) -> list[StreamInfo]:
+async def _parts(api: Api, table: TableFound) -> list[StreamInfo]:
     """Return the infos of the partition streams. Raises UnreachableError for one that does not answer."""
     infos: list[StreamInfo] = []
     async for stream, info in partitions(api, table):
@@ -187,7 +205,7 @@ async def _parts(api: Api, table: Found) -> list[StreamInfo]:
     return infos
 
 
-async def _delete(api: Api, table: Found) -> None:
+async def _delete(api: Api, table: TableFound) -> None:
     own, *parts = table.streams
     if parts and state(table.info) != DELETING:
         await streams.update(api, _marked(table.info["config"], DELETING))

@@ -1,12 +1,16 @@
-"""Changes to the entries of a table, and the versions in their conditions. [pure]"""
+"""Entries of a table, changes to them, versions in their conditions, and errors that name every conflict. [pure]"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from kvctl.errors import UsageError
+from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, OutcomeUnknown, UsageError
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
@@ -52,22 +56,31 @@ _SPECIAL = {"no-version": NO_VERSION, "not-exists": NOT_EXISTS}
 _SPECIAL_TEXTS = {version: text for text, version in _SPECIAL.items()}
 
 
+class TableEntry(NamedTuple, Generic[K, V]):
+    """A key, its value (empty if only keys were asked for), and the version at which it was read."""
+
+    key: K
+    value: V
+    version: Version
+    family: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(Generic[K, V]):
     """Write an entry unconditionally, or only if it has this version."""
 
-    key: bytes
-    value: bytes
+    key: K
+    value: V
     version: Version = NO_VERSION
     family: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(Generic[K, V]):
     """Write an entry that does not exist."""
 
-    key: bytes
-    value: bytes
+    key: K
+    value: V
     family: str | None = None
 
     @property
@@ -77,15 +90,17 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Generic[K]):
     """Remove an entry unconditionally, only if it has this version, or (NOT_EXISTS) only if it does not exist."""
 
-    key: bytes
+    key: K
     version: Version = NO_VERSION
     family: str | None = None
 
 
-Change = Put | Insert | Remove
+TypedChange = Put[K, V] | Insert[K, V] | Remove[K]
+Change = TypedChange[bytes, bytes]
+Entry = TableEntry[bytes, bytes]
 
 
 def named(family: str | None, key: bytes) -> str:
@@ -104,3 +119,40 @@ def base36(number: int) -> str:
         number, digit = divmod(number, 36)
         text = _DIGITS[digit] + text
     return text
+
+
+def refusal(changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | None]) -> ConditionalUpdateError:
+    """Return the error for changes, each with its place, whose conditions fail for the entries found there.
+
+    Places that are missing in `found` are not checked.
+    """
+    failed: list[tuple[str | None, bytes, str | None]] = []
+    lines: list[str] = []
+    for place, change in changes:
+        if place in found and (problem := _problem(change, there := found[place])):
+            failed.append((change.family, change.key, str(there.version) if there else None))
+            lines.append(f"{named(change.family, change.key)} {problem}")
+    kind = BadKeyVersion if any(version for *_, version in failed) or not failed else NoSuchKey
+    message = "\n".join(lines) or "An entry was changed concurrently, and changed back"
+    return kind(
+        message, failed=tuple(failed), hint="Nothing was written; see current versions with `kvctl table get -o json`"
+    )
+
+
+def unknown(table: str, family: str | None, key: bytes) -> OutcomeUnknown:
+    """Return the error for a write whose acknowledgement was lost and could not be resolved."""
+    return OutcomeUnknown(
+        f"The outcome of the write to {named(family, key)} is unknown",
+        hint=f"Check the entry with `kvctl table get {table} KEY -o json`",
+    )
+
+
+def _problem(change: Change, there: Entry | None) -> str | None:
+    """Return why a change's condition fails; None if it holds."""
+    if change.version == NO_VERSION or (change.version == NOT_EXISTS and there is None):
+        return None
+    if there is None:
+        return f"is not at version {change.version}: it does not exist"
+    if change.version == NOT_EXISTS:
+        return f"exists at version {there.version}"
+    return None if there.version == change.version else f"is at version {there.version}, not {change.version}"

@@ -1,28 +1,29 @@
 """Scan of a table in the order of its keys, page by page (PDP-39's key and entry iterators).
 
-Servers do not sort: the range is read once, with its values, and sorted here. With a limit only the names are read, the
-first ones are kept, and their entries are fetched. A key that lives through the scan appears once; others may or may
-not, and values may be newer than the beginning of the scan.
+Servers do not sort: the range is read once, with its values, and sorted here, in bounded memory. With a limit only the
+names are read, the first ones are kept, and their entries are fetched. A key that lives through the scan appears once;
+others may or may not, and values may be newer than the beginning of the scan.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
+import marshal
+import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from kvctl.jetstream.consumers.delivery import RawFrame, sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import any_tombstone, is_tombstone
-from kvctl.tables.changes import Version
-from kvctl.tables.entry import Entry, Key
+from kvctl.tables.changes import Entry, TableEntry, Version
 from kvctl.tables.keys import partition_of, read_group, read_key
 from kvctl.tables.ranges import Range, continuation, resume
-from kvctl.tables.sorted_runs import SortedRuns
 
 if TYPE_CHECKING:
     from kvctl.tables.table import Table
@@ -34,6 +35,13 @@ READ_ENTRIES = 4000
 PRUNE_RECORDS = 10_000
 """Records beyond the limit that are held before the largest are dropped."""
 
+RUN_BYTES = 64 << 20
+"""Bytes of records that are held in memory."""
+BLOCK_RECORDS, BLOCK_BYTES = 4000, 512 << 10
+"""Records, and bytes of them, that are written and read together: one block of each run is held in memory."""
+RECORD_OVERHEAD = 64
+"""Bytes that a record takes in memory beside its own."""
+
 _END = b"\0"
 """End of a record's tokens, below every character of a token.
 
@@ -43,28 +51,28 @@ it sorts as the key, and the newest of a key last.
 _ABOVE_END = b"\1"
 _GONE, _LIVE = b"\0", b"\1"
 
-Found = tuple[bytes, Entry | Key]
+TokenEntry = tuple[bytes, Entry]
 """Family and key tokens of an entry, and the entry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TablePage:
     """Some entries, or keys, in order."""
 
-    entries: Sequence[Entry | Key]
+    entries: Sequence[Entry]
     next: str | None
     """Token that resumes after them; None for the last page."""
 
 
 async def pages(
-    table: Table,
+    table: Table[Any, Any],
     of: Range,
     *,
     values: bool = True,
     size: int = PAGE_ENTRIES,
     after: str | None = None,
     limit: int | None = None,
-) -> AsyncGenerator[Page, None]:
+) -> AsyncGenerator[TablePage, None]:
     """Yield the entries of a range (without `values` their keys), `size` per page, each full except the last.
 
     `after` is the token of a page of any scan of the same range; `limit` is the maximum number of entries. What does
@@ -77,7 +85,7 @@ async def pages(
         listing = _Listing(runs, of, begin, limit)
         written = table.layout.written
         await _list(table, of, listing, values=values and limit is None)
-        found: list[Found] = []
+        found: list[TokenEntry] = []
         left = limit
         for some in _decoded(table, runs.blocks(), values=values, most=size if limit is None else READ_ENTRIES):
             if values:
@@ -85,15 +93,15 @@ async def pages(
             found += some
             while len(found) > (wanted := size if left is None else min(size, left)):
                 shown, found = found[:wanted], found[wanted:]
-                yield Page([entry for _, entry in shown], continuation(table.name, table.life, of, shown[-1][0]))
+                yield TablePage([entry for _, entry in shown], continuation(table.name, table.life, of, shown[-1][0]))
                 left = None if left is None else left - wanted
                 if left == 0:
                     return
         more = None if listing.cut is None else continuation(table.name, table.life, of, listing.cut)
-        yield Page([entry for _, entry in found], more)
+        yield TablePage([entry for _, entry in found], more)
 
 
-async def _list(table: Table, of: Range, listing: _Listing, *, values: bool) -> None:
+async def _list(table: Table[Any, Any], of: Range, listing: _Listing, *, values: bool) -> None:
     """Read the range once, from all its streams."""
 
     async def read(bucket: Bucket, subject: str) -> None:
@@ -164,12 +172,14 @@ class _Listing:
             del self._first[bisect_left(self._first, self._last + _ABOVE_END) :]
 
 
-def _decoded(table: Table, blocks: Iterable[list[bytes]], *, values: bool, most: int) -> Iterator[list[Found]]:
+def _decoded(
+    table: Table[Any, Any], blocks: Iterable[list[bytes]], *, values: bool, most: int
+) -> Iterator[list[TokenEntry]]:
     """Yield the newest of each key's records that live, without messages that others put among the entries."""
     life, count, make = table.life, table.config.partitions, tuple.__new__
-    newest: Found | None = None
+    newest: TokenEntry | None = None
     at = b""
-    found: list[Found] = []
+    found: list[TokenEntry] = []
     for block in blocks:
         for record in block:
             tokens, _, rest = record.partition(_END)
@@ -191,14 +201,11 @@ def _decoded(table: Table, blocks: Iterable[list[bytes]], *, values: bool, most:
                 newest = None
                 continue
             version = make(Version, (life, partition, int.from_bytes(rest[4:12]) - life))
-            entry: Entry | Key = (
-                make(Entry, (key, rest[13:], version, family)) if values else make(Key, (key, version, family))
-            )
-            newest = tokens, entry
+            newest = tokens, make(TableEntry, (key, rest[13:] if values else b"", version, family))
     yield [*found, newest] if newest is not None else found
 
 
-async def _current(table: Table, found: list[Found], written: int) -> list[Found]:
+async def _current(table: Table[Any, Any], found: list[TokenEntry], written: int) -> list[TokenEntry]:
     """Return entries as this session has written them since, if it has written anything after `written`."""
     if table.layout.written == written:
         return found
@@ -214,10 +221,87 @@ async def _current(table: Table, found: list[Found], written: int) -> list[Found
     return [(tokens, entry) for tokens, entry in current if entry is not None]
 
 
-async def _fetched(table: Table, found: list[Found]) -> list[Found]:
+async def _fetched(table: Table[Any, Any], found: list[TokenEntry]) -> list[TokenEntry]:
     """Return the entries that still live, with their values, none older than listed."""
     places = [table.layout.place(entry.family, entry.key) for _, entry in found]
     listed = {place: table.layout.sequence(entry.version) for place, (_, entry) in zip(places, found, strict=True)}
     names = [(entry.family, entry.key) for _, entry in found]
     entries = await table.entries_at(places, names, at_least=listed)
     return [(tokens, entry) for (tokens, _), entry in zip(found, entries, strict=True) if entry is not None]
+
+
+class SortedRuns:
+    """Records in the order of their bytes; a context manager that removes its file."""
+
+    def __init__(self) -> None:
+        self._records: list[bytes] = []
+        self._size = 0
+        self._runs: list[list[int]] = []
+        """Positions of the blocks of each run."""
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, records: list[bytes]) -> None:
+        """Add records; if they do not fit into memory, write a sorted run of all so far."""
+        self._records += records
+        self._size += sum(map(len, records)) + len(records) * RECORD_OVERHEAD
+        if self._size > RUN_BYTES:
+            self._spill()
+
+    def blocks(self) -> Iterator[list[bytes]]:
+        """Return all records in order, some at a time; called once, after the last `add`."""
+        self._records.sort()
+        runs = [self._read(positions) for positions in self._runs]
+        return merged([*runs, _blocks(self._records)])
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="kvctl-")  # noqa: SIM115 - closed by `__exit__`
+        self._records.sort()
+        positions = []
+        for block in _blocks(self._records):
+            positions.append(self._file.tell())
+            marshal.dump(block, self._file)
+        self._runs.append(positions)
+        self._records, self._size = [], 0
+
+    def _read(self, positions: list[int]) -> Iterator[list[bytes]]:
+        assert self._file is not None
+        for position in positions:
+            self._file.seek(position)
+            yield marshal.load(self._file)
+
+
+def merged(runs: Iterable[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
+    """Merge sorted runs of sorted blocks. Each step takes what is below the first end of a block, and sorts that."""
+    heads = [(run, block) for run in runs for block in (next(run, []),) if block]
+    while heads:
+        bound = min(block[-1] for _, block in heads)
+        taken: list[bytes] = []
+        left = []
+        for run, block in heads:
+            cut = bisect_right(block, bound)
+            taken += block[:cut]
+            block = block[cut:] or next(run, [])
+            if block:
+                left.append((run, block))
+        heads = left
+        taken.sort()
+        yield taken
+
+
+def _blocks(records: list[bytes]) -> Iterator[list[bytes]]:
+    start = size = 0
+    for at, record in enumerate(records, 1):
+        size += len(record)
+        if size >= BLOCK_BYTES or at - start == BLOCK_RECORDS:
+            yield records[start:at]
+            start, size = at, 0
+    if start < len(records):
+        yield records[start:]

@@ -14,14 +14,12 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
 from kvctl.kv.ordered_token import token
-from kvctl.tables.catalog import Found
-from kvctl.tables.changes import Version
+from kvctl.tables.batch import KeySpace
+from kvctl.tables.catalog import TableFound
+from kvctl.tables.changes import Entry, TableEntry, Version, unknown
 from kvctl.tables.config import partition_stream, stream_name
-from kvctl.tables.entry import Entry
 from kvctl.tables.keys import MAX_PARTITIONS, check_key, partition_of, read_tail, tail
 from kvctl.tables.ranges import Families, Range
-from kvctl.tables.update.batch import KeySpace
-from kvctl.tables.update.conflicts import unknown
 
 LIFE_CHECK_S = 1.0
 """Minimum seconds between checks that the table is still the opened instance, when entries are missing."""
@@ -34,10 +32,10 @@ Name = tuple[str | None, bytes]
 """Family and key."""
 
 
-class Layout:
+class TableLayout:
     """The streams of a table as buckets, with the ends of the entries' subjects (`keys.tail`) as keys: places."""
 
-    def __init__(self, api: Api, found: Found) -> None:
+    def __init__(self, api: Api, found: TableFound) -> None:
         self.config = found.config
         self.life = found.life
         self.prefix = found.prefix
@@ -53,10 +51,9 @@ class Layout:
     @property
     def space(self) -> KeySpace:
         """Places of entries, for batches."""
-        return KeySpace(
-            self._api.write_prefix + self.prefix, self.life, self.config.partitions, self.config.apart,
-            self._api.connection.max_payload,
-        )  # fmt: skip
+        most = self._api.connection.max_payload
+        prefix = self._api.write_prefix + self.prefix
+        return KeySpace(prefix, self.life, self.config.partitions, self.config.apart, most)
 
     def bucket(self, place: str) -> Bucket:
         """Return the handle on the stream of a place."""
@@ -103,7 +100,7 @@ class Layout:
         life, make, put = self.life, tuple.__new__, Operation.PUT
         known = names or [read_tail(place)[1:] for place in places]
         return [
-            make(Entry, (key, one.value, make(Version, (life, _partition(place), one.revision - life)), family))
+            make(TableEntry, (key, one.value, make(Version, (life, _partition(place), one.revision - life)), family))
             if one is not None and one.operation is put
             else None
             for place, one, (family, key) in zip(places, stored, known, strict=True)

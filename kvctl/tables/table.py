@@ -4,48 +4,76 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Generic, cast
 
 from kvctl.contexts import read_only_error
 from kvctl.errors import ConditionalUpdateError, KeyExists, KeyNotFound, UsageError, WrongRevision
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
+from kvctl.kv.maintenance import compaction
+from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.kv.read.bulk_get import get_many
+from kvctl.kv.transaction.group_commit import GroupCommit
 from kvctl.tables import catalog, scan
-from kvctl.tables.catalog import Found
-from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
-from kvctl.tables.entry import Entry
+from kvctl.tables.batch import TableBatch, TableUpdate, prepare, update_queue
+from kvctl.tables.catalog import TableFound
+from kvctl.tables.changes import (
+    NO_VERSION,
+    NOT_EXISTS,
+    Change,
+    Entry,
+    Insert,
+    K,
+    Put,
+    Remove,
+    TableEntry,
+    TypedChange,
+    V,
+    Version,
+    refusal,
+)
 from kvctl.tables.ranges import Range
-from kvctl.tables.scan import Page
-from kvctl.tables.stored_entries import Layout, Name
-from kvctl.tables.update import batch_commit
-from kvctl.tables.update.batch import Batch, prepare
-from kvctl.tables.update.conflicts import refusal
-from kvctl.tables.update.update_queue import Update, UpdateQueue
-
-__all__ = ["Entry", "Table"]
+from kvctl.tables.scan import TablePage
+from kvctl.tables.serializers import Bytes, Serializer
+from kvctl.tables.stored_entries import Name, TableLayout
 
 EVERYTHING = Range()
 
 
-class Table:
-    """A handle on a table. Reads include at least everything that this handle has written."""
+class Table(Generic[K, V]):
+    """A handle on a table whose keys and values have serializers.
 
-    def __init__(self, api: Api, found: Found, *, read_only: bool = False) -> None:
+    Reads include at least everything that this handle has written, and raise ValueError for bytes of another type.
+    """
+
+    def __init__(
+        self, api: Api, found: TableFound, keys: Serializer[K], values: Serializer[V], *, read_only: bool = False
+    ) -> None:
+        self._keys = keys
+        self._values = values
+        self._plain = isinstance(keys, Bytes) and isinstance(values, Bytes)
         self.config = found.config
         self.life = found.life
-        self.layout = Layout(api, found)
+        self.layout = TableLayout(api, found)
         self._read_only = read_only
         self._closed = False
-        self._queues: dict[Bucket, UpdateQueue] = {}
+        self._queues: dict[Bucket, GroupCommit[TableUpdate]] = {}
 
-    @classmethod
-    async def open(cls, api: Api, name: str, *, read_only: bool = False) -> Table:
-        """Open the table of this name, after checking that its partitions exist.
+    @staticmethod
+    async def open(api: Api, name: str, *, read_only: bool = False) -> Table[bytes, bytes]:
+        """Open the table of this name with keys and values of bytes, after checking that its partitions exist.
 
         Raises TableNotFound, KvctlError if some do not exist.
         """
-        return cls(api, await catalog.find_complete(api, name), read_only=read_only)
+        return Table.of_bytes(api, await catalog.find_complete(api, name), read_only=read_only)
+
+    @staticmethod
+    def of_bytes(api: Api, found: TableFound, *, read_only: bool = False) -> Table[bytes, bytes]:
+        """Return a handle with keys and values of bytes."""
+        return Table(api, found, Bytes(), Bytes(), read_only=read_only)
 
     @property
     def name(self) -> str:
@@ -58,27 +86,28 @@ class Table:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    async def get(self, key: bytes, *, family: str | None = None, leader: bool = False) -> Entry | None:
+    async def get(self, key: K, *, family: str | None = None, leader: bool = False) -> TableEntry[K, V] | None:
         """Return the entry, None if there is none; without `leader` any replica answers, which may be behind.
 
         Raises TableNotFound, UsageError.
         """
-        return await self._read(self._place(family, key), leader=leader)
+        return self._typed(await self._read(self._place(family, self._keys.serialize(key)), leader=leader))
 
-    async def exists(self, key: bytes, *, family: str | None = None) -> bool:
+    async def exists(self, key: K, *, family: str | None = None) -> bool:
         """Return whether the entry exists."""
-        return await self.get(key, family=family) is not None
+        return await self._read(self._place(family, self._keys.serialize(key))) is not None
 
     async def get_all(
-        self, keys: Sequence[bytes], *, family: str | None = None, leader: bool = False
-    ) -> list[Entry | None]:
+        self, keys: Sequence[K], *, family: str | None = None, leader: bool = False
+    ) -> list[TableEntry[K, V] | None]:
         """Return the entries of many keys in the requested order, None for missing ones; `leader` as in `get`."""
         self._check_open()
-        names = [(family, key) for key in keys]
-        found = await self.entries_at(self.layout.places(family, keys), names, leader=leader)
+        names = [self._keys.serialize(key) for key in keys]
+        places = self.layout.places(family, names)
+        found = await self.entries_at(places, [(family, name) for name in names], leader=leader)
         if None in found:
             await self.layout.check_life()
-        return found
+        return [self._typed(entry) for entry in found]
 
     async def entries_at(
         self,
@@ -99,69 +128,67 @@ class Table:
         elif places:
             asked[self.layout.bucket(places[0])] = dict.fromkeys(places)
         found: dict[str, StoredEntry | None] = {}
-        for some in await asyncio.gather(*(
-            self.layout.mapped(get_many(bucket, list(keys), leader=leader, at_least=at_least))
-            for bucket, keys in asked.items()
-        )):  # fmt: skip
+        reads = [get_many(bucket, list(keys), leader=leader, at_least=at_least) for bucket, keys in asked.items()]
+        for some in await asyncio.gather(*map(self.layout.mapped, reads)):
             found.update(some)
         return self.layout.entries(places, map(found.__getitem__, places), names)
 
     def pages(
-        self, of: Range = EVERYTHING, *, values: bool = True, size: int = scan.PAGE_ENTRIES, after: str | None = None,
+        self,
+        of: Range = EVERYTHING,
+        *,
+        values: bool = True,
+        size: int = scan.PAGE_ENTRIES,
+        after: str | None = None,
         limit: int | None = None,
-    ) -> AsyncGenerator[Page, None]:  # fmt: skip
-        """Yield the entries of a range in order, page by page, with tokens to resume after each; see `scan.pages`."""
+    ) -> AsyncGenerator[TablePage, None]:
+        """Yield the entries of a range as bytes, in order, in pages with tokens to resume; see `scan.pages`."""
         self._check_open()
         return scan.pages(self, of, values=values, size=size, after=after, limit=limit)
 
+    async def entries(self, of: Range = EVERYTHING) -> AsyncGenerator[TableEntry[K, V], None]:
+        """Yield the entries of a range, in the order of the keys' bytes."""
+        async with aclosing(self.pages(of)) as pages:
+            async for page in pages:
+                for entry in page.entries:
+                    yield self._decoded(entry)
+
+    async def find_markers(self, *, older_than: timedelta = timedelta()) -> list[Tombstones]:
+        """Return the markers of removals that are at least this old, stream by stream. Raises TableNotFound.
+
+        A removal leaves its marker permanently: a nats-server up to 2.15 that is killed may restore a removed entry
+        whose marker no longer exists (nats-server issue 8505), as happened with markers that had a ttl.
+        """
+        await self.layout.check_life()
+        found = [compaction.find(bucket, older_than=older_than) for bucket in self.layout.buckets]
+        return [await self.layout.mapped(one) for one in found]
+
+    async def remove_markers(self, found: Sequence[Tombstones]) -> int:
+        """Remove the markers, except of keys written since, and return their number. Raises PartlyDone."""
+        pairs = zip(self.layout.buckets, found, strict=True)
+        return sum([await compaction.remove(bucket, tombstones) for bucket, tombstones in pairs])
+
     # -- writing one ---------------------------------------------------------------------------------------
 
-    async def put(self, key: bytes, value: bytes, *, family: str | None = None) -> Version:
+    async def put(self, key: K, value: V, *, family: str | None = None) -> Version:
         """Write the entry unconditionally. Raises TableSealed, OutcomeUnknown, TableNotFound, UsageError."""
-        bucket, place = self._target(family, key)
-        return self.layout.version(place, await self.layout.mapped(bucket.put(place, value), place))
+        return await self.replace(key, value, NO_VERSION, family=family)
 
-    async def put_if_absent(self, key: bytes, value: bytes, *, family: str | None = None) -> Version:
+    async def put_if_absent(self, key: K, value: V, *, family: str | None = None) -> Version:
         """Write an entry that does not exist. Raises BadKeyVersion, and as `put`."""
-        bucket, place = self._target(family, key)
-        try:
-            return self.layout.version(place, await self.layout.mapped(bucket.create(place, value), place))
-        except (KeyExists, WrongRevision):
-            raise await self._conflict([Insert(key, value, family)]) from None
+        return await self.replace(key, value, NOT_EXISTS, family=family)
 
-    async def replace(self, key: bytes, value: bytes, version: Version, *, family: str | None = None) -> Version:
+    async def replace(self, key: K, value: V, version: Version, *, family: str | None = None) -> Version:
         """Write the entry if it has this version. Raises BadKeyVersion, NoSuchKey, and as `put`."""
-        if version == NO_VERSION:
-            return await self.put(key, value, family=family)
-        if version == NOT_EXISTS:
-            return await self.put_if_absent(key, value, family=family)
-        change = Put(key, value, version, family)
-        bucket, place = self._target(family, key)
-        if not self._ours(place, change):
-            raise await self._conflict([change])
-        try:
-            made = await self.layout.mapped(bucket.update(place, value, self.layout.sequence(version)), place)
-        except WrongRevision:
-            raise await self._conflict([change]) from None
-        return self.layout.version(place, made)
+        return await self._store(Put(self._keys.serialize(key), self._values.serialize(value), version, family))
 
-    async def remove(self, key: bytes, version: Version = NO_VERSION, *, family: str | None = None) -> None:
+    async def remove(self, key: K, version: Version = NO_VERSION, *, family: str | None = None) -> None:
         """Remove the entry; without a version it may be missing. Raises BadKeyVersion, NoSuchKey, and as `put`."""
-        change = Remove(key, version, family)
-        bucket, place = self._target(family, key)
-        if version.special and await self._read(place, leader=True) is None:
-            return
-        if version == NOT_EXISTS or not self._ours(place, change):
-            raise await self._conflict([change])
-        expected = None if version.special else self.layout.sequence(version)
-        try:
-            await self.layout.mapped(bucket.purge(place, revision=expected), place)
-        except (KeyNotFound, WrongRevision):
-            raise await self._conflict([change]) from None
+        await self._remove(Remove(self._keys.serialize(key), version, family))
 
     # -- writing together ----------------------------------------------------------------------------------
 
-    async def update(self, changes: Sequence[Change]) -> list[Version | None]:
+    async def update(self, changes: Sequence[TypedChange[K, V]]) -> list[Version | None]:
         """Apply all changes or none, and return the versions in their order, None for removals.
 
         Concurrent updates may be applied together. Raises ConditionalUpdateError, which names every entry whose
@@ -169,30 +196,34 @@ class Table:
         """
         if not changes:
             return []
-        if len(changes) == 1:
-            return [await self._alone(changes[0])]
-        batch = await self._prepared(changes)
+        raw = self._serialized(changes)
+        if len(raw) == 1:  # a single message, which servers process several times as fast
+            return [await (self._remove(raw[0]) if isinstance(raw[0], Remove) else self._store(raw[0]))]
+        batch = await self._prepared(raw)
         await self.layout.check_life()
         absent = await self._absent(batch)
         if (absent or batch.guarded) and all(
             place in absent or (isinstance(change, Remove) and change.version == NOT_EXISTS)
-            for place, change in zip(batch.places, changes, strict=True)
+            for place, change in zip(batch.places, raw, strict=True)
         ):
             await self.check(changes)
-            return [None] * len(changes)
+            return [None] * len(raw)
         stream = self.layout.bucket(batch.place(0))
         if stream not in self._queues:
-            self._queues[stream] = UpdateQueue(lambda group: batch_commit.store(self.layout, group))
-        return await self._queues[stream].apply(Update(batch, absent))
+            self._queues[stream] = update_queue(self.layout)
+        update = TableUpdate(batch, absent)
+        self._queues[stream].add(update)
+        return await update.done
 
-    async def check(self, changes: Sequence[Change]) -> None:
+    async def check(self, changes: Sequence[TypedChange[K, V]]) -> None:
         """Check that the conditions hold now, without writing. Raises as `update`."""
-        await self._prepared(changes)
-        error = await self._conflict(changes)
+        raw = self._serialized(changes)
+        await self._prepared(raw)
+        error = await self._conflict(raw)
         if error.failed:
             raise error
 
-    async def _prepared(self, changes: Sequence[Change]) -> Batch:
+    async def _prepared(self, changes: Sequence[Change]) -> TableBatch:
         """Return the batch of the changes.
 
         Raises UsageError, ReadOnly, ConditionalUpdateError for versions that cannot belong to these entries.
@@ -204,14 +235,38 @@ class Table:
             raise await self._conflict(changes)
         return batch
 
-    async def _alone(self, change: Change) -> Version | None:
-        """Apply a batch of one as a single message, which servers process several times as fast."""
-        if isinstance(change, Remove):
-            await self.remove(change.key, change.version, family=change.family)
-            return None
-        return await self.replace(change.key, change.value, change.version, family=change.family)
+    async def _store(self, change: Put[bytes, bytes] | Insert[bytes, bytes]) -> Version:
+        """Write one entry. Raises as `replace`."""
+        bucket, place = self._target(change.family, change.key)
+        version = change.version
+        if not self._ours(place, change):
+            raise await self._conflict([change])
+        if version == NO_VERSION:
+            writing = bucket.put(place, change.value)
+        elif version == NOT_EXISTS:
+            writing = bucket.create(place, change.value)
+        else:
+            writing = bucket.update(place, change.value, self.layout.sequence(version))
+        try:
+            return self.layout.version(place, await self.layout.mapped(writing, place))
+        except (KeyExists, WrongRevision):
+            raise await self._conflict([change]) from None
 
-    async def _absent(self, batch: Batch) -> frozenset[str]:
+    async def _remove(self, change: Remove[bytes]) -> None:
+        """Remove one entry. Raises as `remove`."""
+        bucket, place = self._target(change.family, change.key)
+        version = change.version
+        if version.special and await self._read(place, leader=True) is None:
+            return
+        if version == NOT_EXISTS or not self._ours(place, change):
+            raise await self._conflict([change])
+        expected = None if version.special else self.layout.sequence(version)
+        try:
+            await self.layout.mapped(bucket.purge(place, revision=expected), place)
+        except (KeyNotFound, WrongRevision):
+            raise await self._conflict([change]) from None
+
+    async def _absent(self, batch: TableBatch) -> frozenset[str]:
         """Return the places of unconditional removals without an entry at the leader."""
         asked = [
             batch.place(at)
@@ -222,6 +277,27 @@ class Table:
         return frozenset(place for place, entry in zip(asked, found, strict=True) if entry is None)
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _serialized(self, changes: Sequence[TypedChange[K, V]]) -> Sequence[Change]:
+        return cast(Sequence[Change], changes) if self._plain else [self._bytes_of(change) for change in changes]
+
+    def _bytes_of(self, change: TypedChange[K, V]) -> Change:
+        key = self._keys.serialize(change.key)
+        if isinstance(change, Remove):
+            return Remove(key, change.version, change.family)
+        value = self._values.serialize(change.value)
+        if isinstance(change, Insert):
+            return Insert(key, value, change.family)
+        return Put(key, value, change.version, change.family)
+
+    def _typed(self, entry: Entry | None) -> TableEntry[K, V] | None:
+        return None if entry is None else self._decoded(entry)
+
+    def _decoded(self, entry: Entry) -> TableEntry[K, V]:
+        if self._plain:
+            return cast(TableEntry[K, V], entry)
+        key, value = self._keys.deserialize(entry.key), self._values.deserialize(entry.value)
+        return TableEntry(key, value, entry.version, entry.family)
 
     def _place(self, family: str | None, key: bytes) -> str:
         """Return the place of an entry. Raises UsageError."""

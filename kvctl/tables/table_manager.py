@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvctl.kv.client import Client
-from kvctl.tables import catalog, entry_count
-from kvctl.tables.catalog import Found
+from kvctl.tables import catalog
+from kvctl.tables.catalog import TableFound
+from kvctl.tables.changes import K, V
 from kvctl.tables.config import TableConfig
 from kvctl.tables.serializers import Serializer
 from kvctl.tables.table import Table
-from kvctl.tables.typed import K, TypedTable, V
 
 
 class Tables:
@@ -21,7 +21,7 @@ class Tables:
         self._client = client
         self._api = client.api
 
-    async def create(self, config: TableConfig | str, **settings: Any) -> Table:
+    async def create(self, config: TableConfig | str, **settings: Any) -> Table[bytes, bytes]:
         """Create a table, from a configuration or a name and its settings (`partitions`, `apart`, SETTINGS).
 
         Repeating it changes nothing.
@@ -31,15 +31,16 @@ class Tables:
         self._client.connection.context.require_writable()
         wanted = _config(config, settings) if isinstance(config, str) else config
         found, _ = await catalog.create(self._api, wanted)
-        return Table(self._api, found)
+        return Table.of_bytes(self._api, found)
 
-    async def open(self, name: str) -> Table:
+    async def open(self, name: str) -> Table[bytes, bytes]:
         """Return a handle on the table. Raises TableNotFound."""
         return await Table.open(self._api, name, read_only=self._client.connection.context.read_only)
 
-    async def open_typed(self, name: str, keys: Serializer[K], values: Serializer[V]) -> TypedTable[K, V]:
+    async def open_typed(self, name: str, keys: Serializer[K], values: Serializer[V]) -> Table[K, V]:
         """Return a handle with typed keys and values. Raises TableNotFound."""
-        return TypedTable(await self.open(name), keys, values)
+        found = await catalog.find_complete(self._api, name)
+        return Table(self._api, found, keys, values, read_only=self._client.connection.context.read_only)
 
     async def update(self, name: str, **settings: Any) -> None:
         """Change settings of a table (SETTINGS in kvctl.tables.config). Smaller limits delete entries that exceed them.
@@ -59,13 +60,13 @@ class Tables:
         self._client.connection.context.require_writable()
         await catalog.delete(self._api, name)
 
-    async def listing(self) -> list[Found]:
+    async def listing(self) -> list[TableFound]:
         """Return all tables, by name."""
         return await catalog.listing(self._api)
 
     async def counts(self, name: str) -> list[int]:
         """Return the number of entries in each partition, removed ones included. Raises TableNotFound."""
-        return await entry_count.counts(self._api, await catalog.find(self._api, name))
+        return await catalog.counts(self._api, await catalog.find(self._api, name))
 
 
 def _config(name: str, settings: Mapping[str, Any]) -> TableConfig:

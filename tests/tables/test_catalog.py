@@ -96,7 +96,7 @@ async def test_killed_creation_is_invisible_and_completed_by_the_next(client, un
     assert config.name not in {found.config.name for found in await catalog.listing(client.api)}
     made, fresh = await catalog.create(client.api, config)
     assert fresh
-    table = Table(client.api, made)
+    table = Table.of_bytes(client.api, made)
     assert len({(await table.put(b"%d" % number, b"v")).partition for number in range(20)}) == 3
 
 
@@ -105,7 +105,7 @@ async def test_killed_creation_is_invisible_and_completed_by_the_next(client, un
 async def test_killed_deletion_is_invisible_and_completed_by_the_next(client, unique, monkeypatch, raw, writes):
     config = TableConfig(unique("T"), partitions=3, apart=True)
     made, _ = await catalog.create(client.api, config)
-    await Table(client.api, made).put(b"k", b"old")
+    await Table.of_bytes(client.api, made).put(b"k", b"old")
     with monkeypatch.context() as patch:
         killed_after(client, patch, writes)
         with pytest.raises(Killed):
@@ -118,7 +118,7 @@ async def test_killed_deletion_is_invisible_and_completed_by_the_next(client, un
     again, fresh = await catalog.create(client.api, config)
     assert fresh
     assert again.life > made.life
-    assert await Table(client.api, again).get(b"k") is None
+    assert await Table.of_bytes(client.api, again).get(b"k") is None
 
 
 async def test_settings_change_on_all_streams(client, table):

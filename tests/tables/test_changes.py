@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
+from kvctl.tables.batch import MAX_BATCH, KeySpace, TableBatch, prepare
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version, named
 from kvctl.tables.keys import partition_of
-from kvctl.tables.update.batch import MAX_BATCH, Batch, KeySpace, prepare
 
 VERSIONS = st.builds(Version, st.integers(1, 2**60), st.integers(0, 4095), st.integers(0, 2**53))
 
 
-def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> Batch:
+def check_batch(changes: Sequence[Change], partitions: int, *, apart: bool) -> TableBatch:
     return prepare(changes, KeySpace("$KVT.T.1.", 1, partitions, apart, max_value=1 << 30))
 
 

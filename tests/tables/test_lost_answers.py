@@ -85,7 +85,7 @@ class _Once:
         raise self._error
 
 
-async def last_sequence(table: Table) -> int:
+async def last_sequence(table: Table[bytes, bytes]) -> int:
     info = (await table.layout.bucket("0000").locate(fresh=True)).info
     assert info is not None
     return int(info["state"]["last_seq"]) - table.life + 1

@@ -16,7 +16,7 @@ from tests.support.proxy import Cut, LoseAnswer, Proxy
 PUBLISHED = b"Kvctl-Id"
 """In every single write, and in nothing else that a client sends."""
 
-Write = Callable[[Table, Version], Awaitable[Version | None]]
+Write = Callable[[Table[bytes, bytes], Version], Awaitable[Version | None]]
 WRITES: dict[str, Write] = {
     "put if absent": lambda table, _: table.put_if_absent(b"new", b"x"),
     "replace": lambda table, version: table.replace(b"old", b"x", version),

@@ -5,8 +5,8 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvctl.tables import sorted_runs
-from kvctl.tables.sorted_runs import SortedRuns, merged
+from kvctl.tables import scan
+from kvctl.tables.scan import SortedRuns, merged
 
 RUNS = st.lists(st.lists(st.lists(st.binary(max_size=3), min_size=1), max_size=4), max_size=4)
 
@@ -20,8 +20,8 @@ def test_merged_runs_are_sorted_and_complete(runs):
 
 
 def test_records_beyond_the_memory_are_sorted_in_a_file(monkeypatch):
-    monkeypatch.setattr(sorted_runs, "RUN_BYTES", 10_000)
-    monkeypatch.setattr(sorted_runs, "BLOCK_RECORDS", 7)
+    monkeypatch.setattr(scan, "RUN_BYTES", 10_000)
+    monkeypatch.setattr(scan, "BLOCK_RECORDS", 7)
     batches = [[os.urandom(5) for _ in range(50)] for _ in range(20)]
     with SortedRuns() as runs:
         for batch in batches:

@@ -16,7 +16,7 @@ from kvctl.errors import (
     TableSealed,
     UsageError,
 )
-from kvctl.tables import catalog, marker_cleanup
+from kvctl.tables import catalog
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Insert, Remove
 from kvctl.tables.keys import MAX_KEY
 from kvctl.tables.stored_entries import LIFE_CHECK_S
@@ -282,17 +282,17 @@ async def test_compaction_removes_only_markers(table):
     for number in range(5):
         await table.remove(b"%d" % number)
     await table.put(b"0", b"again")
-    found = await marker_cleanup.find(table)
+    found = await table.find_markers()
     assert sum(len(one.entries) for one in found) == 4
     await table.put(b"1", b"between")
-    await marker_cleanup.remove(table, found)
+    await table.remove_markers(found)
     assert [e.key async for page in table.pages() for e in page.entries] == [
         b"0",
         b"1",
         *(b"%d" % n for n in range(5, 10)),
     ]
-    assert sum(len(one.entries) for one in await marker_cleanup.find(table)) == 0
-    assert sum([len(one.entries) for one in await marker_cleanup.find(table, older_than=timedelta(days=1))]) == 0
+    assert sum(len(one.entries) for one in await table.find_markers()) == 0
+    assert sum([len(one.entries) for one in await table.find_markers(older_than=timedelta(days=1))]) == 0
 
 
 async def test_messages_in_the_wrong_partition_are_no_entries(table, raw):
@@ -306,8 +306,8 @@ async def test_messages_in_the_wrong_partition_are_no_entries(table, raw):
     for values in (True, False):
         for limit in (None, 1, 2, 3, 4):
             pages = table.pages(values=values, limit=limit)
-            found = [(one.key, getattr(one, "value", b"right")) async for page in pages for one in page.entries]
-            assert found == [(key, b"right") for key in keys[:limit]]
+            found = [(one.key, one.value) async for page in pages for one in page.entries]
+            assert found == [(key, b"right" if values else b"") for key in keys[:limit]]
 
 
 async def test_refusals_name_the_commands_of_tables(client, unique):

@@ -32,7 +32,7 @@ class Work:
         self.unknown = 0
         self.going = True
 
-    async def add(self, table: Table) -> None:
+    async def add(self, table: Table[bytes, bytes]) -> None:
         """Increment conditionally, again and again."""
         while self.going:
             with suppress(UnreachableError, ConditionalUpdateError):
@@ -45,7 +45,7 @@ class Work:
                     self.unknown += 1
             await asyncio.sleep(0.002)
 
-    async def transfer(self, table: Table) -> None:
+    async def transfer(self, table: Table[bytes, bytes]) -> None:
         """Transfer from one account to another, conditional on both."""
         while self.going:
             giver, taker = random.sample(ACCOUNTS, 2)
@@ -93,7 +93,7 @@ async def _progress(work: Work, tasks: list[asyncio.Task[None]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _check(table: Table, work: Work) -> None:
+async def _check(table: Table[bytes, bytes], work: Work) -> None:
     *accounts, counter = await table.entries_at(
         [table.layout.place(FAMILY, key) for key in (*ACCOUNTS, b"counter")], leader=True
     )

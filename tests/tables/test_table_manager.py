@@ -6,7 +6,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound, UsageError
-from kvctl.tables.changes import NOT_EXISTS
+from kvctl.tables.changes import Insert, Put, Remove
 from kvctl.tables.serializers import Bytes, Json, Text
 from kvctl.tables.table_manager import Tables
 
@@ -34,14 +34,14 @@ async def test_typed_keys_and_values(client, unique):
     users = await tables.open_typed(name, Text(), Json())
     version = await users.put("ålice", {"b": [1, 2.5, None], "a": "ü"})
     with pytest.raises(BadKeyVersion):
-        await users.put("ålice", {}, version=NOT_EXISTS)
-    await users.update([users.insertion("bob", 3), users.putting("ålice", [], version=version)])
+        await users.put_if_absent("ålice", {})
+    await users.update([Insert("bob", 3), Put("ålice", [], version)])
     found = await users.get("ålice")
     assert found is not None
     assert (found.key, found.value) == ("ålice", [])
     assert [entry.key async for entry in users.entries()] == ["bob", "ålice"]
     assert [entry and entry.value for entry in await users.get_all(["none", "bob"])] == [None, 3]
-    await users.update([users.removal("bob"), users.removal("ålice", version=found.version)])
+    await users.update([Remove("bob"), Remove("ålice", found.version)])
     assert not await users.exists("bob")
 
 

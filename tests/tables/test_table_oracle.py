@@ -17,7 +17,6 @@ import pytest
 import kvctl
 from kvctl.errors import ConditionalUpdateError, OutcomeUnknown, TableNotFound
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Insert, Put, Remove, Version
-from kvctl.tables.entry import Entry
 from kvctl.tables.ranges import Families, Range
 from kvctl.tables.table import Table
 from kvctl.tables.table_manager import Tables
@@ -71,7 +70,7 @@ class Run:
     def __init__(self, dice: random.Random, tables: list[Tables], name: str, *, apart: bool) -> None:
         self.dice, self.tables, self.name, self.apart = dice, tables, name, apart
         self.model = Model()
-        self.handles: list[Table] = []
+        self.handles: list[Table[bytes, bytes]] = []
         self.log: list[str] = []
 
     async def begin(self) -> None:
@@ -100,7 +99,7 @@ class Run:
         return (Remove(key, self.version_for(name), family) if kind == 1
                 else Put(key, value, self.version_for(name), family))  # fmt: skip
 
-    async def single(self, table: Table) -> None:
+    async def single(self, table: Table[bytes, bytes]) -> None:
         change = self.change(self.name_of())
         self.log.append(repr(change))
         await self.make(table, [change], single=True)
@@ -116,12 +115,12 @@ class Run:
             changes = [one for one in changes if self.model.holds(one)]
         return changes
 
-    async def batch(self, table: Table) -> None:
+    async def batch(self, table: Table[bytes, bytes]) -> None:
         changes = self.some_changes()
         self.log.append(repr(changes))
         await self.make(table, changes, single=False)
 
-    async def together(self, _: Table) -> None:
+    async def together(self, _: Table[bytes, bytes]) -> None:
         """Make concurrent updates at all handles, many on the same entries; each is applied or refused by itself."""
         updates = [self.some_changes() for _ in range(self.dice.randint(2, 6))]
         self.log.append(f"together {updates!r}")
@@ -146,9 +145,9 @@ class Run:
 
     async def read(self) -> dict[Name, tuple[bytes, Version]]:
         entries = [one async for page in self.handles[0].pages() for one in page.entries]
-        return {(one.family, one.key): (one.value, one.version) for one in entries if isinstance(one, Entry)}
+        return {(one.family, one.key): (one.value, one.version) for one in entries}
 
-    async def make(self, table: Table, changes: list[Change], *, single: bool) -> None:
+    async def make(self, table: Table[bytes, bytes], changes: list[Change], *, single: bool) -> None:
         """Make changes, and compare the table's report with the model's."""
         true = all(map(self.model.holds, changes))
         try:
@@ -163,7 +162,7 @@ class Run:
         for change, version in zip(changes, versions, strict=True):
             self.model.carry_out(change, version)
 
-    async def settle(self, table: Table, changes: list[Change]) -> None:
+    async def settle(self, table: Table[bytes, bytes], changes: list[Change]) -> None:
         """Find out the outcome of unresolved changes: all of them were made, or none."""
         self.log.append("unknown")
         await asyncio.sleep(0.5)  # what was under way is stored by then
@@ -188,7 +187,7 @@ class Run:
         assert made == 0 or made >= len(real), "a part of a batch"
 
     @staticmethod
-    async def alone(table: Table, change: Change) -> Version | None:
+    async def alone(table: Table[bytes, bytes], change: Change) -> Version | None:
         if isinstance(change, Insert):
             return await table.put_if_absent(change.key, change.value, family=change.family)
         if isinstance(change, Put):
@@ -196,7 +195,7 @@ class Run:
         await table.remove(change.key, change.version, family=change.family)
         return None
 
-    async def recreate(self, _: Table) -> None:
+    async def recreate(self, _: Table[bytes, bytes]) -> None:
         """Recreate the table with other partitions; the old handles do no harm."""
         self.log.append("recreate")
         stale, self.handles = self.handles, []
@@ -223,7 +222,7 @@ class Run:
         if self.dice.random() < 0.2:
             await self.compare(self.dice.choice(self.handles))
 
-    async def compare(self, table: Table) -> None:
+    async def compare(self, table: Table[bytes, bytes]) -> None:
         """Read all contents, and a part of them, in every way."""
         wanted = [(name, *self.model.held[name]) for name in in_order(self.model.held)]
         size, limit = self.dice.choice([1, 3, 1000]), self.dice.choice([None, 1, 5])

@@ -15,9 +15,9 @@ from kvctl.errors import KeyNotFound
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
+from kvctl.tables import batch_file
 from kvctl.tables import changes as tables_changes
 from kvctl.tables import keys as tables_keys
-from kvctl.tables.update import batch_file
 
 NOT_FOUND = 3
 

@@ -30,7 +30,6 @@ from kvctl.phrases import counted
 from kvctl.render.view import View
 from kvctl.tables import catalog as tables_catalog
 from kvctl.tables import config as tables_config
-from kvctl.tables import marker_cleanup
 from kvctl.tables import table as tables_table
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import edit_cost
@@ -188,10 +187,10 @@ async def compact(
     entry would do harm.
     """
     opened = await tables_table.Table.open(await _writable(session), table)
-    found = await marker_cleanup.find(opened, older_than=older_than or timedelta())
+    found = await opened.find_markers(older_than=older_than or timedelta())
     count = sum(len(one.entries) for one in found)
     if not dry_run:
-        await marker_cleanup.remove(opened, found)
+        await opened.remove_markers(found)
     text = f"{'Would remove' if dry_run else 'Removed'} {counted(count, 'marker')} from table `{table}`"
     show_result(
         session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run

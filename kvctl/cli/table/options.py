@@ -34,6 +34,6 @@ IfVersion = Annotated[
 ]
 
 
-async def open_table(session: Session, name: str) -> "table.Table":
+async def open_table(session: Session, name: str) -> "table.Table[bytes, bytes]":
     """Open the table. Raises UsageError, TableNotFound."""
     return await table.Table.open((await session.client()).api, name, read_only=session.context.read_only)

@@ -13,8 +13,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
-from kvctl.tables import catalog, entry_count, keys
-from kvctl.tables import entry as tables_entry
+from kvctl.tables import catalog, changes, keys
 from kvctl.units import duration_from_ns, duration_seconds
 
 
@@ -51,13 +50,13 @@ def write_row(family: str | None, key: bytes, version: object) -> dict[str, Any]
     return {"key": text, **coded, "family": family, "version": None if version is None else str(version)}
 
 
-def key_row(key: "tables_entry.Key") -> dict[str, Any]:
+def key_row(key: "changes.Entry") -> dict[str, Any]:
     """Return the row of a key in a listing."""
     text, encoding = text_of(key.key)
     return {"key": text, "key_encoding": encoding, "family": key.family, "version": str(key.version)}
 
 
-def entry_row(entry: "tables_entry.Entry", encoding: str | None = None) -> dict[str, Any]:
+def entry_row(entry: "changes.Entry", encoding: str | None = None) -> dict[str, Any]:
     """Return the row of an entry."""
     key, key_encoding = text_of(entry.key)
     value, how = text_of(entry.value, encoding)
@@ -67,7 +66,7 @@ def entry_row(entry: "tables_entry.Entry", encoding: str | None = None) -> dict[
     }  # fmt: skip
 
 
-def table_row(found: "catalog.Found", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
+def table_row(found: "catalog.TableFound", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
     """Return the row of a table; `infos` are those of its partitions' streams."""
     config = found.config
     known = [item for item in (found.info, *infos) if item is not None]
@@ -82,11 +81,11 @@ def table_row(found: "catalog.Found", infos: Sequence[StreamInfo | None] = ()) -
     )
 
 
-async def table_document(api: "jetstream_api.Api", found: "catalog.Found") -> View:
+async def table_document(api: "jetstream_api.Api", found: "catalog.TableFound") -> View:
     """Build the view of one table and its partitions."""
     config = found.config
     infos = [info async for _, info in catalog.partitions(api, found)]
-    entries = await entry_count.counts(api, found)
+    entries = await catalog.counts(api, found)
     partitions = []
     for number in range(config.partitions):
         info = infos[number] if config.apart else found.info
@@ -114,5 +113,5 @@ def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: boo
     session.show(view)
 
 
-def _metadata(found: "catalog.Found") -> dict[str, str]:
+def _metadata(found: "catalog.TableFound") -> dict[str, str]:
     return stream_kind.own_metadata(found.info["config"])

@@ -20,9 +20,8 @@ from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions.store import reads
 from kvctl.versions.store.bulk_writes import BulkWrites
-from kvctl.versions.store.group_commit import PendingWrite
 from kvctl.versions.store.protocol import ABSENT, Change, Condition, Place, Store, StoredValue, StoreEntry, check_size
-from kvctl.versions.store.writes import BucketWriting, Fence, map_store_errors
+from kvctl.versions.store.writes import BucketWriting, Fence, PendingWrite, map_store_errors
 
 HEADERS = 1024
 """Maximum bytes of a message's headers: conditions on the longest names, and its place in a batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +10,7 @@ from datetime import timedelta
 from kvctl.errors import (
     ConditionsFailed,
     KeyExists,
+    KvctlError,
     NoResponders,
     NoServer,
     OutcomeUnknown,
@@ -25,8 +26,8 @@ from kvctl.kv import identity as identities
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Operation
 from kvctl.kv.resolve import Binding
+from kvctl.kv.transaction.group_commit import GroupCommit, GroupedWrite
 from kvctl.kv.transaction.transaction import Failure, Transaction
-from kvctl.versions.store.group_commit import GroupCommit, PendingWrite, Revisions, UnmetConditions
 from kvctl.versions.store.protocol import ABSENT, PredicateFailed
 
 MARKER_TTL = timedelta(hours=1)
@@ -39,6 +40,35 @@ MAX_WRITE_BYTES = 32 << 20
 MARKER_ATTEMPTS = 8
 """Retries of a write that requires keys absent, each after concurrent deletions left new markers."""
 STREAM_FULL = 10077
+
+Revisions = Mapping[str, int]
+"""Revisions of the changed keys."""
+
+
+class PendingWrite(GroupedWrite[Revisions]):
+    """One task's atomic write. Keys are partition and key as subject tokens."""
+
+    def __init__(
+        self,
+        conditions: Sequence[tuple[str, int]],
+        changes: Mapping[str, bytes | None],
+        traceless: Set[str] = frozenset(),
+    ) -> None:
+        super().__init__(len(changes) + len(conditions), sum(len(value) for value in changes.values() if value))
+        self.conditions = conditions
+        self.changes = changes
+        """A value, or None to delete the key."""
+        self.traceless = traceless
+        """Keys whose deletion may be undone after a while."""
+
+
+class UnmetConditions(KvctlError):
+    """Conditions of a batch do not hold; nothing was written."""
+
+    def __init__(self, keys: Set[str]) -> None:
+        super().__init__("A condition does not hold")
+        self.keys = keys
+        """Keys of the failing conditions; empty if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +87,7 @@ class BucketWriting:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._group_commit = GroupCommit(self._write_batch)
+        self._group_commit = GroupCommit(self._write_batch, admission)
         self._last = 0
         """Highest revision acknowledged for single messages."""
         self._fence: Fence | None = None
@@ -70,13 +100,17 @@ class BucketWriting:
             raise UsageError(f"An atomic write has {size}", hint="Split it")
         if (single := _single(pending)) is not None and single[2] in (None, single[0]):
             return {single[0]: await self._alone(*single)}
-        return await self._group_commit.write(pending)
+        return await self._grouped(pending)
 
     async def put_while(self, fence: Fence, place: str, value: bytes) -> int:
         """Write one value while the fence holds, and return its revision; see `Store.put_while`."""
         if fence.sole:
             return await self._publish(fence, place, value)
-        return (await self._group_commit.write(PendingWrite([(fence.place, fence.revision)], {place: value})))[place]
+        return (await self._grouped(PendingWrite([(fence.place, fence.revision)], {place: value})))[place]
+
+    async def _grouped(self, pending: PendingWrite) -> Revisions:
+        self._group_commit.add(pending)
+        return await pending.done
 
     async def fence(self, place: str, revision: int) -> Fence:
         """Return the fence that a place is as read."""
@@ -120,8 +154,22 @@ class BucketWriting:
         except (KeyExists, WrongRevision):
             raise PredicateFailed from None
 
-    async def _write_batch(self, group: Sequence[PendingWrite]) -> Revisions:
-        """Write several tasks' changes in one batch. Raises UnmetConditions, PredicateFailed, and as a commit."""
+    async def _write_batch(self, group: Sequence[PendingWrite]) -> None:
+        """Write several tasks' changes in one batch; fail those whose conditions do not hold, and retry the others."""
+        try:
+            revisions = await self._batch(group)
+        except UnmetConditions as error:
+            lost = [one for one in group if not error.keys or any(key in error.keys for key, _ in one.conditions)]
+            for one in lost or group:
+                one.fail(PredicateFailed())
+            if others := [one for one in group if not one.done.done()]:
+                await self._write_batch(others)
+        else:
+            for one in group:
+                one.succeed(revisions)
+
+    async def _batch(self, group: Sequence[PendingWrite]) -> Revisions:
+        """Write a batch. Raises UnmetConditions, PredicateFailed, and as a commit."""
         if len(group) == 1 and (single := _single(group[0])) is not None:
             place, value, other, revision = single
             assert other is not None  # `write` does those without
@@ -140,6 +188,27 @@ class BucketWriting:
             except WrongRevision:
                 break
         raise UnmetConditions(set())
+
+
+def admission() -> Callable[[PendingWrite], bool]:
+    """Return a function that adds independent writes to a batch.
+
+    A write depends on others if it changes or checks their keys, or checks the same keys differently. Equal changes of
+    a key that nobody checks are made once for all of them.
+    """
+    checked: dict[str, int] = {}
+    changed: dict[str, bytes | None] = {}
+
+    def admit(one: PendingWrite) -> bool:
+        if any(key in checked or changed.get(key, value) != value for key, value in one.changes.items()):
+            return False
+        if any(key in changed or checked.get(key, revision) != revision for key, revision in one.conditions):
+            return False
+        checked.update(one.conditions)
+        changed.update(one.changes)
+        return True
+
+    return admit
 
 
 def _transaction(group: Sequence[PendingWrite], absent: Mapping[str, int]) -> Transaction:

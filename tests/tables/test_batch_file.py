@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from kvctl.errors import UsageError
+from kvctl.tables import batch_file
+from kvctl.tables.batch_file import read_changes
 from kvctl.tables.changes import Change, Insert, Put, Remove, Version
-from kvctl.tables.update import batch_file
-from kvctl.tables.update.batch_file import read_changes
 
 VERSION = Version(35, 1, 2)
 CHANGES: list[Change] = [

@@ -9,16 +9,15 @@ import pytest
 from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, TableSealed, UsageError
 from kvctl.kv.transaction import execution
 from kvctl.tables import catalog
+from kvctl.tables.batch import IN_FLIGHT, TableBatch
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
 from kvctl.tables.table import Table
-from kvctl.tables.update.batch import Batch
-from kvctl.tables.update.update_queue import IN_FLIGHT
 
 FAMILY = "f"
 KEYS = [b"%02d" % number for number in range(40)]
 
 
-async def held(table: Table, keys: Sequence[bytes] = KEYS) -> list[bytes | None]:
+async def held(table: Table[bytes, bytes], keys: Sequence[bytes] = KEYS) -> list[bytes | None]:
     return [entry and entry.value for entry in await table.get_all(keys, family=FAMILY)]
 
 
@@ -163,7 +162,7 @@ async def test_removals_of_missing_entries_write_nothing(table):
 async def test_entry_that_appears_before_its_removal_is_removed(table, client, monkeypatch):
     other, absent = await Table.open(client.api, table.name), table._absent
 
-    async def written_next(batch: Batch) -> frozenset[str]:
+    async def written_next(batch: TableBatch) -> frozenset[str]:
         found = await absent(batch)
         await other.put(b"01", b"between", family=FAMILY)
         return found
@@ -263,7 +262,7 @@ async def test_cancelled_update_that_waits_is_not_applied(table, monkeypatch):
     assert len(sent) == IN_FLIGHT + 1
 
 
-async def last_sequence(table: Table) -> int:
+async def last_sequence(table: Table[bytes, bytes]) -> int:
     bucket = table.layout.bucket(table.layout.place(FAMILY, b"00"))
     info = (await bucket.locate(fresh=True)).info
     assert info is not None

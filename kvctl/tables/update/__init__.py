@@ -1,1 +1,0 @@
-"""Updates of a table: batches, their conflicts, and several updates in one batch."""
