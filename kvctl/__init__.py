@@ -43,27 +43,33 @@ if TYPE_CHECKING:
     from kvctl.versions.repositories import Repositories as Repositories
     from kvctl.versions.repository import Repository as Repository
 
-_HOMES = {
-    "Bucket": "kv.bucket", "BucketConfig": "kv.config", "CURRENT": "kv.read.watch", "Client": "kv.client",
-    "Context": "contexts", "Entry": "kv.entry", "Lease": "kv.lease", "Operation": "kv.entry",
-    "Moment": "kv.read.moment", "Republish": "kv.settings", "Transaction": "kv.transaction.transaction",
-    "connect": "kv.client", "errors": "errors",
-    "Aggregate": "topology.model.origins", "External": "topology.model.origins", "Mirror": "topology.model.origins",
-    "Origin": "topology.model.origins", "add_aggregate_origin": "topology.apply.builders",
-    "create_aggregate": "topology.apply.builders", "create_mirror": "topology.apply.builders",
-    "TableConfig": "tables.config", "Tables": "tables.table_manager",
-    "Repositories": "versions.repositories", "Repository": "versions.repository",
-    "RepositoryConfig": "versions.config",
-    "Consumer": "jetstream.consumers.consumer", "Event": "jetstream.consumers.pull",
-    "JetStream": "jetstream.context", "Message": "jetstream.consumers.message", "Stream": "jetstream.context",
-}  # fmt: skip
+_MODULES = {
+    "contexts": "Context",
+    "errors": "errors",
+    "jetstream.consumers.consumer": "Consumer",
+    "jetstream.consumers.message": "Message",
+    "jetstream.consumers.pull": "Event",
+    "jetstream.context": "JetStream Stream",
+    "kv.bucket": "Bucket",
+    "kv.client": "Client connect",
+    "kv.config": "BucketConfig",
+    "kv.entry": "Entry Operation",
+    "kv.lease": "Lease",
+    "kv.read.moment": "Moment",
+    "kv.read.watch": "CURRENT",
+    "kv.settings": "Republish",
+    "kv.transaction.transaction": "Transaction",
+    "tables.config": "TableConfig",
+    "tables.table_manager": "Tables",
+    "topology.apply.builders": "add_aggregate_origin create_aggregate create_mirror",
+    "topology.model.origins": "Aggregate External Mirror Origin",
+    "versions.config": "RepositoryConfig",
+    "versions.repositories": "Repositories",
+    "versions.repository": "Repository",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "CURRENT", "Aggregate", "Bucket", "BucketConfig", "Client", "Consumer", "Context", "Entry", "Event", "External",
-    "JetStream", "Lease", "Message", "Mirror", "Moment", "Operation", "Origin", "Repositories", "Repository",
-    "RepositoryConfig", "Republish", "Stream", "TableConfig", "Tables", "Transaction", "__version__",
-    "add_aggregate_origin", "connect", "create_aggregate", "create_mirror",
-]  # fmt: skip
+__all__ = ["__version__", *sorted(_HOMES.keys() - {"errors"})]
 
 
 def __getattr__(name: str) -> "Any":

@@ -95,21 +95,21 @@ def read_only_error(what: str = "The connection") -> ReadOnly:
 _SECRETS = ("password", "token", "user_jwt", "user_seed")
 _SWITCHES = ("tls_first", "read_only")
 _PATHS = ("creds", "nkey", "cert", "key", "ca")
+_STORED = "description url user password token creds nkey cert key ca domain api_prefix inbox_prefix user_jwt user_seed"
 _FILE_FIELDS = {
-    "description": "description", "url": "url", "user": "user", "password": "password", "token": "token",
-    "creds": "creds", "nkey": "nkey", "cert": "cert", "key": "key", "ca": "ca", "domain": "jetstream_domain",
-    "api_prefix": "jetstream_api_prefix", "inbox_prefix": "inbox_prefix", "user_jwt": "user_jwt",
-    "user_seed": "user_seed", "tls_first": "tls_first", "read_only": "read_only",
-}  # fmt: skip
-_ENVIRONMENT = {
-    "url": "NATS_URL", "user": "NATS_USER", "password": "NATS_PASSWORD", "token": "NATS_TOKEN",
-    "creds": "NATS_CREDS", "nkey": "NATS_NKEY", "cert": "NATS_CERT", "key": "NATS_KEY", "ca": "NATS_CA",
-}  # fmt: skip
+    **{name: name for name in [*_STORED.split(), *_SWITCHES]},
+    "domain": "jetstream_domain",
+    "api_prefix": "jetstream_api_prefix",
+}
+_ENVIRONMENT = {name: f"NATS_{name.upper()}" for name in "url user password token creds nkey cert key ca".split()}
+_FLAGS = "url user creds nkey cert key ca tls_first domain api_prefix inbox_prefix read_only"
 FLAGS = {
-    "url": "server", "user": "user", "creds": "creds", "nkey": "nkey", "cert": "tls_cert", "key": "tls_key",
-    "ca": "tls_ca", "tls_first": "tls_first", "domain": "domain", "api_prefix": "api_prefix",
-    "inbox_prefix": "inbox_prefix", "read_only": "read_only",
-}  # fmt: skip
+    **{name: name for name in _FLAGS.split()},
+    "url": "server",
+    "cert": "tls_cert",
+    "key": "tls_key",
+    "ca": "tls_ca",
+}
 # Fields that belong together: the first layer that sets one of a group decides the entire group.
 _GROUPS = (
     ("user", "password", "token", "creds", "nkey", "user_jwt", "user_seed"),

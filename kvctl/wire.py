@@ -46,9 +46,8 @@ Deliver = Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]
 def publish_frame(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bytes:
     """Encode a PUB or HPUB frame."""
     if header:
-        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-            subject, reply, len(header), len(header) + len(payload), header, payload,
-        )  # fmt: skip
+        sizes = len(header), len(header) + len(payload)
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject, reply, *sizes, header, payload)
     return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
 
 

@@ -14,12 +14,28 @@ from kvctl.urls import redact
 
 # What `nats context add` writes: every field, most of them empty.
 CLI_FILE = {
-    "description": "", "url": "nats://prod:4222", "socks_proxy": "", "token": "", "user": "ann",
-    "password": "s3cret", "creds": "", "nkey": "", "cert": "", "key": "", "ca": "", "nsc": "",
+    "description": "",
+    "url": "nats://prod:4222",
+    "socks_proxy": "",
+    "token": "",
+    "user": "ann",
+    "password": "s3cret",
+    "creds": "",
+    "nkey": "",
+    "cert": "",
+    "key": "",
+    "ca": "",
+    "nsc": "",
     "jetstream_domain": "hub",
-    "jetstream_api_prefix": "", "jetstream_event_prefix": "", "inbox_prefix": "_INBOX_ann", "user_jwt": "",
-    "user_seed": "", "color_scheme": "blue", "tls_first": False, "windows_ca_certs_match": None,
-}  # fmt: skip
+    "jetstream_api_prefix": "",
+    "jetstream_event_prefix": "",
+    "inbox_prefix": "_INBOX_ann",
+    "user_jwt": "",
+    "user_seed": "",
+    "color_scheme": "blue",
+    "tls_first": False,
+    "windows_ca_certs_match": None,
+}
 
 ENVIRONMENT = {"NATS_URL": "nats://env", "NATS_USER": "env", "NATS_PASSWORD": "env-p", "NATS_CA": "/env-ca"}
 
@@ -56,11 +72,26 @@ class TestFiles:
 
     def test_a_saved_context_reads_back(self, store):
         context = Context(
-            name="all", url="nats://a:1,nats://b:2", user="u", password="p", token="t", creds="/c", nkey="/n",
-            cert="/cert", key="/key", ca="/ca", tls_first=True, inbox_prefix="_I", domain="d",
-            api_prefix="P.API", user_jwt="j", user_seed="s", description="text", read_only=True,
+            name="all",
+            url="nats://a:1,nats://b:2",
+            user="u",
+            password="p",
+            token="t",
+            creds="/c",
+            nkey="/n",
+            cert="/cert",
+            key="/key",
+            ca="/ca",
+            tls_first=True,
+            inbox_prefix="_I",
+            domain="d",
+            api_prefix="P.API",
+            user_jwt="j",
+            user_seed="s",
+            description="text",
+            read_only=True,
             origin="context `all`",
-        )  # fmt: skip
+        )
         store.save(context)
         assert store.load("all") == context
 

@@ -75,8 +75,12 @@ def run_pytest(project: Path, tests: str, *options: str, ini: str = "", **enviro
     path = os.pathsep.join([str(ROOT), str(project / "installed")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *LEAN, "--strict-markers", "-W", "error", *options],
-        cwd=project, env={**os.environ, "PYTHONPATH": path, **environment}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     return done.stdout + done.stderr
 
 

@@ -156,10 +156,14 @@ async def test_transactions_are_never_sent_where_they_would_be_stored_one_by_one
     await streams.create(
         client.api,
         {
-            "name": f"KV_{bucket_name}", "subjects": [f"$KV.{bucket_name}.>"], "allow_direct": True,
-            "allow_rollup_hdrs": True, "allow_atomic": True, "max_msgs_per_subject": 5,
+            "name": f"KV_{bucket_name}",
+            "subjects": [f"$KV.{bucket_name}.>"],
+            "allow_direct": True,
+            "allow_rollup_hdrs": True,
+            "allow_atomic": True,
+            "max_msgs_per_subject": 5,
         },
-    )  # fmt: skip
+    )
     bucket = client.bucket(bucket_name)
     transaction = kvctl.Transaction().expect("g", absent=True).expect("h", revision=0)
     transaction.create("a", b"1").put("b", b"2").delete("c")

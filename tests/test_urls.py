@@ -57,8 +57,22 @@ def test_lists_are_taken_apart(text, found):
     assert addresses(text) == [Address(*one) for one in found]
 
 
-@pytest.mark.parametrize("text", ["http://x", "nats://", "nats://h:0", "nats://h:x", "nats://h:70000", "nats://[::1",
-                                  "h h", "h\nx", "nats://u:p@", "nats://u:p@h:", "nats://h/\x00"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://x",
+        "nats://",
+        "nats://h:0",
+        "nats://h:x",
+        "nats://h:70000",
+        "nats://[::1",
+        "h h",
+        "h\nx",
+        "nats://u:p@",
+        "nats://u:p@h:",
+        "nats://h/\x00",
+    ],
+)
 def test_invalid_address_is_refused(text):
     with pytest.raises(UsageError, match="is not the URL of a server") as caught:
         addresses(text)

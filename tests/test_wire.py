@@ -80,11 +80,17 @@ def message(draw: st.DrawFn) -> bytes:
     return b"HMSG %b %d %b%d %d\r\n%b%b\r\n" % (draw(subject), draw(sid), reply, len(head), total, head, body)
 
 
-control = st.sampled_from([
-    b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'Unknown Protocol Operation'\r\n",
-    b"-ERR 'Permissions Violation for Publish to \"a.B\"'\r\n", b'INFO {"server_id":"N","max_payload":1048576}\r\n',
-    b"INFO %b\r\n" % json.dumps({"connect_urls": [f"127.0.0.1:{port}" for port in range(4000, 4400)]}).encode(),
-])  # fmt: skip
+control = st.sampled_from(
+    [
+        b"PING\r\n",
+        b"PONG\r\n",
+        b"+OK\r\n",
+        b"-ERR 'Unknown Protocol Operation'\r\n",
+        b"-ERR 'Permissions Violation for Publish to \"a.B\"'\r\n",
+        b'INFO {"server_id":"N","max_payload":1048576}\r\n',
+        b"INFO %b\r\n" % json.dumps({"connect_urls": [f"127.0.0.1:{port}" for port in range(4000, 4400)]}).encode(),
+    ]
+)
 
 
 @settings(deadline=None)
@@ -143,11 +149,18 @@ class Stream:
         """Return bytes that look like frames of the same lengths, or nearly."""
         header, payload = self.random.choice(self.lengths)
         off = self.random.choice((-1, 0, 0, 1))
-        line = self.random.choice((
-            b"\r\nHMSG f 1 %d %d\r\n" % (header, header + payload + off), b"\r\nMSG f 1 r %d\r\n" % (payload + off),
-            b"HMSG f 1 r %d %d\r\n" % (header + off, header + payload), b"MSG f 2 %d\r\n" % payload, b"\r\n",
-            b"PING\r\n", b" 1 ", b"f 1 r %d %d\r\n" % (header, header + payload),
-        ))  # fmt: skip
+        line = self.random.choice(
+            (
+                b"\r\nHMSG f 1 %d %d\r\n" % (header, header + payload + off),
+                b"\r\nMSG f 1 r %d\r\n" % (payload + off),
+                b"HMSG f 1 r %d %d\r\n" % (header + off, header + payload),
+                b"MSG f 2 %d\r\n" % payload,
+                b"\r\n",
+                b"PING\r\n",
+                b" 1 ",
+                b"f 1 r %d %d\r\n" % (header, header + payload),
+            )
+        )
         return (line + b"x" * (payload if self.random.random() < 0.5 else 3) + b"\r\n") * self.random.randrange(1, 4)
 
     def cut(self, size: int) -> bytes:

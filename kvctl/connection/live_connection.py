@@ -336,9 +336,11 @@ class Connection:
         self._inbox = f"{self.context.inbox_prefix or '_INBOX'}.{os.urandom(8).hex()}."
         self._replies = f"{self._inbox}r.".encode()
         options |= {
-            "reconnect_time_wait": RECONNECT_WAIT_S, "ping_interval": PING_INTERVAL, "max_outstanding_pings": 2,
+            "reconnect_time_wait": RECONNECT_WAIT_S,
+            "ping_interval": PING_INTERVAL,
+            "max_outstanding_pings": 2,
             "pending_size": 0,
-        }  # fmt: skip
+        }
         dialing = Dialer(self.context, servers, options)
         link = await dialing.first()
         if link is None:

@@ -38,8 +38,12 @@ BUSY = 10164
 """Another write on the subject is in flight: not a failure yet (its text is the same as 10071's)."""
 _UNAVAILABLE = {10008: "no leader", 10039: "not enabled for this account", 10076: "not enabled on this server"}
 _NOT_FOUND: dict[int, type[KvctlError]] = {
-    10014: ConsumerNotFound, 10149: ConsumerNotFound, 10037: NotFoundError, 10043: NotFoundError, 10059: StreamNotFound,
-}  # fmt: skip
+    10014: ConsumerNotFound,
+    10149: ConsumerNotFound,
+    10037: NotFoundError,
+    10043: NotFoundError,
+    10059: StreamNotFound,
+}
 _TRANSIENT = (10008,)
 OFFLINE_HINT = "Start the servers that store it; `kvctl doctor` names the known ones"
 _LIMITS = "See usage and limits of the account with `kvctl context test`"

@@ -85,9 +85,8 @@ def _frames(messages: Sequence[BatchMessage], first: int, identity: bytes) -> It
     fixed = len(b"NATS/1.0\r\n" + middle + b"\r\n\r\n")
     for number, (subject, payload, lines) in enumerate(messages, first):
         size = fixed + len(lines) + len(str(number))
-        yield b"HPUB %b  %d %d\r\nNATS/1.0\r\n%b%b%d\r\n\r\n%b\r\n" % (
-            subject, size, size + len(payload), lines, middle, number, payload,
-        )  # fmt: skip
+        values = subject, size, size + len(payload), lines, middle, number, payload
+        yield b"HPUB %b  %d %d\r\nNATS/1.0\r\n%b%b%d\r\n\r\n%b\r\n" % values
 
 
 def _check(connection: Connection, messages: Sequence[BatchMessage], identity: bytes, most: int) -> int:

@@ -14,9 +14,16 @@ UNSET = "none"
 WHOLE = "whole"
 """Kind of an object or a list that is one field."""
 DEFAULTS = {
-    "retention": "limits", "storage": "file", "num_replicas": 1, "compression": "none", "discard": "old",
-    "deliver_policy": "all", "replay_policy": "instant", "priority_policy": "none", "persist_mode": "default",
-}  # fmt: skip
+    "retention": "limits",
+    "storage": "file",
+    "num_replicas": 1,
+    "compression": "none",
+    "discard": "old",
+    "deliver_policy": "all",
+    "replay_policy": "instant",
+    "priority_policy": "none",
+    "persist_mode": "default",
+}
 """Values that servers spell out, and that mean the same as none."""
 
 

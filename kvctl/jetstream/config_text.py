@@ -23,10 +23,14 @@ TEXT, NUMBER, FLAG, DURATION, SIZE, TIME, WORDS = "text", "number", "true or fal
 
 _TRANSFORM: Schema = {"src": TEXT, "dest": TEXT}
 _SOURCE: Schema = {
-    "name": TEXT, "opt_start_seq": NUMBER, "opt_start_time": TIME, "filter_subject": TEXT,
-    "subject_transforms": [_TRANSFORM], "external": {"api": TEXT, "deliver": TEXT},
+    "name": TEXT,
+    "opt_start_seq": NUMBER,
+    "opt_start_time": TIME,
+    "filter_subject": TEXT,
+    "subject_transforms": [_TRANSFORM],
+    "external": {"api": TEXT, "deliver": TEXT},
     "consumer": {"name": TEXT, "deliver_subject": TEXT},
-}  # fmt: skip
+}
 STREAM: Schema = {
     "name": TEXT, "description": TEXT, "subjects": [TEXT], "retention": ("limits", "interest", "workqueue"),
     "max_consumers": NUMBER, "max_msgs": NUMBER, "max_bytes": SIZE, "max_age": DURATION,

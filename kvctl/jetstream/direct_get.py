@@ -95,11 +95,16 @@ class DirectRequest:
     def body(self) -> dict[str, Any]:
         """Return the request's JSON."""
         fields = {
-            "seq": self.sequence, "last_by_subj": self.last_for, "next_by_subj": self.next_for,
-            "start_time": _time(self.start_time_ns), "batch": self.batch, "max_bytes": self.max_bytes,
-            "multi_last": list(self.last_of) or None, "up_to_seq": self.up_to_sequence,
+            "seq": self.sequence,
+            "last_by_subj": self.last_for,
+            "next_by_subj": self.next_for,
+            "start_time": _time(self.start_time_ns),
+            "batch": self.batch,
+            "max_bytes": self.max_bytes,
+            "multi_last": list(self.last_of) or None,
+            "up_to_seq": self.up_to_sequence,
             "up_to_time": _time(None if self.up_to_time_ns is None else self.up_to_time_ns + 1),
-        }  # fmt: skip
+        }
         if self.batch and not self.last_of and (self.sequence, self.next_for, self.start_time_ns) == (None,) * 3:
             fields["seq"] = 1  # servers take a batch alone for an empty request
         if self.start_time_ns is not None and self.next_for is None:
@@ -184,10 +189,9 @@ def _in_parts(request: dict[str, Any]) -> list[dict[str, Any]]:
 def message_from_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
     """Parse the reply to a STREAM.MSG.GET."""
     message = reply["message"]
-    return StoredMessage(
-        stream, message["subject"], int(message["seq"]), parse_utc(message["time"]),
-        base64.b64decode(message.get("hdrs") or ""), base64.b64decode(message.get("data") or ""),
-    )  # fmt: skip
+    header, payload = (base64.b64decode(message.get(name) or "") for name in ("hdrs", "data"))
+    time_ns = parse_utc(message["time"])
+    return StoredMessage(stream, message["subject"], int(message["seq"]), time_ns, header, payload)
 
 
 def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
@@ -201,11 +205,10 @@ def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
         _check(*status(header))
         return None
     stream, subject, sequence, stamp, pending, last_sequence = found.groups()
-    return StoredMessage(
-        stream.decode(), subject.decode(errors="surrogateescape"), int(sequence), parse_utc(stamp),
-        b"" if start == len(_PLAIN) else header[:start] + b"\r\n", payload,
-        None if pending is None else int(pending), None if pending is None else int(last_sequence),
-    )  # fmt: skip
+    own = b"" if start == len(_PLAIN) else header[:start] + b"\r\n"
+    name = subject.decode(errors="surrogateescape")
+    counts = () if pending is None else (int(pending), int(last_sequence))
+    return StoredMessage(stream.decode(), name, int(sequence), parse_utc(stamp), own, payload, *counts)
 
 
 class AnswerFields(NamedTuple):
@@ -239,15 +242,11 @@ def fields_of_answers(answers: Sequence[RawFrame]) -> AnswerFields:
 
 def messages_from_answers(answers: Sequence[RawFrame]) -> list[StoredMessage]:
     """Build the messages of the answers to a request for many. Raises as `fields_of_answers`."""
-    new, fields = tuple.__new__, fields_of_answers(answers)
+    new, fields, text = tuple.__new__, fields_of_answers(answers), ("utf-8", "surrogateescape")
     return [
-        new(StoredMessage, (
-            stream.decode(), subject.decode("utf-8", "surrogateescape"), int(sequence), time_ns, own, payload,
-            int(pending), int(last_sequence),
-        ))
-        for (stream, subject, sequence, _, pending, last_sequence), time_ns, own, (_, _, _, payload)
-        in zip(*fields, answers, strict=True)
-    ]  # fmt: skip
+        new(StoredMessage, (name.decode(), key.decode(*text), int(at), time_ns, own, answer[3], int(left), int(before)))
+        for (name, key, at, _, left, before), time_ns, own, answer in zip(*fields, answers, strict=True)
+    ]
 
 
 def _times(stamps: Iterable[bytes]) -> list[int]:

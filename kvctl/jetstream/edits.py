@@ -72,25 +72,30 @@ class EditTarget(Generic[Info]):
 def stream(api: Api, name: str) -> EditTarget[StreamInfo]:
     """Return a stream as a target."""
     return EditTarget(
-        api, f"stream `{name}`", f"kvctl stream show {name}", partial(differences, schema=STREAM),
+        api,
+        f"stream `{name}`",
+        f"kvctl stream show {name}",
+        partial(differences, schema=STREAM),
         read=lambda: streams.info(api, name),
         create=lambda config: streams.create(api, config),
         update=lambda config: streams.update(api, config),
         delete=lambda: streams.delete(api, name),
         lock=lambda: edit_lock(api, name),
-    )  # fmt: skip
+    )
 
 
 def consumer(api: Api, stream: str, name: str) -> EditTarget[dict[str, Any]]:
     """Return a consumer as a target."""
     return EditTarget(
-        api, f"consumer `{name}` of stream `{stream}`", f"kvctl consumer show {stream} {name}",
+        api,
+        f"consumer `{name}` of stream `{stream}`",
+        f"kvctl consumer show {stream} {name}",
         partial(differences, schema=CONSUMER),
         read=lambda: admin.info(api, stream, name),
         create=lambda config: admin.create(api, stream, config),
         update=lambda config: admin.update(api, stream, config),
         delete=lambda: admin.delete(api, stream, name),
-    )  # fmt: skip
+    )
 
 
 async def existing(target: EditTarget[Info], wanted: Config) -> Info | None:
@@ -274,9 +279,14 @@ async def edit_lock(api: Api, stream: str) -> AsyncIterator[None]:
 async def _take_lock(api: Api, stream: str) -> float | None:
     """Take the lock and return the time; None if it cannot be had."""
     config: dict[str, Any] = {
-        "name": LOCK_NAME, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True, "num_replicas": 1,
-        "inactive_threshold": round(LEASE_S * 10**9), "metadata": {"kvctl.editor": os.urandom(8).hex()},
-    }  # fmt: skip
+        "name": LOCK_NAME,
+        "ack_policy": "none",
+        "deliver_policy": "new",
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": round(LEASE_S * 10**9),
+        "metadata": {"kvctl.editor": os.urandom(8).hex()},
+    }
     deadline = time.monotonic() + max(api.connection.timeout, LEASE_S + 1)
     while True:
         begun = time.monotonic()

@@ -134,9 +134,15 @@ class PublishWindow(RequestWindow):
     """
 
     def __init__(
-        self, connection: Connection, done: Done, failed: Failed, *,
-        all_done: AllDone | None = None, window: int = WINDOW, resend: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        done: Done,
+        failed: Failed,
+        *,
+        all_done: AllDone | None = None,
+        window: int = WINDOW,
+        resend: bool = False,
+    ) -> None:
         super().__init__(connection, self._acknowledged, failed, window=window, resend=resend)
         self._done = done
         self._all_done = all_done

@@ -89,12 +89,8 @@ class StreamInfo(TypedDict):
     """The server's time."""
 
 
-UNREADABLE: StreamInfo = {
-    "config": {}, "created": "",
-    "state": {
-        "messages": 0, "bytes": 0, "first_seq": 0, "first_ts": "", "last_seq": 0, "last_ts": "", "consumer_count": 0,
-    },
-}  # fmt: skip
+_EMPTY = StreamState(messages=0, bytes=0, first_seq=0, first_ts="", last_seq=0, last_ts="", consumer_count=0)
+UNREADABLE: StreamInfo = {"config": {}, "created": "", "state": _EMPTY}
 """Stands for a stream whose info cannot be read: without messages and with the default configuration."""
 
 

@@ -459,8 +459,10 @@ class TestSubscriptions:
                 async with connection.subscribe():
                     pass
             assert before == (
-                len(connection._parser.sinks), len(connection._parser.inboxes), len(connection._client._subs)
-            )  # fmt: skip
+                len(connection._parser.sinks),
+                len(connection._parser.inboxes),
+                len(connection._client._subs),
+            )
             assert connection._subscriptions == []
 
     async def test_denials_are_remembered_once_and_up_to_a_limit(self, limited):

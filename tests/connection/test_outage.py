@@ -252,8 +252,10 @@ class TestSeveralServers:
 @pytest.mark.parametrize("command", ["watch", "consume"])
 def test_endless_commands_say_why_and_end_with_5(guarded, command, tmp_path):
     with RawClient(guarded.url, user="admin", password="x") as raw:
-        raw.api("CONSUMER.CREATE.KV_B.c", {"stream_name": "KV_B", "config": {"name": "c", "durable_name": "c",
-                                                                          "ack_policy": "explicit"}})  # fmt: skip
+        raw.api(
+            "CONSUMER.CREATE.KV_B.c",
+            {"stream_name": "KV_B", "config": {"name": "c", "durable_name": "c", "ack_policy": "explicit"}},
+        )
     password = tmp_path / "password"
     password.write_text("first")
     words = {"watch": ["watch", "B"], "consume": ["consumer", "consume", "KV_B", "c"]}[command]

@@ -25,13 +25,17 @@ def test_differences_leave_out_what_says_nothing():
     [
         (STREAM, {"allow_flying": True}, {}, Difference("allow_flying", True, None)),
         (STREAM, {"placement": {"floor": 3}}, {}, Difference("placement.floor", 3, None)),
-        (STREAM, {"sources": []}, {"sources": [SOURCE]},
-         Difference("sources", None, [{"name": "A", "external.api": "x"}])),
+        (
+            STREAM,
+            {"sources": []},
+            {"sources": [SOURCE]},
+            Difference("sources", None, [{"name": "A", "external.api": "x"}]),
+        ),
         (CONSUMER, {"num_replicas": 0}, {"num_replicas": 3}, Difference("num_replicas", 0, 3)),
         (CONSUMER, {"backoff": [10**9]}, {"backoff": [10**9, 2 * 10**9]}, Difference("backoff", [1], [1, 2])),
         (CONSUMER, {"flights": {"LON": "1"}}, {}, Difference("flights", {"LON": "1"}, None)),
     ],
-)  # fmt: skip
+)
 def test_fields_that_kvctl_does_not_know_are_compared_too(schema, before, after, expected):
     assert differences(before, after, schema) == [expected]
     assert differences(before, before, schema) == []

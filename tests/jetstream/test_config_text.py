@@ -23,13 +23,15 @@ from kvctl.jetstream.config_text import CONSUMER, STREAM, assign, copied, read
         (["metadata.a.b=c=d"], {"metadata": {"a.b": "c=d"}}),
         (["sources.0.name=A", "sources.1.name=B"], {"sources": [{"name": "A"}, {"name": "B"}]}),
         (["sources.0.subject_transforms.0.src=a"], {"sources": [{"subject_transforms": [{"src": "a"}]}]}),
-        (['mirror={"name": "M"}', "mirror.external.api=$JS.hub.API"],
-         {"mirror": {"name": "M", "external": {"api": "$JS.hub.API"}}}),
+        (
+            ['mirror={"name": "M"}', "mirror.external.api=$JS.hub.API"],
+            {"mirror": {"name": "M", "external": {"api": "$JS.hub.API"}}},
+        ),
         (["description=x", "description="], {}),
         (["max_age=1h", "max_age=null"], {}),
         (["subjects=a,b", "subjects.0=null"], {"subjects": ["b"]}),
     ],
-)  # fmt: skip
+)
 def test_a_path_sets_a_value_of_its_kind(texts, expected):
     config: dict[str, Any] = {}
     for text in texts:
@@ -42,8 +44,10 @@ def test_consumers_have_their_own_fields():
     for text in ("backoff=1s,5s", "opt_start_time=2026-01-31T12:00:00Z", "ack_wait=30s"):
         assign(config, text, CONSUMER)
     assert config == {
-        "backoff": [10**9, 5 * 10**9], "opt_start_time": "2026-01-31T12:00:00.000000000Z", "ack_wait": 30 * 10**9,
-    }  # fmt: skip
+        "backoff": [10**9, 5 * 10**9],
+        "opt_start_time": "2026-01-31T12:00:00.000000000Z",
+        "ack_wait": 30 * 10**9,
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,8 +79,11 @@ def test_invalid_assignment_is_refused_with_a_hint(text, problem, hint):
 def test_a_file_says_durations_in_words_or_nanoseconds():
     document = parse(b"max_age: 1h\nduplicate_window: 1000\nmax_bytes: 1KiB\nsubjects: [a.>]\n", "s.yaml")
     assert read(document.data, STREAM, document.where) == {
-        "max_age": 3600 * 10**9, "duplicate_window": 1000, "max_bytes": 1024, "subjects": ["a.>"],
-    }  # fmt: skip
+        "max_age": 3600 * 10**9,
+        "duplicate_window": 1000,
+        "max_bytes": 1024,
+        "subjects": ["a.>"],
+    }
 
 
 def test_output_of_show_can_be_read_back():

@@ -88,10 +88,13 @@ def test_request_that_servers_refuse_is_refused_with_its_reason(request_, why):
         (DirectRequest(last_of=("a",), batch=1), True, {"multi_last": ["a"], "batch": 1}),
         (DirectRequest(last_of=("a",), up_to_sequence=1), True, {"multi_last": ["a"], "up_to_seq": 1}),
         (DirectRequest(last_of=("a",), up_to_time_ns=T - 1), True, {"multi_last": ["a"], "up_to_time": STAMP}),
-        (DirectRequest(last_of=("a",), up_to_time_ns=0), True,
-         {"multi_last": ["a"], "up_to_time": "1970-01-01T00:00:00.000000001Z"}),
+        (
+            DirectRequest(last_of=("a",), up_to_time_ns=0),
+            True,
+            {"multi_last": ["a"], "up_to_time": "1970-01-01T00:00:00.000000001Z"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_request_is_written_as_adr_31_says(request_, many, body):
     request_.check()
     assert (request_.many, request_.body()) == (many, body)
@@ -191,15 +194,27 @@ BATCH, LAST = DirectRequest(batch=5), DirectRequest(last_of=("a",))
         ([], end("204 EOB"), BATCH, MessagePage([], 0, 0)),
         ([], end("204 EOB", Nats_Num_Pending=3), BATCH, MessagePage([], 3, 0)),
         ([stored(4, 0)], end("204 EOB", Nats_Num_Pending=0), BATCH, MessagePage([stored(4, 0)], 0, 4)),
-        ([stored(4, 9), stored(6, 8)], end("204 EOB", Nats_Num_Pending=8), BATCH,
-         MessagePage([stored(4, 9), stored(6, 8)], 8, 6)),
+        (
+            [stored(4, 9), stored(6, 8)],
+            end("204 EOB", Nats_Num_Pending=8),
+            BATCH,
+            MessagePage([stored(4, 9), stored(6, 8)], 8, 6),
+        ),
         # Servers 2.11 count each message itself in a batch, and one too few at the end of last messages.
-        ([stored(4, 10), stored(6, 9)], end("204 EOB", Nats_Num_Pending=8), BATCH,
-         MessagePage([stored(4, 9), stored(6, 8)], 8, 6)),
-        ([stored(4, 2), stored(6, 1)], end("204 EOB", Nats_Num_Pending=0, Nats_UpTo_Sequence=9), LAST,
-         MessagePage([stored(4, 2), stored(6, 1)], 1, 6, 9)),
+        (
+            [stored(4, 10), stored(6, 9)],
+            end("204 EOB", Nats_Num_Pending=8),
+            BATCH,
+            MessagePage([stored(4, 9), stored(6, 8)], 8, 6),
+        ),
+        (
+            [stored(4, 2), stored(6, 1)],
+            end("204 EOB", Nats_Num_Pending=0, Nats_UpTo_Sequence=9),
+            LAST,
+            MessagePage([stored(4, 2), stored(6, 1)], 1, 6, 9),
+        ),
     ],
-)  # fmt: skip
+)
 def test_page_ends_with_what_is_left(messages, header, request_, page):
     assert multi_get._closed(messages, messages[-1] if messages else None, header, request_) == page
 

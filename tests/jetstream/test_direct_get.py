@@ -61,14 +61,21 @@ async def test_every_form_finds_its_message(client, stream, leader):
 @pytest.mark.parametrize(
     "request_",
     [
-        DirectRequest(), DirectRequest(sequence=0), DirectRequest(sequence=1, batch=0),
-        DirectRequest(sequence=1, last_for="a"), DirectRequest(last_for="a", batch=2),
-        DirectRequest(last_for="a", next_for="b"), DirectRequest(sequence=1, start_time_ns=1),
-        DirectRequest(last_of=("a",), next_for="b"), DirectRequest(last_of=("a",), start_time_ns=1),
-        DirectRequest(sequence=1, up_to_sequence=2), DirectRequest(sequence=1, up_to_time_ns=2),
-        DirectRequest(last_of=("a",), up_to_sequence=1, up_to_time_ns=2), DirectRequest(sequence=1, max_bytes=5),
+        DirectRequest(),
+        DirectRequest(sequence=0),
+        DirectRequest(sequence=1, batch=0),
+        DirectRequest(sequence=1, last_for="a"),
+        DirectRequest(last_for="a", batch=2),
+        DirectRequest(last_for="a", next_for="b"),
+        DirectRequest(sequence=1, start_time_ns=1),
+        DirectRequest(last_of=("a",), next_for="b"),
+        DirectRequest(last_of=("a",), start_time_ns=1),
+        DirectRequest(sequence=1, up_to_sequence=2),
+        DirectRequest(sequence=1, up_to_time_ns=2),
+        DirectRequest(last_of=("a",), up_to_sequence=1, up_to_time_ns=2),
+        DirectRequest(sequence=1, max_bytes=5),
     ],
-)  # fmt: skip
+)
 async def test_forms_that_servers_refuse_or_misread_are_not_sent(client, request_):
     with pytest.raises(UsageError):
         await direct_get.get(client.api, "KV_NONE", request_)

@@ -189,21 +189,45 @@ def a(name: str, **more: Any) -> Config:
         ({"x": 1, "y": 1}, {"y": 1}, {"x": 1, "y": 2}, {"y": 2}),
         ({"x": 1}, {"x": 2}, {"x": 2}, {"x": 2}),
         ({}, {"subjects": []}, {"x": 1}, {"x": 1}),
-        ({"metadata": {"a": "1", "b": "1"}}, {"metadata": {"b": "2"}}, {"metadata": {"a": "1", "b": "1", "c": "1"}},
-         {"metadata": {"b": "2", "c": "1"}}),
-        ({"placement": {"cluster": "c"}}, {"placement": {"cluster": "d"}},
-         {"placement": {"cluster": "c", "tags": ["t"]}}, {"placement": {"cluster": "d", "tags": ["t"]}}),
-        ({"sources": [a("A")]}, {"sources": [a("A"), a("B")]}, {"sources": [a("A"), a("C")]},
-         {"sources": [a("A"), a("C"), a("B")]}),
-        ({"sources": [a("A"), a("B")]}, {"sources": [a("A")]}, {"sources": [a("A"), a("B"), a("C")]},
-         {"sources": [a("A"), a("C")]}),
-        ({"sources": [a("A")]}, {"sources": [a("A"), a("B")]}, {"sources": [a("A"), a("B", opt_start_seq=1)]},
-         {"sources": [a("A"), a("B", opt_start_seq=1)]}),
-        ({"sources": [a("A")]}, {"sources": [a("A", opt_start_seq=1)]}, {"sources": [a("A"), a("B")]},
-         {"sources": [a("A", opt_start_seq=1), a("B")]}),
+        (
+            {"metadata": {"a": "1", "b": "1"}},
+            {"metadata": {"b": "2"}},
+            {"metadata": {"a": "1", "b": "1", "c": "1"}},
+            {"metadata": {"b": "2", "c": "1"}},
+        ),
+        (
+            {"placement": {"cluster": "c"}},
+            {"placement": {"cluster": "d"}},
+            {"placement": {"cluster": "c", "tags": ["t"]}},
+            {"placement": {"cluster": "d", "tags": ["t"]}},
+        ),
+        (
+            {"sources": [a("A")]},
+            {"sources": [a("A"), a("B")]},
+            {"sources": [a("A"), a("C")]},
+            {"sources": [a("A"), a("C"), a("B")]},
+        ),
+        (
+            {"sources": [a("A"), a("B")]},
+            {"sources": [a("A")]},
+            {"sources": [a("A"), a("B"), a("C")]},
+            {"sources": [a("A"), a("C")]},
+        ),
+        (
+            {"sources": [a("A")]},
+            {"sources": [a("A"), a("B")]},
+            {"sources": [a("A"), a("B", opt_start_seq=1)]},
+            {"sources": [a("A"), a("B", opt_start_seq=1)]},
+        ),
+        (
+            {"sources": [a("A")]},
+            {"sources": [a("A", opt_start_seq=1)]},
+            {"sources": [a("A"), a("B")]},
+            {"sources": [a("A", opt_start_seq=1), a("B")]},
+        ),
         ({"sources": [a("A")]}, {"sources": [a("A"), a("B")]}, {}, {"sources": [a("B")]}),
     ],
-)  # fmt: skip
+)
 def test_change_is_made_to_what_is_there_now(before, after, live, merged):
     assert merge(before, after, live) == merged
 

@@ -34,8 +34,13 @@ def test_provoked_errors_have_hints():
         }
     codes = {what: error["err_code"] for what, error in found.items()}
     assert codes == {
-        "replicas": 10074, "storage": 10047, "memory": 10028, "overlap": 10065, "name": 10058, "change": 10052,
-    }  # fmt: skip
+        "replicas": 10074,
+        "storage": 10047,
+        "memory": 10028,
+        "overlap": 10065,
+        "name": 10058,
+        "change": 10052,
+    }
     for error in found.values():
         raised = server_error(error)
         assert raised.hint == HINTS[error["err_code"]]

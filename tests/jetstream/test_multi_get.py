@@ -122,8 +122,11 @@ class TestLastOfMany:
         second = await multi_get.one(client.api, stream, DirectRequest(sequence=2))
         assert second is not None
         for moment, expected in (
-            (second.time_ns, [1, 2]), (second.time_ns - 1, [1]), (1, []), (4 * 10**18, [*range(11, 21)]),
-        ):  # fmt: skip
+            (second.time_ns, [1, 2]),
+            (second.time_ns - 1, [1]),
+            (1, []),
+            (4 * 10**18, [*range(11, 21)]),
+        ):
             pages = await pages_of(client, stream, "k.*", up_to_time_ns=moment)
             assert sequences(pages) == expected
 
@@ -184,8 +187,15 @@ class TestLimits:
         assert sequences(pages) == list(range(21, 31))
 
     async def test_older_servers_answer_with_one_message(self, raw, client, stream):
-        frames = [(b"", b"", b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: s\r\nNats-Sequence: 1\r\n"
-                   b"Nats-Time-Stamp: 2026-01-01T00:00:00Z\r\n\r\n", b"")]  # fmt: skip
+        frames = [
+            (
+                b"",
+                b"",
+                b"NATS/1.0\r\nNats-Stream: S\r\nNats-Subject: s\r\nNats-Sequence: 1\r\n"
+                b"Nats-Time-Stamp: 2026-01-01T00:00:00Z\r\n\r\n",
+                b"",
+            )
+        ]
         with pytest.raises(NotUnderstood):
             messages_from_answers(frames)
 
@@ -232,9 +242,14 @@ class TestFirstSince:
         if hint != "server":
             monkeypatch.setattr(multi_get, "_server_first", answer)
         for moment, expected in (
-            (times[14], 14), (times[14] + 1, 16), (times[16], 16), (times[20], 20),
-            (times[20] + 1, 21), (0, 11), (4 * 10**18, 21),
-        ):  # fmt: skip
+            (times[14], 14),
+            (times[14] + 1, 16),
+            (times[16], 16),
+            (times[20], 20),
+            (times[20] + 1, 21),
+            (0, 11),
+            (4 * 10**18, 21),
+        ):
             if hint != "late" or expected <= found[-1].sequence:
                 assert await multi_get.first_since(client.api, stream, moment, leader=leader) == expected
 

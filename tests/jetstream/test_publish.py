@@ -87,16 +87,22 @@ class Sent:
         self.stored: list[tuple[int, int]] = []
         self.failed: dict[int, KvctlError] = {}
         self.window = PublishWindow(
-            client.connection, lambda tag, sequence: self.stored.append((tag, sequence)), self.failed.__setitem__,
-            all_done=lambda tags, sequences: self.stored.extend(zip(tags, sequences, strict=True)), window=1000,
-        )  # fmt: skip
+            client.connection,
+            lambda tag, sequence: self.stored.append((tag, sequence)),
+            self.failed.__setitem__,
+            all_done=lambda tags, sequences: self.stored.extend(zip(tags, sequences, strict=True)),
+            window=1000,
+        )
 
     async def send(self, prefix: str, runs: list[range], size: int = 10) -> None:
         async with self.window as window:
             for run in runs:
-                await window.send_run(run, lambda reply, run=run: b"".join(  # type: ignore[misc]
-                    publish_frame(f"{prefix}{tag}".encode(), reply, b"", b"v" * size) for tag in run
-                ))  # fmt: skip
+                await window.send_run(
+                    run,
+                    lambda reply, run=run: b"".join(  # type: ignore[misc]
+                        publish_frame(f"{prefix}{tag}".encode(), reply, b"", b"v" * size) for tag in run
+                    ),
+                )
 
 
 class TestRuns:

@@ -68,9 +68,13 @@ class Consumer:
         and for an `idle_heartbeat` outside 0.5 to 30 s.
         """
         options = FetchOptions(
-            max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
-            no_wait=no_wait, group=group,
-        )  # fmt: skip
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            no_wait=no_wait,
+            group=group,
+        )
         return Fetch(self.api, self.stream, self.name, options, on_event, self._pins)
 
     async def next(
@@ -109,9 +113,15 @@ class Consumer:
         `expires` under 1 s, an `idle_heartbeat` outside 0.5 to 30 s.
         """
         options = ConsumeOptions(
-            max_messages=max_messages, max_bytes=max_bytes, expires=expires, idle_heartbeat=idle_heartbeat,
-            threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count, group=group,
-        )  # fmt: skip
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            idle_heartbeat=idle_heartbeat,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            count=count,
+            group=group,
+        )
         return Consumption(self.api, self.stream, self.name, options, on_event)
 
 

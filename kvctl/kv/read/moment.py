@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.multi_get import first_since
-from kvctl.jetstream.streams import ServerClock
-from kvctl.kv.resolve import Binding
+from kvctl.jetstream import multi_get, streams
+from kvctl.kv import resolve
 from kvctl.units import duration_ns, format_duration, format_time, parse_duration, parse_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,7 +66,7 @@ def as_moment(value: Moment | int | datetime | str) -> Moment:
     return Moment(revision=value)
 
 
-async def first_revision(binding: Binding, since: Moment | datetime | str) -> int:
+async def first_revision(binding: resolve.Binding, since: Moment | datetime | str) -> int:
     """Return the first revision of this time or later, one more than the last if there is none.
 
     An age counts back from the server's time. Raises UsageError for a revision, BucketNotFound, UnreachableError.
@@ -76,6 +75,6 @@ async def first_revision(binding: Binding, since: Moment | datetime | str) -> in
     if moment.revision is not None:
         raise UsageError(f"`{moment.revision}` is a revision, not a time")
     if moment.ago is not None:
-        moment = moment.at((await ServerClock.read(binding.api, binding.stream)).now_ns())
+        moment = moment.at((await streams.ServerClock.read(binding.api, binding.stream)).now_ns())
     assert moment.time_ns is not None
-    return await first_since(binding.api, binding.stream, moment.time_ns)
+    return await multi_get.first_since(binding.api, binding.stream, moment.time_ns)

@@ -547,5 +547,8 @@ async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery():
 def test_a_pull_says_only_what_it_wants():
     assert json.loads(Pull(batch=3).body()) == {"batch": 3}
     assert json.loads(Pull(batch=1, no_wait=True, group="g", pin="p").body()) == {
-        "batch": 1, "no_wait": True, "group": "g", "id": "p",
-    }  # fmt: skip
+        "batch": 1,
+        "no_wait": True,
+        "group": "g",
+        "id": "p",
+    }
