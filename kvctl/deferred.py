@@ -25,7 +25,19 @@ OTHERS = {
         "ipaddress",
         "linecache",
     ),
-    *("locale", "lzma", "multidict", "nats.js", "shellingham", "ssl", "subprocess", "textwrap", "token", "tokenize"),
+    *(
+        "locale",
+        "logging",
+        "lzma",
+        "multidict",
+        "nats.js",
+        "shellingham",
+        "ssl",
+        "subprocess",
+        "textwrap",
+        "token",
+        "tokenize",
+    ),
     *("typer.colors", "tempfile"),
 }
 """Modules that Python, Typer and the client library import and rarely use: a third of the time of `kvctl get`."""

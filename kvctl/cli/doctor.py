@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import MarkdownFormat, check_markdown
+from kvctl.cli.app.options import MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import FINDING
 from kvctl.doctor import examination

@@ -11,7 +11,7 @@ import typer
 
 from kvctl.cli.app.command import Entry, Group, build, command, group
 from kvctl.cli.app.main import main
-from kvctl.cli.app.parameters import Confirm, Yes, duration, moment, size
+from kvctl.cli.app.options import Confirm, Yes, duration, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.errors import ConflictError, OutcomeUnknown
 from kvctl.render import progress as progress_module

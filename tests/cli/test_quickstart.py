@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.server import run_server
-from tests.support.raw import RawClient
-
 CHANGING = {
     r"\d{4}-\d\d-\d\dT[\d:.]+Z": "TIME",
     r"in \d+\.\d s": "in SECONDS",
@@ -35,19 +32,6 @@ def test_the_tour(run, temporary, tty, snapshot):
     assert list(temporary.iterdir()) == []
 
 
-def test_step_waits_for_enter_after_each_part(run, temporary):
-    result = run("quickstart", "--step", tty=True, stdin=b"\n" * 20, env={"TMPDIR": str(temporary)})
-    assert result.exit_code == 0
-    assert result.err.count("Press Enter to continue") == 12
-    assert "With `--step`" not in result.out
-
-
-def test_step_without_a_terminal_is_a_usage_error(run):
-    result = run("quickstart", "--step", stdin=b"\n" * 20)
-    assert (result.exit_code, result.out) == (2, "")
-    assert "standard input is not a terminal" in result.err
-
-
 @pytest.mark.slow
 def test_the_commands_work_when_they_are_typed(run, own_server):
     """Run the printed commands in a shell against another server, and compare their exit codes."""
@@ -56,7 +40,7 @@ def test_the_commands_work_when_they_are_typed(run, own_server):
     for line in printed:
         if line.startswith("# exit code "):
             wanted[-1] = line.removeprefix("# exit code ")
-        elif not line.endswith("&"):
+        else:
             script += line.removeprefix("$ ") + "\n"
             wanted.append("0")
     environment = {**os.environ, "NATS_URL": own_server.url, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -64,21 +48,11 @@ def test_the_commands_work_when_they_are_typed(run, own_server):
     assert done.stdout.split() == wanted
 
 
-def test_on_a_given_server_nothing_is_left(run, own_server):
-    with RawClient(own_server.url) as raw:
-        raw.create_bucket("orders")
-        result = run("quickstart", "-s", own_server.url)
-        assert (result.exit_code, result.err) == (0, "")
-        assert f" --server {own_server.url}\n" in result.out
-        assert raw.api("STREAM.NAMES")["streams"] == ["KV_orders"]
-
-
-def test_a_given_server_that_is_not_there(run):
-    with run_server() as server:
-        url = server.url
-    result = run("quickstart", "-s", url)
-    assert (result.exit_code, result.out, result.err.count("error:")) == (5, "", 1)
-    assert "kvctl server run" in result.err
+@pytest.mark.parametrize("option", [("-s", "nats://127.0.0.1:1"), ("--context", "test")], ids=" ".join)
+def test_a_given_server_is_refused(run, option):
+    result = run("quickstart", *option)
+    assert (result.exit_code, result.out) == (2, "")
+    assert "The tour runs on a server of its own" in result.err
 
 
 def test_foreign_settings_do_no_harm(run, home):

@@ -87,7 +87,6 @@ OWN_NAMES = ("cli/", "doctor/", "pipeline/jobs/")
 """Rooms whose modules are named after commands, or after what they examine."""
 PRIVATE = {
     "connection/nats_client.py": "nats-py",
-    "cli/app/typer_adapter.py": "typer",
     "pipeline/spark/java.py": "pyspark",
     "pipeline/spark/engine.py": "pyspark",
 }

@@ -8,16 +8,14 @@ from functools import partial
 from typing import Any, TextIO
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from kvctl import suggest
-from kvctl.cli.app import suggestions
-from kvctl.cli.app.global_options import Shared, shared_options
-from kvctl.cli.app.help_page import HelpPage, help_option, tail_of
-from kvctl.cli.app.parameters import OptionGroup
+from kvctl.cli.app import error_report
+from kvctl.cli.app.help_page import HelpPage, help_option, tail_of, usage
+from kvctl.cli.app.options import TAIL, OptionGroup, SharedValues, shared_options
 from kvctl.cli.app.session import Session
-from kvctl.cli.app.typer_adapter import keep_tail, take_digits_as_arguments
 from kvctl.cli.records import Record, fields_of
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
@@ -161,14 +159,22 @@ class Command(HelpPage, TyperCommand):
         super().__init__(*args, **settings)
         self.params = _with_shared(self.params)
 
-    def make_parser(self, ctx: Any) -> Any:
-        """Return Typer's parser, changed to take `-5` and `-15m` as arguments and a program after `--`."""
-        parser = super().make_parser(ctx)
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters that Typer parses: not the program after `--`."""
         tail = tail_of(self.params)
-        if tail is not None:
-            keep_tail(parser, tail)
-        take_digits_as_arguments(parser)
-        return parser
+        return [param for param in super().get_params(ctx) if param is not tail]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as Typer does, but pass all that follows `--` to the argument for a program, if there is one."""
+        tail = tail_of(self.params)
+        if tail is None:
+            return super().parse_args(ctx, args)
+        at = args.index("--") if "--" in args else len(args)
+        ctx.params[str(tail.name)] = args[at + 1 :]
+        rest = super().parse_args(ctx, args[:at])
+        if not args[at + 1 :] and not ctx.resilient_parsing:
+            raise UsageError(f"Missing argument `{TAIL}`", hint=f"Usage: `{usage(ctx)}`")
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Return the call. Raises UsageError for columns that the command does not print, or for unknown checks."""
@@ -186,7 +192,7 @@ def _check_forced(given: Sequence[str] | None, forces: Callable[[], Sequence[str
             raise UsageError(f"`{name}` is not a safety check of this command", hint=hint)
 
 
-def _check_columns(path: str, prints: Sequence[Record], options: Shared) -> None:
+def _check_columns(path: str, prints: Sequence[Record], options: SharedValues) -> None:
     """Check `--columns` and `--header`, which select tsv in a pipe even where nothing would be printed."""
     if not options.columns and not options.header:
         return
@@ -207,11 +213,12 @@ def _check_columns(path: str, prints: Sequence[Record], options: Shared) -> None
         options.output = "table" if is_terminal(sys.stdout) else "tsv"
 
 
-class Group(HelpPage, TyperGroup):
-    """Group that creates a command on first use, and accepts aliases."""
+class Group(HelpPage, TyperCommand):
+    """Group that creates a command on first use, and accepts aliases. To Typer it is a command that takes any words."""
 
     def __init__(self, name: str, help: str, entries: dict[str, Entry], params: Sequence[Any] = ()) -> None:
-        super().__init__(name=name, help=help, add_help_option=False, rich_markup_mode=None)
+        words = {"allow_extra_args": True, "allow_interspersed_args": False}
+        super().__init__(name, context_settings=words, help=help, add_help_option=False, rich_markup_mode=None)
         self.params = _with_shared(list(params))
         self.entries = entries
         self._loaded: dict[str, Command | Group] = {}
@@ -221,6 +228,13 @@ class Group(HelpPage, TyperGroup):
         if not args and not ctx.resilient_parsing:
             raise NoCommand(self.overview(ctx, sys.stderr), ctx.command_path)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Return the call of the command that the words name."""
+        if not ctx.args:
+            ctx.fail("Missing command.")
+        name, command, words = self.resolve_command(ctx, ctx.args)
+        return command.invoke(command.make_context(name, words, parent=ctx))
 
     def overview(self, ctx: Any, stream: TextIO | None) -> str:
         """Return the help for a call without a command."""
@@ -282,7 +296,7 @@ class Group(HelpPage, TyperGroup):
     def _unknown(self, ctx: Any, words: list[str]) -> UsageError:
         path = ctx.command_path
         root, listed = ctx.find_root().command, f"`{path} --help` lists the commands"
-        hint = suggestions.of_command(root, path.split()[1:], words, listed)
+        hint = error_report.of_command(root, path.split()[1:], words, listed)
         return UsageError(f"No such command `{path} {words[0]}`", hint=hint)
 
 

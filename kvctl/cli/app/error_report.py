@@ -1,39 +1,22 @@
-"""Error reports: from an exception to a message and an exit code."""
+"""Error reports, from an exception to a message and an exit code, and suggestions for unknown commands and options."""
 
 import traceback
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import typer
 from typer.core import TyperOption
 
-from kvctl.cli.app import suggestions
 from kvctl.cli.app.help_page import argument_usage, spellings, usage
-from kvctl.cli.app.session import Interrupted
+from kvctl.cli.app.session import Interruption
 from kvctl.errors import KvctlError, UsageError
-from kvctl.kv import names
 from kvctl.render.terminal import OutputClosed, Terminal
+from kvctl.suggest import nearest
 
 _SECRETS = {
     "--password": "Secrets on the command line are visible to others: use --password-file or NATS_PASSWORD",
     "--token": "Secrets on the command line are visible to others: use --token-file or NATS_TOKEN",
 }
-
-_ON_WHOLE = {"show": "show", "edit": "edit", "delete": "delete", "purge": "remove"}
-_ON_TABLES = {
-    "bucket": _ON_WHOLE,
-    "stream": _ON_WHOLE,
-    "key": {
-        "get": "get", "put": "put", "create": "put-if-absent", "update": "put --if-version", "edit": "put --if-version",
-        "delete": "remove", "purge": "remove", "keys": "keys", "dump": "entries", "txn": "update", "load": "update",
-    },
-}  # fmt: skip
-"""Group of a command -> its function -> the equivalent command for tables."""
-_ON_REPOSITORIES = {
-    "bucket": {"show": "show", "delete": "delete", "compact": "gc", "diff": "diff"},
-    "stream": {"show": "show", "delete": "delete", "purge": "gc"},
-    "key": {"watch": "log", "revert": "revert", "purge": "reset"},
-}
-"""Group of a command -> its function -> the equivalent for repositories, where a ref is not accepted."""
 
 
 def report(error: BaseException, terminal: Terminal) -> int:
@@ -41,31 +24,13 @@ def report(error: BaseException, terminal: Terminal) -> int:
     error = _first(error)
     if isinstance(error, OutputClosed):
         return 0
-    if isinstance(error, Interrupted | KeyboardInterrupt):
+    if isinstance(error, Interruption | KeyboardInterrupt):
         return getattr(error, "exit_code", 130)
     shown = _as_kvctl_error(error)
     if shown is None:
         shown = _bug(error, terminal)
     terminal.report(shown)
     return shown.exit_code
-
-
-def direct(error: KvctlError, call: Any) -> None:
-    """Name the equivalent command in the hint of a bucket command that was refused on a table or a repository."""
-    function = getattr(call, "func", call)
-    room, name = function.__module__.removeprefix("kvctl.cli.").partition(".")[0], function.__name__
-    noun = "key" if room == "keys" else room
-    if error.hint and (instead := _ON_TABLES.get(noun, _ON_TABLES["key"]).get(name)):
-        error.hint = error.hint.replace("Use `kvctl table` instead", f"Use `kvctl table {instead}` instead")
-    if error.hint and (instead := _on_repository(noun, name, call)):
-        error.hint = error.hint.replace("Use `kvctl repo` instead", f"Use `kvctl {instead}` instead")
-
-
-def _on_repository(noun: str, name: str, call: Any) -> str | None:
-    if noun == "key" and name in names.TAKE_REFS:
-        return f"{name} {call.keywords.get('bucket', 'NAME')}@main"
-    instead = _ON_REPOSITORIES.get(noun, _ON_REPOSITORIES["key"]).get(name)
-    return f"repo {instead}" if instead else None
 
 
 def explain(error: typer.TyperException) -> UsageError:
@@ -127,7 +92,7 @@ def _option_hint(ctx: Any, option: str) -> str:
     options = () if ctx is None else (param for param in ctx.command.params if isinstance(param, TyperOption))
     shown = sorted(name for param in options if not param.hidden for name in spellings(param))
     listed = f"`{path} --help` lists the options"
-    meant = suggestions.of_option(path.partition(" ")[2], option, shown, listed)
+    meant = of_option(path.partition(" ")[2], option, shown, listed)
     return meant or f"{listed}; put `--` before an argument that starts with a dash"
 
 
@@ -137,3 +102,170 @@ def _plain(message: str) -> str:
     if unexpected != message and "(" not in unexpected:
         return f"Unexpected argument `{unexpected}`"
     return message.rstrip(".").replace("'", "`")
+
+
+# -- suggestions: near names, other levels, and words of other tools ------------------------------------------
+
+MOST_SUGGESTIONS = 3
+"""Maximum number of commands in a hint."""
+
+VERBS = {
+    "alter": "edit", "blame": "annotate", "cat": "get", "change": "edit", "compare": "diff", "describe": "show",
+    "destroy": "delete", "drop": "delete", "inspect": "show", "make": "create", "modify": "edit", "prune": "gc",
+    "remove": "delete", "rollback": "revert", "set": "put", "start": "run", "undo": "revert", "update": "edit",
+}  # fmt: skip
+"""Words of other tools -> the command of the same group."""
+COMMANDS = {
+    "account": "context test", "c": "consumer", "check": "doctor", "con": "consumer", "config": "context",
+    "cp": "copy", "ctx": "context", "describe": "bucket show", "export": "dump", "import": "load",
+    "inspect": "bucket show", "kv": "bucket", "login": "context add", "mv": "rename", "pub": "put",
+    "replicate": "mirror create", "report": "topology status", "rtt": "context test", "s": "stream", "scan": "keys",
+    "str": "stream", "sub": "watch", "subscribe": "watch", "sync": "topology apply", "tail": "watch",
+    "expire": "touch", "renew": "touch",
+    "use": "context select", "validate": "topology plan",
+    "aggregate add-source": "aggregate add-origin",
+    "aggregate remove-source": "aggregate remove-origin",
+    "bucket export": "dump", "bucket import": "load", "bucket mirror": "mirror create",
+    "bucket replicate": "mirror create", "bucket snapshot": "bucket backup",
+    "consumer report": "consumer ls", "consumer sub": "consumer consume",
+    "context current": "context show", "context save": "context add", "context switch": "context select",
+    "context use": "context select", "context validate": "context test",
+    "pipeline dump": "pipeline export", "pipeline import": "pipeline load",
+    "repo add": "repo init", "repo create": "repo init", "repo history": "repo log", "repo new": "repo init",
+    "repo rebase": "repo cherry-pick",
+    "server check": "doctor", "server report": "topology status",
+    "stream find": "stream ls", "stream report": "topology status", "stream rmm": "stream delete-message",
+    "stream state": "stream show",
+    "table dump": "table entries", "table insert": "table put-if-absent", "table load": "table update",
+    "table scan": "table entries",
+    "topology check": "topology plan", "topology compare": "topology audit", "topology diff": "topology plan",
+    "topology init": "topology export", "topology ls": "topology status", "topology list": "topology status",
+    "topology refresh": "topology status", "topology validate": "topology plan", "topology verify": "topology audit",
+}  # fmt: skip
+"""Command lines of other tools -> the command here."""
+REMARKS = {
+    "bucket rename": "`kvctl bucket copy NAME NEWNAME --data history` copies a bucket under a new name",
+    "repo clone": "`kvctl repo init NEWNAME --from BUCKET` creates a repository from a bucket",
+    "repo pull": "`kvctl repo commit NAME@BRANCH --from BUCKET` commits the content of a bucket",
+    "repo push": "`kvctl repo checkout NAME@REF --to BUCKET` writes a commit to a bucket",
+    "repo stage": "`kvctl put NAME@BRANCH KEY VALUE` stages a change",
+}
+"""Command lines of other tools -> a hint."""
+_KEY_COMMANDS = ("create", "del", "delete", "get", "history", "purge", "put", "revert", "rm", "update", "watch")
+"""Commands of `nats kv` that work on keys, which are at the root here; `del` also deletes buckets there."""
+_ON_KEYS_TOO = ("aggregate", "bucket", "kv", "mirror", "repo")
+"""Groups whose members the key commands at the root take."""
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "--all-keys": ("--match",), "--auto-approve": ("--yes",), "--cas": ("--if-revision",),
+    "--check": ("--dry-run",), "--compression": ("--compress",), "--csv": ("-o tsv",), "--delete": ("--prune",),
+    "--deletes": ("--ignore-deletes",), "--detailed-exitcode": ("--exit-code",),
+    "--expire": ("--ttl",), "--expires": ("--ttl", "--wait-for"), "--external-api": ("--origin-api",),
+    "--filter": ("--keys", "--subject", "--match"), "--filter-subject": ("--filter", "--keys", "--subject"),
+    "--follow": ("--watch",), "--for": ("--wait-for",), "--force": ("--yes",), "--format": ("--output",),
+    "--host": ("--server",), "--if-exists": ("--ignore-missing",), "--ignore-not-found": ("--ignore-missing",),
+    "--json": ("-o json",), "--key": ("--keys",), "--last": ("--limit",), "--max-age": ("--ttl",),
+    "--max-bucket-size": ("--max-bytes",), "--max-count": ("--limit", "--count"),
+    "--max-msg-size": ("--max-value-size",), "--max-msgs-per-subject": ("--history",), "--mirror": ("--origin",),
+    "--mirror-domain": ("--origin-domain",), "--missing-ok": ("--ignore-missing",), "--name-only": ("-o name",),
+    "--names": ("-o name",), "--no-color": ("--color never",), "--no-colour": ("--color never",),
+    "--no-confirm": ("--yes",), "--no-deletes": ("--ignore-deletes",), "--num-replicas": ("--replicas",),
+    "--ours": ("--strategy",), "--out": ("--to",), "--placement-cluster": ("--cluster",),
+    "--placement-tags": ("--tag",), "--republish-destination": ("--republish",),
+    "--republish-headers": ("--republish-headers-only",), "--republish-source": ("--republish",),
+    "--revision": ("--if-revision", "--from-revision", "--if-version"), "--rev": ("--revision", "--if-revision"),
+    "--source": ("--origin",), "--source-domain": ("--origin-domain",), "--subjects": ("--subject",),
+    "--tags": ("--tag",), "--theirs": ("--strategy",), "--transform": ("--map",), "--updates": ("--updates-only",),
+    "--url": ("--server",), "--username": ("--user",), "--versions": ("--history",), "--wait": ("--wait-for",),
+    "--yaml": ("-o yaml",), "-a": ("--all",), "-f": ("--yes",), "-j": ("-o json",), "-w": ("--watch",),
+}  # fmt: skip
+"""Options of other tools -> options here, of which the first one that the command has is meant."""
+OPTION_REMARKS = {
+    "bucket add --mirror": "`kvctl mirror create NAME --origin BUCKET` creates a mirror",
+    "bucket add --mirror-domain": "`kvctl mirror create NAME --origin BUCKET --origin-domain DOMAIN` creates a mirror",
+    "bucket add --source": "`kvctl aggregate create NAME --origin BUCKET` creates an aggregate",
+    "get --raw": "`kvctl get` writes the exact bytes of a value to a pipe",
+    "put --ttl": "`kvctl create --ttl` sets the ttl of a new key, `kvctl touch --ttl` that of an existing one",
+}
+"""Command and option of other tools -> a hint."""
+
+
+class Tree(Protocol):
+    """Group of commands, as far as suggestions need it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+
+    def all_names(self) -> list[str]:
+        """Return the names and aliases of the commands."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name."""
+
+    def canonical(self, name: str) -> str | None:
+        """Return the command's name for a name or an alias, or None."""
+
+
+def of_command(root: Tree, path: Sequence[str], words: Sequence[str], then: str) -> str:
+    """Return a hint for the unknown command `words[0]` in the group at `path`; a suggestion is followed by `then`."""
+    line = " ".join([*path, words[0]])
+    if line in REMARKS:
+        return REMARKS[line]
+    found = _meant(root, path, words)
+    if not found:
+        return then
+    shown = [f"`kvctl {name}`" for name in found[:MOST_SUGGESTIONS]]
+    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
+    return f"Did you mean {listed}? {then}"
+
+
+def of_option(command: str, option: str, known: Iterable[str], then: str) -> str | None:
+    """Return a hint for an unknown option of a command with these options, or None; see `of_command`."""
+    if remark := OPTION_REMARKS.get(f"{command} {option}"):
+        return remark
+    by_stem = {name.lstrip("-"): name for name in known}
+    for other in OPTIONS.get(option, ()):
+        if other.partition(" ")[0].lstrip("-") in by_stem:
+            return f"Did you mean `{other}`? {then}"
+    near = nearest(option.lstrip("-"), by_stem)
+    return f"Did you mean `{by_stem[near]}`? {then}" if near else None
+
+
+def _meant(root: Tree, path: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return command lines that may be meant, the most likely first."""
+    name, *rest = words
+    if [*path, name] == ["kv"] and rest:
+        return _of_nats_kv(root, rest[0])
+    if known := COMMANDS.get(" ".join([*path, name])):
+        return [known]
+    group: Tree = root
+    for step in path:
+        group = group.get_command(None, step)
+    verb = group.canonical(VERBS.get(name, name))
+    near = verb or nearest(name, group.all_names())
+    if near:
+        return [" ".join([*path, near])]
+    if path and path[0] in _ON_KEYS_TOO and (found := root.canonical(name)):
+        return [found]
+    return _elsewhere(root, name)
+
+
+def _of_nats_kv(root: Tree, name: str) -> list[str]:
+    bucket: Tree = root.get_command(None, "bucket")
+    if name in _KEY_COMMANDS:
+        return [str(root.canonical(name))]
+    found = bucket.canonical(name)
+    return [f"bucket {found}" if found else "bucket"]
+
+
+def _elsewhere(root: Tree, name: str) -> list[str]:
+    """Return the commands of this name in any group; without one, those with an alias or a near name."""
+    groups = {group: root.get_command(None, group) for group in root.list_commands(None)}
+    trees: dict[str, Tree] = {group: tree for group, tree in groups.items() if hasattr(tree, "canonical")}
+    exact = [f"{group} {name}" for group, tree in trees.items() if name in tree.list_commands(None)]
+    if exact:
+        return exact
+    aliases = [f"{group} {found}" for group, tree in trees.items() if (found := tree.canonical(name))]
+    if aliases:
+        return aliases
+    return [f"{group} {near}" for group, tree in trees.items() if (near := nearest(name, tree.all_names()))]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl import __version__, topics
-from kvctl.cli.app import candidates, main
+from kvctl.cli.app import completion, main
 from kvctl.cli.app.command import Group, command
 from kvctl.cli.app.help_page import built_page, shared_list
 from kvctl.cli.app.session import Session
@@ -19,7 +19,7 @@ from kvctl.suggest import nearest
 
 def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     words = ctx.params.get("names") or []
-    commands = [name for name, _ in candidates.complete(main.root(), words, incomplete)]
+    commands = [name for name, _ in completion.complete(main.root(), words, incomplete)]
     return [*commands, *([] if words else ["options", *topics.titles()])]
 
 

@@ -11,14 +11,12 @@ from typing import Any, TextIO
 from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
-from kvctl.cli.app.global_options import SharedOption, shared_options
+from kvctl.cli.app.options import TAIL, SharedOption, shared_options
 from kvctl.cli.records import Record, fields_of
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
 
-TAIL = "COMMAND"
-"""Metavar of the argument that takes everything after `--`."""
 NARROWEST = 36
 """Minimum width of help, in terminal columns."""
 

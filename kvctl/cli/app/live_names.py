@@ -1,163 +1,150 @@
-"""Live names for completion: contexts, buckets, keys and others; silent on failure, at most one second."""
+"""Live names for completion, silent on failure, after at most one second: `live("buckets")` asks `_buckets`."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import kvctl
-from kvctl import contexts as kvctl_contexts
-from kvctl.cli.app.global_options import Shared
-from kvctl.jetstream import streams as jetstream_streams
+from kvctl import contexts
+from kvctl.jetstream import streams
 from kvctl.kv import catalog, stream_kind
 from kvctl.kv.names import is_ref, split_ref
 from kvctl.tables import catalog as tables_catalog
-from kvctl.tables import ranges
-from kvctl.tables import table as tables_table
+from kvctl.tables import ranges, table
 from kvctl.versions import catalog as versions_catalog
 
 BUDGET = 0.8
 """Seconds to wait for a server; the rest of the second is Python's start-up."""
 MOST_KEYS = 200
-Described = tuple[str, str]
-"""Name and description."""
+Names = AsyncIterator[tuple[str, str]]
+"""Names with descriptions; those that do not begin as the word on the line are left out later."""
+Given = Mapping[str, Any]
+"""Parameters before the word, and the word itself as `incomplete`."""
 
 
-def buckets(shared: Shared, incomplete: str, *kinds: str) -> list[Described]:
-    """Return names of buckets, mirrors and aggregates, or of these kinds, with their kinds."""
+def offered(question: str, ctx: Any, incomplete: str, **settings: Any) -> list[tuple[str, str]]:
+    """Return names that begin with `incomplete`, with descriptions, as far as they arrived in time."""
+    found: dict[str, str] = {}
+    given = {**ctx.params, "incomplete": incomplete}
 
-    async def names(client: Any, found: dict[str, str]) -> None:
-        listed = await client.buckets()
-        found.update({status.bucket: str(status.kind) for status in listed if not kinds or status.kind in kinds})
+    async def ask() -> None:
+        async with asyncio.timeout(BUDGET):
+            context = contexts.resolve(ctx.obj.connection_flags(), os.environ)
+            async with kvctl.connect(replace(context, timeout=timedelta(seconds=BUDGET))) as client:
+                async for name, about in globals()[f"_{question}"](client, given, **settings):
+                    if name.startswith(incomplete):
+                        found[name] = about
 
-    return _begun(_ask(shared, names), incomplete)
-
-
-def keyed(shared: Shared, incomplete: str) -> list[Described]:
-    """Return arguments of key commands: names of buckets, and NAME@REF of repositories, with their kinds."""
-    if is_ref(incomplete):
-        return [(place, "") for place in places(shared, incomplete)]
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        for status in (await catalog.listing(client.api)).statuses:
-            if status.kind in (stream_kind.Kind.BUCKET, stream_kind.Kind.AGGREGATE, stream_kind.Kind.MIRROR):
-                found[status.bucket] = str(status.kind)
-            elif status.kind is stream_kind.Kind.REPOSITORY:
-                found[f"{status.bucket}@"] = str(status.kind)
-
-    return _begun(_ask(shared, names), incomplete)
+    with suppress(Exception):
+        asyncio.run(ask())
+    return list(found.items())
 
 
-def placements(shared: Shared, incomplete: str, *, tags: bool = False) -> list[str]:
-    """Return names of clusters, or with `tags` server tags, as far as streams are placed there."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        for info in (await jetstream_streams.listing(client.api)).answering:
-            asked = info["config"].get("placement") or {}
-            seen = asked.get("tags") or [] if tags else [(info.get("cluster") or {}).get("name"), asked.get("cluster")]
-            found.update(dict.fromkeys(filter(None, seen), ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+async def _buckets(client: "kvctl.Client", given: Given, *, kinds: tuple[str, ...] = ()) -> Names:
+    """Names of buckets, mirrors and aggregates, or of these kinds, with their kinds."""
+    for status in await client.buckets():
+        if not kinds or status.kind in kinds:
+            yield status.bucket, str(status.kind)
 
 
-def table_keys(shared: Shared, table: str | None, family: str | None, incomplete: str) -> list[str]:
-    """Return keys of a table, or of one of its families, that are text."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        opened = await tables_table.Table.open(client.api, str(table))
-        of = ranges.Range(ranges.Families.ALL if family is None else family, prefix=incomplete.encode())
-        async for page in opened.pages(of, values=False, limit=MOST_KEYS):
-            found.update(dict.fromkeys([entry.key.decode(errors="replace") for entry in page.entries], ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)] if table else []
-
-
-def revisions(shared: Shared, bucket: str | None, key: str | None, incomplete: str) -> list[Described]:
-    """Return the revisions of a key, the latest first, with operation and time."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        entries = [entry async for entry in client.bucket(bucket).history(key)]
-        for entry in reversed(entries):
-            found[str(entry.revision)] = f"{entry.operation} {entry.created:%Y-%m-%d %H:%M:%S}"
-
-    return _begun(_ask(shared, names), incomplete) if bucket and key else []
+async def _keyed(client: "kvctl.Client", given: Given) -> Names:
+    """Arguments of key commands: names of buckets, and NAME@REF of repositories, with their kinds."""
+    if is_ref(given["incomplete"]):
+        async for place in _places(client, given):
+            yield place
+        return
+    kinds = stream_kind.Kind
+    for status in (await catalog.listing(client.api)).statuses:
+        if status.kind in (kinds.BUCKET, kinds.AGGREGATE, kinds.MIRROR):
+            yield status.bucket, str(status.kind)
+        elif status.kind is kinds.REPOSITORY:
+            yield f"{status.bucket}@", str(status.kind)
 
 
-def tables(shared: Shared, incomplete: str) -> list[str]:
-    """Return names of tables."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        found.update(dict.fromkeys([table.config.name for table in await tables_catalog.listing(client.api)], ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
-
-
-def repositories(shared: Shared, incomplete: str) -> list[str]:
-    """Return names of repositories."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        found.update(dict.fromkeys([item.config.name for item in await versions_catalog.listing(client.api)], ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+async def _placements(client: "kvctl.Client", given: Given, *, tags: bool = False) -> Names:
+    """Names of clusters, or with `tags` server tags, as far as streams are placed there."""
+    for info in (await streams.listing(client.api)).answering:
+        asked = info["config"].get("placement") or {}
+        names = asked.get("tags") or [] if tags else [(info.get("cluster") or {}).get("name"), asked.get("cluster")]
+        for name in filter(None, names):
+            yield str(name), ""
 
 
-def places(shared: Shared, incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
-    """Return NAME@REF: names of repositories with an `@`, and after it their branches and tags."""
-    if not is_ref(incomplete):
-        return [f"{found}@" for found in repositories(shared, incomplete)]
-    name, ref = split_ref(incomplete)
-    return [f"{name}@{found}" for found in refs(shared, name, ref, branches=branches, tags=tags)]
+async def _table_keys(client: "kvctl.Client", given: Given) -> Names:
+    """Keys of the table before, or of one of its families, that are text."""
+    opened = await table.Table.open(client.api, str(given["table"]))
+    family = given.get("family")
+    of = ranges.Range(ranges.Families.ALL if family is None else family, prefix=given["incomplete"].encode())
+    async for page in opened.pages(of, values=False, limit=MOST_KEYS):
+        for entry in page.entries:
+            yield entry.key.decode(errors="replace"), ""
 
 
-def refs(shared: Shared, repository: str, incomplete: str, *, branches: bool = True, tags: bool = True) -> list[str]:
-    """Return branches and tags of a repository."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        opened = await kvctl.Repositories(client).open(repository)
-        for wanted, listing in ((branches, opened.branches), (tags, opened.tags)):
-            found.update(dict.fromkeys(await listing() if wanted else (), ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)] if repository else []
+async def _revisions(client: "kvctl.Client", given: Given) -> Names:
+    """Revisions of the key before, the latest first, with operation and time."""
+    (key, *_) = given.get("keys") or [given.get("key")]
+    for entry in reversed([entry async for entry in client.bucket(given["bucket"]).history(key)]):
+        yield str(entry.revision), f"{entry.operation} {entry.created:%Y-%m-%d %H:%M:%S}"
 
 
-def streams(shared: Shared, incomplete: str) -> list[str]:
-    """Return names of streams."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        found.update(dict.fromkeys(await client.jetstream.stream_names(), ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)]
+async def _tables(client: "kvctl.Client", given: Given) -> Names:
+    for found in await tables_catalog.listing(client.api):
+        yield found.config.name, ""
 
 
-def consumers(shared: Shared, stream: str | None, incomplete: str) -> list[str]:
-    """Return names of a stream's consumers."""
-
-    async def names(client: Any, found: dict[str, str]) -> None:
-        found.update(dict.fromkeys(await client.jetstream.stream(stream).consumer_names(), ""))
-
-    return [name for name in _ask(shared, names) if name.startswith(incomplete)] if stream else []
+async def _repositories(client: "kvctl.Client", given: Given) -> Names:
+    for found in await versions_catalog.listing(client.api):
+        yield found.config.name, ""
 
 
-def keys(shared: Shared, bucket: str | None, incomplete: str) -> list[str]:
-    """Return names of keys up to their next token: `NEW.` represents all keys that begin with it."""
+async def _places(client: "kvctl.Client", given: Given, *, names: bool = False, **kinds: bool) -> Names:
+    """NAME@REF: names of repositories with an `@`, with `names` also without, and after it branches and tags."""
+    if not is_ref(given["incomplete"]):
+        found = [name async for name, _ in _repositories(client, given)]
+        for name in [*(found if names else ()), *(f"{name}@" for name in found)]:
+            yield name, ""
+        return
+    name, _ = split_ref(given["incomplete"])
+    async for ref, _ in _refs(client, {"name": name}, **kinds):
+        yield f"{name}@{ref}", ""
+
+
+async def _refs(client: "kvctl.Client", given: Given, *, branches: bool = True, tags: bool = True) -> Names:
+    """Branches and tags of the repository before."""
+    opened = await kvctl.Repositories(client).open(split_ref(str(given.get("name") or given.get("at") or ""))[0])
+    for ref in [*(await opened.branches() if branches else ()), *(await opened.tags() if tags else ())]:
+        yield ref, ""
+
+
+async def _streams(client: "kvctl.Client", given: Given) -> Names:
+    for name in await client.jetstream.stream_names():
+        yield name, ""
+
+
+async def _consumers(client: "kvctl.Client", given: Given) -> Names:
+    for name in await client.jetstream.stream(given["stream"]).consumer_names():
+        yield name, ""
+
+
+async def _keys(client: "kvctl.Client", given: Given) -> Names:
+    """Keys of the bucket or ref before, up to their next token: `NEW.` represents all keys that begin with it."""
+    incomplete, names = given["incomplete"], set()
     head = incomplete[: incomplete.rfind(".") + 1]
-
-    async def tokens(client: Any, found: dict[str, str]) -> None:
-        async for key in _keys_of(client, str(bucket), head):
-            token, dot, _ = key[len(head) :].partition(".")
-            if (head + token).startswith(incomplete):
-                found[head + token + dot] = ""
-            if len(found) >= MOST_KEYS:
-                return
-
-    return list(_ask(shared, tokens)) if bucket else []
+    async for key in _keys_of(client, str(given["bucket"]), head):
+        token, dot, _ = key[len(head) :].partition(".")
+        if (head + token).startswith(incomplete):
+            names.add(head + token + dot)
+            yield head + token + dot, ""
+        if len(names) >= MOST_KEYS:
+            return
 
 
-async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
-    """Return keys of a bucket, or of a repository at a ref."""
+async def _keys_of(client: "kvctl.Client", bucket: str, head: str) -> AsyncIterator[str]:
+    """Keys of a bucket, or of a repository at a ref."""
     filters = [f"{head}>"] if head else []
     if not is_ref(bucket):
         async for key in client.bucket(bucket).keys(*filters):
@@ -168,22 +155,3 @@ async def _keys_of(client: Any, bucket: str, head: str) -> AsyncIterator[str]:
     async for batch in repository.entry_batches(ref, *filters, values=False):
         for entry in batch:
             yield entry.key
-
-
-def _begun(found: dict[str, str], incomplete: str) -> list[Described]:
-    return [(name, about) for name, about in found.items() if name.startswith(incomplete)]
-
-
-def _ask(shared: Shared, question: Callable[[Any, dict[str, str]], Awaitable[None]]) -> dict[str, str]:
-    """Return the names that the query stored within the deadline with descriptions, also partial results."""
-    found: dict[str, str] = {}
-
-    async def ask() -> None:
-        async with asyncio.timeout(BUDGET):
-            context = kvctl_contexts.resolve(shared.connection_flags(), os.environ)
-            async with kvctl.connect(replace(context, timeout=timedelta(seconds=BUDGET))) as client:
-                await question(client, found)
-
-    with suppress(Exception):
-        asyncio.run(ask())
-    return found

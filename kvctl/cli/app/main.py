@@ -8,14 +8,12 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from kvctl import deferred, topics
-from kvctl.cli.app import signals
+from kvctl.cli.app import error_report
 from kvctl.cli.app.command import Call, Command, Entry, Group, NoCommand, build
-from kvctl.cli.app.error_report import direct, report
-from kvctl.cli.app.global_options import Shared, output_of
 from kvctl.cli.app.help_page import Page, TextRequested, built_page, usage, version_option, wrapped_words
-from kvctl.cli.app.session import Session
-from kvctl.cli.app.typer_adapter import require_supported
-from kvctl.errors import KvctlError, RefusedError, UsageError
+from kvctl.cli.app.options import SharedValues, output_of
+from kvctl.cli.app.session import Session, run_until_signal
+from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import Terminal
 from kvctl.render.view import DOCUMENTS
 
@@ -153,19 +151,18 @@ class Root(Group):
 
 
 def _reported(tree: Group, argv: list[str]) -> int:
-    shared = Shared()
+    shared = SharedValues()
     try:
         if sys.stdout is None:
             raise KvctlError("Standard output is closed")
-        require_supported()
         return _run(tree, argv, shared)
     except BaseException as error:
         if shared.output is None:  # the line was not read to its end
             shared.output = output_of(argv)
-        return report(error, _terminal(shared))
+        return error_report.report(error, _terminal(shared))
 
 
-def _run(tree: Group, argv: list[str], shared: Shared) -> int:
+def _run(tree: Group, argv: list[str], shared: SharedValues) -> int:
     try:
         call: Call = tree.invoke(tree.make_context("kvctl", list(argv), obj=shared))
         return _called(call, Session(shared, _terminal(shared)))
@@ -180,17 +177,13 @@ def _run(tree: Group, argv: list[str], shared: Shared) -> int:
 
 
 def _called(call: Call, session: Session) -> int:
-    try:
-        result = call(session)
-        if isinstance(result, Awaitable):
-            result = signals.run_until_signal(session, result)
-        return result or 0
-    except RefusedError as error:
-        direct(error, call)
-        raise
+    result = call(session)
+    if isinstance(result, Awaitable):
+        result = run_until_signal(session, result)
+    return result or 0
 
 
-def _terminal(shared: Shared) -> Terminal:
+def _terminal(shared: SharedValues) -> Terminal:
     return Terminal(
         color=shared.color, quiet=shared.quiet, verbose=shared.verbose, documents=shared.output in DOCUMENTS
     )

@@ -12,9 +12,9 @@ from typing import Any
 from kvctl import __version__, topics
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.completion import SCRIPTS
-from kvctl.cli.app.global_options import Shared, shared_options
 from kvctl.cli.app.help_page import argument_line, arguments, metavar, option_line, own_options, record_lists, usage
 from kvctl.cli.app.main import root
+from kvctl.cli.app.options import SharedValues, shared_options
 from kvctl.cli.records import ANY, PARTS, Record
 from kvctl.pipeline.options import with_option_list
 
@@ -53,7 +53,7 @@ def generated() -> dict[str, str]:
 
 def walk(group: Group, parent: Any = None) -> Iterator[tuple[Any, Command]]:
     """Yield every command of a group and its subgroups with its Typer context, without hidden ones."""
-    ctx = group.make_context(group.name, [], parent=parent, obj=Shared(), resilient_parsing=True)
+    ctx = group.make_context(group.name, [], parent=parent, obj=SharedValues(), resilient_parsing=True)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
         if isinstance(command, Group):
@@ -143,7 +143,7 @@ def _field_names(names: Iterable[str]) -> str:
 
 
 def _context(tree: Group) -> Any:
-    return tree.make_context("kvctl", [], obj=Shared(), resilient_parsing=True)
+    return tree.make_context("kvctl", [], obj=SharedValues(), resilient_parsing=True)
 
 
 def _head(name: str, section: int, summary: str) -> str:

@@ -1,19 +1,22 @@
-"""Session of a command: its options, a client that is opened when first needed, and its output."""
+"""Session of a command: its options, a client that is opened when first needed, its output, and its end by a signal."""
 
 import asyncio
 import concurrent.futures
+import logging
 import os
+import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from threading import Thread
+from types import FrameType
 from typing import TypeVar
 
 import kvctl
 from kvctl import contexts
-from kvctl.cli.app.global_options import Shared
+from kvctl.cli.app.options import SharedValues
 from kvctl.errors import CancelledByUser, UsageError
 from kvctl.render import formats, text_table
 from kvctl.render import progress as render_progress
@@ -24,7 +27,7 @@ from kvctl.render.view import Row, View, picked
 T = TypeVar("T")
 
 
-class Interrupted(BaseException):
+class Interruption(BaseException):
     """Error for a command ended by a signal; the exit code is 128 plus its number."""
 
     def __init__(self, number: int) -> None:
@@ -35,7 +38,7 @@ class Interrupted(BaseException):
 class Session:
     """Run of one command."""
 
-    def __init__(self, options: Shared, terminal: Terminal) -> None:
+    def __init__(self, options: SharedValues, terminal: Terminal) -> None:
         self.options = options
         self.terminal = terminal
         self.output = options.output or ("table" if terminal.is_terminal else "tsv")
@@ -237,3 +240,62 @@ async def _closing(source: AsyncIterable[T]) -> AsyncIterator[AsyncIterable[T]]:
     finally:
         if isinstance(source, AsyncGenerator):
             await source.aclose()
+
+
+# -- signals -----------------------------------------------------------------------------------------------
+
+
+def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | None:
+    """Run the command, close its session and return the result.
+
+    SIGINT, SIGTERM and SIGHUP cancel the command so that it can clean up; a second signal ends it immediately.
+    """
+    with asyncio.Runner() as runner:
+        _keep_quiet(runner.get_loop(), session.terminal)
+        interrupts = _Interrupts(runner.get_loop(), session.terminal)
+        try:
+            return runner.run(interrupts.guard(session, work))
+        except asyncio.CancelledError:
+            raise session.terminal.interruption or AssertionError("cancelled without a signal") from None
+        finally:
+            interrupts.restore()
+
+
+def _keep_quiet(loop: "asyncio.AbstractEventLoop", terminal: Terminal) -> None:
+    """Silence logs of background tasks and the client library without `-v`, as the command reports its own error."""
+    # asyncio logs this for every TLS connection that a server closes.
+    logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.msg)
+    if not terminal.verbose:
+        logging.getLogger().addHandler(logging.NullHandler())
+        loop.set_exception_handler(lambda loop, context: None)
+
+
+class _Interrupts:
+    def __init__(self, loop: "asyncio.AbstractEventLoop", terminal: Terminal) -> None:
+        self._loop = loop
+        self._terminal = terminal
+        self._task: asyncio.Task[int | None] | None = None
+        # Signals that the parent ignores stay ignored, as with nohup and background jobs of scripts.
+        ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        heeded = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._handle) for number in heeded}
+
+    async def guard(self, session: Session, work: Awaitable[int | None]) -> int | None:
+        self._task = asyncio.current_task()
+        try:
+            if self._terminal.interruption is not None:
+                raise self._terminal.interruption
+            return await work
+        finally:
+            await session.close()
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._terminal.interruption is not None or self._terminal.blocked:
+            raise Interruption(number)
+        self._terminal.interruption = Interruption(number)
+        if self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName
+from kvctl.cli.app.options import BucketName
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ALTERNATE
 from kvctl.render.fields import columns

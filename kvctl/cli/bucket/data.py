@@ -10,8 +10,7 @@ import typer
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.command import command
-from kvctl.cli.app.global_options import context_names
-from kvctl.cli.app.parameters import BucketName, DryRun, Force, duration, one_of
+from kvctl.cli.app.options import BucketName, DryRun, Force, context_names, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import stale_mirrors
 from kvctl.cli.bucket.options import Given, Placement, setting_options

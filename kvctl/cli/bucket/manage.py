@@ -10,7 +10,7 @@ import kvctl
 from kvctl import suggest
 from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
+from kvctl.cli.app.options import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details, stale_mirrors, views
 from kvctl.cli.bucket.options import Given, clear_option, setting_options

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.parameters import OptionGroup, cluster_names, duration, one_of, server_tags, size
+from kvctl.cli.app.options import OptionGroup, duration, live, one_of, size
 from kvctl.errors import UsageError
 from kvctl.kv import config
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
@@ -14,7 +14,7 @@ from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setti
 Given = Mapping[str, Any]
 """Settings that a command line gives, as fields of BucketConfig."""
 
-_COMPLETIONS = {"cluster": cluster_names, "tags": server_tags}
+_COMPLETIONS = {"cluster": live("placements"), "tags": live("placements", tags=True)}
 _REPEATABLE = (Form.TEXTS, Form.PAIRS)
 
 

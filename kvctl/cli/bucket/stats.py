@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName
+from kvctl.cli.app.options import BucketName
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import BUCKET_STATISTICS
 from kvctl.kv.maintenance import statistics

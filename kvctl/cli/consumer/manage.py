@@ -8,7 +8,7 @@ import typer
 
 from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, Unasked, deletes, duration, moment, one_of
+from kvctl.cli.app.options import DryRun, Unasked, deletes, duration, moment, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer import views
 from kvctl.cli.flows import show_config, show_creation, show_result

@@ -10,13 +10,13 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import duration, one_of, size
+from kvctl.cli.app.options import duration, live, one_of, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, delivered_view
 from kvctl.cli.keys.arguments import Encoding, number
 from kvctl.cli.process import message_exec
 from kvctl.cli.records import DELIVERED_MESSAGE
-from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream, consumer_names
+from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
 from kvctl.jetstream.consumers import admin, pull
 from kvctl.jetstream.consumers import consume as consumers_consume
@@ -44,7 +44,7 @@ SomeConsumer = Annotated[
     typer.Argument(
         metavar="CONSUMER",
         help="Name; without one, messages are read in order and no position is kept",
-        autocompletion=consumer_names,
+        autocompletion=live("consumers"),
     ),
 ]
 ThresholdMessages = Annotated[

@@ -9,8 +9,7 @@ import typer
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.global_options import context_names
-from kvctl.cli.app.parameters import Yes, deletes
+from kvctl.cli.app.options import Yes, context_names, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.context import report
 from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import kvctl
-from kvctl.cli.app.parameters import one_of, revision_numbers
+from kvctl.cli.app.options import live, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output.entry_rows import ENCODINGS
 from kvctl.errors import UsageError
@@ -125,7 +125,7 @@ def parse_encoding(text: str) -> str:
 
 def revision(*spellings: str, help: str) -> Any:
     """Create an option whose value is a revision, as `int`."""
-    return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help, autocompletion=revision_numbers)
+    return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help, autocompletion=live("revisions"))
 
 
 def expected(*spellings: str, help: str) -> Any:

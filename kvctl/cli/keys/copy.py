@@ -8,8 +8,7 @@ import typer
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.command import command
-from kvctl.cli.app.global_options import context_names
-from kvctl.cli.app.parameters import BucketName, DryRun, KeyName, bucket_names
+from kvctl.cli.app.options import BucketName, DryRun, KeyName, bucket_names, context_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view

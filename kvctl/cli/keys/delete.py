@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, KeyedName, Yes
+from kvctl.cli.app.options import DryRun, KeyedName, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Literal, expected
 from kvctl.cli.keys.removal import IgnoreMissing, Match, SomeKeys, choose

@@ -10,7 +10,7 @@ import typer
 
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import Filters, KeyedName
+from kvctl.cli.app.options import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters
 from kvctl.cli.keys.target.target import parse_target

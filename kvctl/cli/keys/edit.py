@@ -13,7 +13,7 @@ from pathlib import Path
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, KeyName
+from kvctl.cli.app.options import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view

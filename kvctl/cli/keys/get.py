@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import KeyedName, KeyNames
+from kvctl.cli.app.options import KeyedName, KeyNames
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, Encoding, Headers, Literal, listed, revision, split_keys
 from kvctl.cli.keys.output.entry_rows import Shape

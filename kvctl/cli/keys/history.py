@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import Filters, KeyedName
+from kvctl.cli.app.options import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, Literal, Since, check_filters, number
 from kvctl.cli.keys.output.entry_rows import Shape

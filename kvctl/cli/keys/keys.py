@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import Filters, KeyedName
+from kvctl.cli.app.options import Filters, KeyedName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters, number
 from kvctl.cli.keys.target.interface import Fact, Reader, Reading

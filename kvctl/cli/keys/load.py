@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO, cast
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Force, KeyedName, one_of
+from kvctl.cli.app.options import DryRun, Force, KeyedName, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.target.interface import Target
 from kvctl.cli.keys.target.target import parse_target

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, DryRun, Yes, duration
+from kvctl.cli.app.options import BucketName, DryRun, Yes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import revision
 from kvctl.cli.keys.removal import IgnoreMissing, Match, Removal, SomeKeys, choose, remove

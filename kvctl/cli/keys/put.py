@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, KeyedName, KeyName, duration, revision_numbers
+from kvctl.cli.app.options import BucketName, KeyedName, KeyName, duration, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, expected, open_bucket, parse_revision, read_value, require_value
 from kvctl.cli.keys.output.entry_rows import revision_view
@@ -155,7 +155,7 @@ async def revert(
             metavar="REVISION",
             help="Revision of the key to restore",
             parser=parse_revision,
-            autocompletion=revision_numbers,
+            autocompletion=live("revisions"),
         ),
     ],
 ) -> None:

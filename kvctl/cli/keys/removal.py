@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 import kvctl
-from kvctl.cli.app.parameters import key_names
+from kvctl.cli.app.options import key_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_filters, check_keys, listed, open_bucket
 from kvctl.cli.keys.output.entry_rows import writing_view

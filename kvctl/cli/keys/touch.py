@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, KeyName, duration
+from kvctl.cli.app.options import BucketName, KeyName, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.keys.output.entry_rows import revision_view

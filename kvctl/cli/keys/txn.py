@@ -7,7 +7,7 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, DryRun
+from kvctl.cli.app.options import BucketName, DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return

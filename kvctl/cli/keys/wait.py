@@ -10,7 +10,7 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, KeyName, duration
+from kvctl.cli.app.options import BucketName, KeyName, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, check_keys, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape

@@ -8,7 +8,7 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, Filters
+from kvctl.cli.app.options import BucketName, Filters
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, number, open_bucket, revision
 from kvctl.cli.keys.output.entry_rows import Shape

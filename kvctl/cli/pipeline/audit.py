@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import bucket_names
+from kvctl.cli.app.options import bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, Force, duration
+from kvctl.cli.app.options import BucketName, Force, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import CAPTURED, COMPACTED

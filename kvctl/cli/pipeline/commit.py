@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.options import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options as bucket_options
 from kvctl.cli.flows import show_result

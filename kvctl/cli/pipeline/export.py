@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, DryRun, one_of
+from kvctl.cli.app.options import BucketName, DryRun, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import EXPORT, EXPORT_PLAN

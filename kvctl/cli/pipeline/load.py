@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Force, bucket_names, one_of
+from kvctl.cli.app.options import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_writable

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.options import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job

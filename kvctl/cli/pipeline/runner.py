@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kvctl import pipeline
-from kvctl.cli.app.parameters import OptionGroup
+from kvctl.cli.app.options import OptionGroup
 from kvctl.cli.app.session import Session
 from kvctl.contexts import FLAGS
 from kvctl.errors import UsageError

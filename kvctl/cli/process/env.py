@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import Filters, KeyedName, Program
+from kvctl.cli.app.options import Filters, KeyedName, Program
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import listed, split_keys
 from kvctl.cli.keys.target import interface

@@ -9,7 +9,7 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, KeyName, Program, duration
+from kvctl.cli.app.options import BucketName, KeyName, Program, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.process import programs, supervisor

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import kvctl
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, Yes, deletes
+from kvctl.cli.app.options import DryRun, Yes, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
 from kvctl.cli.records import BRANCH, BRANCH_DELETION, BRANCH_ROW, CHANGE, REF_CHANGE

@@ -7,7 +7,7 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Yes, bucket_names
+from kvctl.cli.app.options import DryRun, Yes, bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import CHECKOUT, CHECKOUT_STEP
 from kvctl.cli.repo.options import At, AtRef, open_repository, parse_at

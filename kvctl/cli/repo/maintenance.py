@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Yes
+from kvctl.cli.app.options import DryRun, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ANNOTATION, COLLECTION
 from kvctl.cli.repo.options import AtRef, Name, open_repository, parse_at, parse_name

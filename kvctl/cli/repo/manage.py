@@ -7,9 +7,8 @@ import typer
 
 import kvctl
 from kvctl.cli import records
-from kvctl.cli.app import live_names
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Yes, deletes
+from kvctl.cli.app.options import Confirm, DryRun, Yes, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.flows import show_config, show_result
@@ -37,17 +36,13 @@ group(
 )
 
 
-def _places(ctx: typer.Context, incomplete: str) -> list[str]:
-    if is_ref(incomplete):
-        return live_names.places(ctx.obj, incomplete)
-    names = live_names.repositories(ctx.obj, incomplete)
-    return [*names, *(f"{name}@" for name in names)]
-
-
 RepositorySettings = Annotated[Given, setting_options("repository")]
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 Place = Annotated[
-    str, typer.Argument(metavar="NAME|NAME@REF", help="Repository, or one of its commits", autocompletion=_places)
+    str,
+    typer.Argument(
+        metavar="NAME|NAME@REF", help="Repository, or one of its commits", autocompletion=live("places", names=True)
+    ),
 ]
 
 

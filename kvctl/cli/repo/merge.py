@@ -7,7 +7,7 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Unasked, one_of
+from kvctl.cli.app.options import DryRun, Unasked, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
 from kvctl.cli.keys.arguments import number

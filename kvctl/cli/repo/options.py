@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import kvctl
-from kvctl.cli.app import live_names
+from kvctl.cli.app.options import live
 from kvctl.cli.app.session import Session
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
@@ -125,45 +125,29 @@ def _branches(repository: str) -> str:
 # -- parameters --------------------------------------------------------------------------------------------
 
 
-def _repositories(ctx: typer.Context, incomplete: str) -> list[str]:
-    return live_names.repositories(ctx.obj, incomplete)
-
-
-def _places(ctx: typer.Context, incomplete: str) -> list[str]:
-    return live_names.places(ctx.obj, incomplete)
-
-
-def _branch_places(ctx: typer.Context, incomplete: str) -> list[str]:
-    return live_names.places(ctx.obj, incomplete, tags=False)
-
-
-def _tag_places(ctx: typer.Context, incomplete: str) -> list[str]:
-    return live_names.places(ctx.obj, incomplete, branches=False)
-
-
-def _refs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete refs of the repository named earlier on the line."""
-    return live_names.refs(ctx.obj, split_ref(str(ctx.params.get("name") or ctx.params.get("at") or ""))[0], incomplete)
-
-
 def ref_argument(metavar: str, help: str) -> Any:
     """Declare an argument that is a ref of the repository named before."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=_refs)
+    return typer.Argument(metavar=metavar, help=help, autocompletion=live("refs"))
 
 
 def ref_option(*spellings: str, help: str) -> Any:
     """Declare an option whose value is a ref of the repository named by the arguments."""
-    return typer.Option(*spellings, metavar="REF", help=help, autocompletion=_refs)
+    return typer.Option(*spellings, metavar="REF", help=help, autocompletion=live("refs"))
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the repository", autocompletion=_repositories)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the repository", autocompletion=live("repositories"))
+]
 AtRef = Annotated[
-    str, typer.Argument(metavar="NAME@REF", help="Repository and ref: branch, tag, commit", autocompletion=_places)
+    str,
+    typer.Argument(metavar="NAME@REF", help="Repository and ref: branch, tag, commit", autocompletion=live("places")),
 ]
 AtBranch = Annotated[
-    str, typer.Argument(metavar="NAME@BRANCH", help="Repository and branch", autocompletion=_branch_places)
+    str, typer.Argument(metavar="NAME@BRANCH", help="Repository and branch", autocompletion=live("places", tags=False))
 ]
-AtTag = Annotated[str, typer.Argument(metavar="NAME@TAG", help="Repository and tag", autocompletion=_tag_places)]
+AtTag = Annotated[
+    str, typer.Argument(metavar="NAME@TAG", help="Repository and tag", autocompletion=live("places", branches=False))
+]
 Author = Annotated[
     str | None,
     typer.Option("--author", metavar="TEXT", help="Author of the commit [default: KVCTL_AUTHOR or user@host]"),

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import kvctl
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import DryRun, Unasked, deletes
+from kvctl.cli.app.options import DryRun, Unasked, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
 from kvctl.cli.records import CHANGE, REF_CHANGE, TAG, TAG_ROW

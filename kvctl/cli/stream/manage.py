@@ -6,7 +6,7 @@ import typer
 
 from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, deletes, one_of
+from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.details import dependent_row
 from kvctl.cli.flows import confirm_named, show_config, show_creation, show_result

@@ -9,7 +9,7 @@ import typer
 
 from kvctl.cli import flows
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Force, moment, size
+from kvctl.cli.app.options import DryRun, Force, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, stored_view
 from kvctl.cli.keys.arguments import Encoding, number

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app import live_names
+from kvctl.cli.app.options import live
 from kvctl.cli.app.session import Session
 from kvctl.documents import parser
 from kvctl.errors import StreamNotFound, UsageError
@@ -14,20 +14,9 @@ from kvctl.jetstream import config_text, streams
 from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
-
-def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of streams."""
-    return live_names.streams(ctx.obj, incomplete)
-
-
-def consumer_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of the consumers of the stream in argument `stream`."""
-    return live_names.consumers(ctx.obj, ctx.params.get("stream"), incomplete)
-
-
-StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream", autocompletion=stream_names)]
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream", autocompletion=live("streams"))]
 ConsumerName = Annotated[
-    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer", autocompletion=consumer_names)
+    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer", autocompletion=live("consumers"))
 ]
 ConfigFile = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun
+from kvctl.cli.app.options import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, read_value, require_value
 from kvctl.cli.records import TABLE_ENTRY, TABLE_EXISTS, TABLE_WRITE

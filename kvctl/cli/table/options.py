@@ -4,24 +4,13 @@ from typing import Annotated
 
 import typer
 
-from kvctl.cli.app import live_names
+from kvctl.cli.app.options import live
 from kvctl.cli.app.session import Session
 from kvctl.tables import table
 
-
-def table_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of tables."""
-    return live_names.tables(ctx.obj, incomplete)
-
-
-def table_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete keys of the table that the argument `table` names, in the family of `--family`."""
-    return live_names.table_keys(ctx.obj, ctx.params.get("table"), ctx.params.get("family"), incomplete)
-
-
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table", autocompletion=table_names)]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table", autocompletion=live("tables"))]
 Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or `base64:...`", autocompletion=table_keys)
+    str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or `base64:...`", autocompletion=live("table_keys"))
 ]
 Family = Annotated[
     str | None,

@@ -8,7 +8,7 @@ import typer
 import kvctl
 from kvctl.cli import facts
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
+from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, bucket_names, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
@@ -46,7 +46,8 @@ group(
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the aggregate", autocompletion=names_of("aggregate"))
+    str,
+    typer.Argument(metavar="NAME", help="Name of the aggregate", autocompletion=live("buckets", kinds=("aggregate",))),
 ]
 Origins = Annotated[
     list[str],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Force, Yes
+from kvctl.cli.app.options import DryRun, Force, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import warn_of_hazards
 from kvctl.cli.records import APPLIED_CHANGE, PLAN, PLANNED_CHANGE

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, MarkdownFormat, Yes, bucket_names, check_markdown, duration
+from kvctl.cli.app.options import DryRun, MarkdownFormat, Yes, bucket_names, check_markdown, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE, REPAIR
 from kvctl.cli.topology import audit_views

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import DryRun, Force, Yes
+from kvctl.cli.app.options import DryRun, Force, Yes
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import APPLIED_CHANGE, PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.apply import confirm_plan, preview, show_report

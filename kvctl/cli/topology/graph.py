@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import bucket_names, one_of
+from kvctl.cli.app.options import bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import GRAPH, NAME
 from kvctl.cli.topology.file import OptionalFile, read_file

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.parameters import Confirm, DryRun, Force, Yes, bucket_names, deletes, names_of
+from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, bucket_names, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
@@ -41,7 +41,9 @@ group(
 NewName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, without prefix `KV_`")
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=names_of("mirror"))]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=live("buckets", kinds=("mirror",)))
+]
 Origin = Annotated[
     str, typer.Option("--origin", metavar="BUCKET", help="Bucket to replicate", autocompletion=bucket_names)
 ]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import Force, MarkdownFormat, check_markdown
+from kvctl.cli.app.options import Force, MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.file import File, open_places, read_document

@@ -8,7 +8,7 @@ import typer
 
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import Force, one_of
+from kvctl.cli.app.options import Force, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ANY
 from kvctl.cli.topology.file import File, read_file

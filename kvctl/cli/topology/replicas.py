@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvctl.cli.app.parameters import duration
+from kvctl.cli.app.options import duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details
 from kvctl.cli.facts import of_stream, origin_rows, row_of

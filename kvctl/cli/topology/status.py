@@ -12,7 +12,7 @@ import typer
 
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import bucket_names, duration, one_of
+from kvctl.cli.app.options import bucket_names, duration, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import STATUS
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.parameters import BucketName, KeyName
+from kvctl.cli.app.options import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import TRACE, TRACE_TREE
 from kvctl.cli.topology.file import OptionalFile, read_file

@@ -1,6 +1,7 @@
 """The frame around every command, tried on a tree of made-up ones (tests/cli/demo.py)."""
 
 import fcntl
+import json
 import os
 import re
 import signal
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 
 from kvctl import topics
-from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.main import root
+from kvctl.cli.app.options import SharedValues
 from tests.cli.conftest import COLUMNS, Run, open_terminal, run_process
 from tests.cli.demo import TREE
 from tests.support.waiting import until
@@ -50,8 +51,6 @@ def begin():
 
 def shown(demo: Run, *args: str) -> Any:
     """The JSON that `thing show x ARGS` prints about what it was given."""
-    import json
-
     result = demo("thing", "show", "x", *args, "-o", "json")
     assert result.exit_code == 0, result.err
     return json.loads(result.stdout)
@@ -161,14 +160,17 @@ class TestSharedOptions:
         assert flags == {**expected, "tls_first": "True", "read_only": "True", "timeout": "0:01:30"}
 
     def test_nothing_given_is_nothing_said(self):
-        assert Shared().connection_flags() == {}
+        assert SharedValues().connection_flags() == {}
 
 
 class TestArguments:
-    def test_numbers_below_zero_and_ages_are_values(self, demo):
-        given = shown(demo, "-5", "-15m", "--since", "-15m")
+    def test_ages_are_values_and_numbers_below_zero_stand_after_dashes(self, demo):
+        assert shown(demo, "--since", "-15m")["since"] is True
+        given = json.loads(demo("thing", "show", "-o", "json", "x", "--", "-5", "-15m").out)
         assert given["rest"] == ["-5", "-15m"]
-        assert given["since"] is True
+        refused = demo("thing", "show", "x", "-5")
+        assert refused.exit_code == 2
+        assert "put `--` before an argument that starts with a dash" in refused.err
 
     def test_quantities_are_parsed(self, demo):
         given = shown(demo, "--ttl", "1h30m", "--limit", "64KiB")

@@ -10,10 +10,10 @@ import pytest
 
 from kvctl import topics
 from kvctl.cli.app.command import Group
-from kvctl.cli.app.global_options import Shared
 from kvctl.cli.app.help_page import arguments, option_line, own_options
 from kvctl.cli.app.main import COMMANDS, root
 from kvctl.cli.app.manual import ROOT, generated, main, walk
+from kvctl.cli.app.options import SharedValues
 
 TREE = root()
 ALL = [(ctx.command_path, command) for ctx, command in walk(TREE)]
@@ -51,7 +51,7 @@ class TestEveryCommand:
         assert any(path in example for example in examples)
         for example in examples:
             for words in _calls(example):
-                TREE.invoke(TREE.make_context("kvctl", words, obj=Shared()))
+                TREE.invoke(TREE.make_context("kvctl", words, obj=SharedValues()))
 
     @every_command()
     def test_refers_to_what_exists(self, path, command):

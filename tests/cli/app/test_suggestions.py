@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvctl.cli.app import suggestions
+from kvctl.cli.app import error_report
 from kvctl.cli.app.command import Command, Group
 from kvctl.cli.app.help_page import spellings
 from kvctl.cli.app.main import root
@@ -109,12 +109,12 @@ def test_word_without_a_counterpart_gets_a_remark(run, line, remark):
 
 
 def test_suggested_commands_and_options_exist():
-    assert set(suggestions.COMMANDS.values()) <= COMMANDS.keys()
-    assert {line.rpartition(" ")[2] for line in COMMANDS} >= set(suggestions.VERBS.values())
+    assert set(error_report.COMMANDS.values()) <= COMMANDS.keys()
+    assert {line.rpartition(" ")[2] for line in COMMANDS} >= set(error_report.VERBS.values())
     everywhere = set().union(*OPTIONS.values())
-    meant = {other.partition(" ")[0] for others in suggestions.OPTIONS.values() for other in others}
+    meant = {other.partition(" ")[0] for others in error_report.OPTIONS.values() for other in others}
     assert meant <= everywhere
-    remarks = [*suggestions.REMARKS.values(), *suggestions.OPTION_REMARKS.values()]
+    remarks = [*error_report.REMARKS.values(), *error_report.OPTION_REMARKS.values()]
     lines = [line for text in remarks for line in re.findall(r"`kvctl (.*?)`", text)]
     assert len(lines) >= len(remarks) - 1
     for line in lines:
@@ -123,8 +123,8 @@ def test_suggested_commands_and_options_exist():
 
 
 def test_foreign_words_are_not_commands_or_options_of_their_own():
-    lines = {*suggestions.COMMANDS, *suggestions.REMARKS}
+    lines = {*error_report.COMMANDS, *error_report.REMARKS}
     assert not lines & COMMANDS.keys()
-    for line in suggestions.OPTION_REMARKS:
+    for line in error_report.OPTION_REMARKS:
         name, _, option = line.rpartition(" ")
         assert option not in OPTIONS[name]

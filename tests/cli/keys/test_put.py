@@ -20,7 +20,7 @@ def test_values_come_from_arguments_files_and_standard_input(keyed, tmp_path):
     for args, stdin, value in (
         (("text",), b"", b"text"),
         (("",), b"", b""),
-        (("-5",), b"", b"-5"),
+        (("--", "-5"), b"", b"-5"),
         (("--", "-x"), b"", b"-x"),
         (("-",), b"from \xff stdin\n", b"from \xff stdin\n"),
         (("--file", str(file)), b"ignored", b"\x00from a file\n"),

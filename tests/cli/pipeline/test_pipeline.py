@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.cli.app.global_options import Shared
+from kvctl.cli.app.options import SharedValues
 from kvctl.cli.app.session import Session
 from kvctl.cli.pipeline import runner
 from kvctl.cli.pipeline.runner import source_options
@@ -166,7 +166,7 @@ def test_progress_continues_after_a_file_vanished(monkeypatch, tmp_path):
 
 class TestHowWorkersConnect:
     def test_local_workers_receive_the_flags(self):
-        flags = Shared(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
+        flags = SharedValues(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
         assert source_options(Session(flags, Terminal()), Target()) == {
             "url": "nats://a:1", "creds": str(Path.cwd() / "my.creds"), "tlsFirst": "true", "timeout": "1m30s",
         }  # fmt: skip
@@ -174,24 +174,24 @@ class TestHowWorkersConnect:
     def test_remote_workers_receive_settings_of_the_environment(self, monkeypatch):
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_CREDS", "/etc/b.creds")
-        assert source_options(Session(Shared(), Terminal()), Target()) == {}
-        found = source_options(Session(Shared(), Terminal()), ELSEWHERE)
+        assert source_options(Session(SharedValues(), Terminal()), Target()) == {}
+        found = source_options(Session(SharedValues(), Terminal()), ELSEWHERE)
         assert found == {"url": "nats://b:2", "creds": "/etc/b.creds"}
 
     def test_remote_workers_receive_the_context_name(self):
         ContextStore().save(Context(name="prod", url="nats://c:3", user="ann", password="rose"))
         ContextStore().select("prod")
-        assert source_options(Session(Shared(), Terminal()), ELSEWHERE) == {"context": "prod"}
+        assert source_options(Session(SharedValues(), Terminal()), ELSEWHERE) == {"context": "prod"}
 
     def test_remote_workers_cannot_receive_a_password(self, monkeypatch, tmp_path):
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_USER", "ann")
         monkeypatch.setenv("NATS_PASSWORD", "rose")
         with pytest.raises(UsageError, match="cannot be passed to remote workers"):
-            source_options(Session(Shared(), Terminal()), ELSEWHERE)
+            source_options(Session(SharedValues(), Terminal()), ELSEWHERE)
         file = tmp_path / "password"
         file.write_text("rose\n")
-        flags = Shared(user="ann", password_file=str(file))
+        flags = SharedValues(user="ann", password_file=str(file))
         found = source_options(Session(flags, Terminal()), ELSEWHERE)
         assert found == {"url": "nats://b:2", "user": "ann", "passwordFile": str(file)}
 

@@ -1,0 +1,315 @@
+"""Options: those of every command, kinds of parameters, and parameters that many commands have."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cache, wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperOption
+
+from kvctl import contexts
+from kvctl.cli.app import live_names
+from kvctl.cli.records import fields_of
+from kvctl.errors import ContextNotFound, NotFoundError, UsageError
+from kvctl.render.terminal import COLORS
+from kvctl.render.view import FORMATS, document
+from kvctl.units import parse_duration, parse_instant, parse_size
+
+TAIL = "COMMAND"
+"""Metavar of the argument that takes everything after `--`."""
+
+
+@dataclass(slots=True)
+class SharedValues:
+    """Values of the shared options, None if not given. The last one of the innermost command wins."""
+
+    context: str | None = None
+    server: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    token_file: str | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_first: bool | None = None
+    domain: str | None = None
+    api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    timeout: timedelta | None = None
+    read_only: bool | None = None
+    output: str | None = None
+    columns: tuple[str, ...] = ()
+    header: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+
+    def connection_flags(self) -> dict[str, object]:
+        """Return the given connection options, for `contexts.resolve`."""
+        rest = ("output", "columns", "header", "quiet", "verbose", "color")
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in rest}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class SharedOption(TyperOption):
+    """Option of every command, whose value is stored in the context's `SharedValues` and not passed to the command."""
+
+    def __init__(
+        self,
+        *spellings: str,
+        help: str,
+        metavar: str | None = None,
+        parse: Callable[[str], Any] | None = None,
+        choices: Sequence[str] = (),
+        also: Sequence[str] = (),
+        complete: Callable[[typer.Context, str], Sequence[str]] | None = None,
+        is_eager: bool = False,
+    ) -> None:
+        super().__init__(
+            param_decls=[spellings[-1].strip("-").replace("-", "_"), *spellings, *also],
+            type=None if metavar is None else str,
+            metavar=metavar,
+            is_flag=metavar is None,
+            is_eager=is_eager,
+            expose_value=False,
+            callback=_store,
+            help=help,
+            autocompletion=lambda ctx, args, incomplete: complete(ctx, incomplete) if complete else choices,
+        )
+        self.spellings = spellings
+        self.choices = choices
+        self.parse = parse
+
+
+@cache
+def shared_options() -> tuple[SharedOption, ...]:
+    """Return the shared options in the order of the help; `also` holds hidden spellings of the `nats` CLI."""
+    return (
+        SharedOption(
+            "--context",
+            metavar="NAME",
+            help="Context to use, see `kvctl context`",
+            complete=lambda ctx, incomplete: context_names(incomplete),
+        ),
+        SharedOption("-s", "--server", metavar="URL", help="URL of the server, or several separated by commas"),
+        SharedOption(
+            "--user", metavar="NAME", help="User name; the password comes from --password-file or NATS_PASSWORD"
+        ),
+        SharedOption("--password-file", metavar="FILE", help="File with the password"),
+        SharedOption("--token-file", metavar="FILE", help="File with the token"),
+        SharedOption("--creds", metavar="FILE", help="Credentials file (JWT and seed)"),
+        SharedOption("--nkey", metavar="FILE", help="NKey seed file"),
+        SharedOption("--tls-cert", metavar="FILE", help="Client certificate", also=["--tlscert"]),
+        SharedOption("--tls-key", metavar="FILE", help="Key of the client certificate", also=["--tlskey"]),
+        SharedOption("--tls-ca", metavar="FILE", help="CA certificates to trust", also=["--tlsca"]),
+        SharedOption("--tls-first", help="Start TLS before the server's INFO message", also=["--tlsfirst"]),
+        SharedOption("--domain", metavar="NAME", help="JetStream domain", also=["--js-domain"]),
+        SharedOption("--api-prefix", metavar="PREFIX", help="JetStream API prefix", also=["--js-api-prefix"]),
+        SharedOption("--inbox-prefix", metavar="PREFIX", help="Prefix of reply subjects [default: _INBOX]"),
+        SharedOption("--timeout", metavar="DURATION", help="Maximum time to wait for a response", parse=parse_duration),
+        SharedOption("--read-only", help="Refuse all writes"),
+        SharedOption("-o", "--output", metavar="FORMAT", help=", ".join(FORMATS), choices=FORMATS),
+        SharedOption(
+            "--columns",
+            metavar="NAMES",
+            help="Columns of tsv and tables: `name,kind`",
+            parse=_column_names,
+            complete=_complete_columns,
+        ),
+        SharedOption("--header", help="Begin tsv with a line of column names"),
+        SharedOption("-q", "--quiet", help="Print only results and errors, no notes or progress"),
+        SharedOption("-v", "--verbose", help="Show each API request and its duration", also=["--trace"]),
+        SharedOption("--color", metavar="WHEN", help=", ".join(COLORS), choices=COLORS, is_eager=True),
+    )
+
+
+def output_of(argv: Sequence[str]) -> str | None:
+    """Return the value of the last `--output` in a command line that could not be parsed, None without one."""
+    words = [*argv[: argv.index("--")]] if "--" in argv else [*argv]
+    found = None
+    for index, word in enumerate(words):
+        if word in ("-o", "--output"):
+            found = next(iter(words[index + 1 :]), None)
+        elif word.startswith("--output="):
+            found = word.removeprefix("--output=")
+        elif word.startswith("-o") and not word.startswith("--"):
+            found = word.removeprefix("-o")
+    return found
+
+
+def _store(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    if value is not None and isinstance(param, SharedOption):
+        setattr(ctx.obj, str(param.name), _parsed(param, value))
+    return value
+
+
+def _parsed(option: SharedOption, value: Any) -> Any:
+    if option.choices and value not in option.choices:
+        raise UsageError(
+            f"`{value}` is not a value of `{option.spellings[-1]}`", hint=f"Use one of {', '.join(option.choices)}"
+        )
+    return option.parse(value) if option.parse else value
+
+
+def _column_names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if "" in names:
+        raise UsageError(f"`{text}` is not a list of columns", hint="Separate names by commas: `--columns name,kind`")
+    return names
+
+
+def _complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last of several columns with those that are not picked yet."""
+    picked = incomplete.split(",")[:-1]
+    return [",".join([*picked, name]) for name in fields_of(getattr(ctx.command, "prints", ())) if name not in picked]
+
+
+# -- kinds of parameters -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """Options that a command takes as one parameter: `given: Annotated[Any, OptionGroup(...)]`."""
+
+    options: Mapping[str, tuple[Any, Any]]
+    """Type and default of each option, by parameter name."""
+    collect: Callable[[Mapping[str, Any]], Any]
+    """Returns the command's argument for the values. Raises UsageError."""
+
+    def parameters(self, kind: Any) -> Iterator[Parameter]:
+        """Return the parameters that Typer makes options of."""
+        for name, (annotation, default) in self.options.items():
+            yield Parameter(name, kind, default=default, annotation=annotation)
+
+    def take(self, arguments: dict[str, Any]) -> Any:
+        """Remove the options from the arguments of a command line, and return the command's own argument."""
+        return self.collect({name: arguments.pop(name) for name in self.options})
+
+
+def duration(*spellings: str, help: str, **settings: Any) -> Any:
+    """Create an option whose value is a `timedelta`: `Annotated[timedelta | None, duration("--ttl", help=...)]`."""
+    return typer.Option(*spellings, parser=parse_duration, metavar="DURATION", help=help, **settings)
+
+
+def size(*spellings: str, help: str, **settings: Any) -> Any:
+    """Create an option whose value is a size in bytes, as `int`."""
+    return typer.Option(*spellings, parser=parse_size, metavar="SIZE", help=help, **settings)
+
+
+def moment(*spellings: str, help: str, **settings: Any) -> Any:
+    """Create an option for a time: `int` nanoseconds since the epoch for RFC 3339, or an `Ago` for `-15m`."""
+    return typer.Option(*spellings, parser=parse_instant, metavar="TIME", help=help, **settings)
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Return a completion of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+MarkdownFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="`markdown`: a report for a pull request or a job summary",
+        autocompletion=one_of("markdown"),
+    ),
+]
+
+
+def check_markdown(format: str | None, output: str | None) -> None:
+    """Raise UsageError for another format, and for one beside `--output`."""
+    if format not in (None, "markdown"):
+        raise UsageError(f"`{format}` is not a format of this report", hint="Use `--format markdown`, or `-o`")
+    if format and output:
+        raise UsageError("`--format` and `--output` cannot be combined")
+
+
+def live(question: str, **settings: Any) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """Return a completion of what a server knows; the questions are those of `live_names`."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        return live_names.offered(question, ctx, incomplete, **settings)
+
+    return complete
+
+
+def context_names(incomplete: str) -> list[str]:
+    """Complete names of contexts."""
+    return [name for name in contexts.ContextStore().names() if name.startswith(incomplete)]
+
+
+def safety_checks(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the safety checks that the command can override."""
+    known: Callable[[], Sequence[str]] = getattr(ctx.command, "forces", tuple)
+    return [name for name in known() if name.startswith(incomplete)]
+
+
+bucket_names, key_names = live("buckets"), live("keys")
+
+BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket", autocompletion=bucket_names)]
+KeyedName = Annotated[
+    str,
+    typer.Argument(
+        metavar="BUCKET", help="Name of the bucket, or NAME@REF for a repository", autocompletion=live("keyed")
+    ),
+]
+KeyName = Annotated[str, typer.Argument(metavar="KEY", help="Key", autocompletion=key_names)]
+KeyNames = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys", autocompletion=key_names)]
+Filters = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILTER",
+        help="Filter on keys: `*` matches one token, a final `>` all that follow [default: all keys]",
+        autocompletion=key_names,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Print the changes without making them")]
+Force = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--force", metavar="NAME", help="Override the named safety check; repeatable", autocompletion=safety_checks
+    ),
+]
+Confirm = Annotated[
+    str | None, typer.Option("--confirm", metavar="NAME", help="Confirm the deletion of replicated data by its name")
+]
+Unasked = Annotated[bool, typer.Option("--yes", "-y", hidden=True)]
+"""`--yes` of a command that never asks, so that scripts can give it to every deletion."""
+IgnoreMissing = Annotated[bool, typer.Option("--ignore-missing", help="Succeed if it does not exist")]
+Program = Annotated[list[str], typer.Argument(metavar=TAIL, help="Program to run, and its arguments")]
+
+
+def deletes(named: str, missing: type[NotFoundError] = NotFoundError) -> Callable[[Any], Any]:
+    """Add `--ignore-missing` to a command that deletes what its parameter `named` names.
+
+    With it, a `missing` error is a note, and the result has `"changed": false`. A context of the connection that does
+    not exist remains an error.
+    """
+
+    def add(function: Any) -> Any:
+        @wraps(function)
+        async def run(session: Any, *values: Any, ignore_missing: bool = False, **arguments: Any) -> Any:
+            try:
+                return await function(session, *values, **arguments)
+            except missing as error:
+                elsewhere = isinstance(error, ContextNotFound) and missing is not ContextNotFound
+                if not ignore_missing or elsewhere:
+                    raise
+                if session.options.output:
+                    session.show(document({"name": arguments[named].rpartition("@")[2], "changed": False}))
+                else:
+                    session.note(error.message)
+
+        own = signature(function)
+        option = Parameter("ignore_missing", Parameter.KEYWORD_ONLY, default=False, annotation=IgnoreMissing)
+        run.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
+        return run
+
+    return add
