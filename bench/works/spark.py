@@ -43,8 +43,8 @@ def read_bare(url: str, bucket: str) -> dict[str, float]:
     import kvctl
     from kvctl.pipeline.options import parse
     from kvctl.pipeline.read.arrow_decoder import Decoder
+    from kvctl.pipeline.read.batch_reader import PartReading
     from kvctl.pipeline.read.columns import schema_of
-    from kvctl.pipeline.read.partition import PartReading
     from kvctl.pipeline.read.snapshot_plan import plan
 
     async def work(path: Path) -> None:

@@ -19,7 +19,7 @@ from kvctl.phrases import counted, quoted
 from kvctl.pipeline import options
 from kvctl.pipeline.files import contents as files_contents
 from kvctl.pipeline.files import export_files, target_folder
-from kvctl.pipeline.jobs import commit_rows
+from kvctl.pipeline.jobs import commit
 from kvctl.pipeline.jobs import export as export_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, document
@@ -124,7 +124,7 @@ def _contents_of(
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     if ref is not None:
         given = {"filter": reading["filter"]} if reading["filter"] else {}
-        return partial(commit_rows.of_commit, options.parse({"bucket": name, **given, **connection}), ref)
+        return partial(commit.of_commit, options.parse({"bucket": name, **given, **connection}), ref)
     given = {option: text for option, text in reading.items() if text}
     return partial(files_contents.of_bucket, options.parse({"bucket": name, **given, **connection}))
 

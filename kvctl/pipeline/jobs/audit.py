@@ -19,11 +19,11 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind
+from kvctl.pipeline import worker_connection
 from kvctl.pipeline.jobs import audit_digests
 from kvctl.pipeline.jobs.audit_digests import REPLICA, Side
 from kvctl.pipeline.jobs.audit_join import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read import worker_connection
 from kvctl.topology.audit.audit import Compared
 from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import any_tombstone, is_tombstone
+from kvctl.pipeline import worker_connection
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read import worker_connection
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of

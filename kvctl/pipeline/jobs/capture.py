@@ -16,11 +16,12 @@ from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.phrases import counted
+from kvctl.pipeline import worker_connection
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.files.capture_folder import CaptureFolder, Piece, State
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
-from kvctl.pipeline.read import checkpoints, worker_connection
+from kvctl.pipeline.read import checkpoints
 from kvctl.pipeline.spark.failure import worker_lost
 
 if TYPE_CHECKING:

@@ -3,25 +3,237 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import ConflictError
-from kvctl.pipeline.jobs.commit_rows import Leaf, leaves_of
+from kvctl.errors import ConflictError, UsageError
+from kvctl.kv.names import matches
+from kvctl.pipeline import worker_connection
+from kvctl.pipeline.files.contents import Contents, TaskRows
+from kvctl.pipeline.files.file_rows import PROBLEM
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read import worker_connection
+from kvctl.pipeline.read.snapshot_plan import runs
 from kvctl.versions import commits
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo, NothingToCommit
-from kvctl.versions.model import Commit
-from kvctl.versions.repositories import open_repository
+from kvctl.versions.model import Commit, leaf_value
+from kvctl.versions.repositories import open_repository, opened
+from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.tree import joined
+from kvctl.versions.tree.chunks import Chunk, Chunker
+from kvctl.versions.tree.tree import Made, joined
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
     from kvctl.pipeline.spark.engine import Engine
+
+HAND_OVER = 4 << 20
+"""Bytes of objects that a task stores at a time."""
+A_TASK = 2_000
+"""Number of leaves per task: some 100,000 entries."""
+READ_AHEAD = 64
+"""Number of leaves that a task reads at a time."""
+LEAVES = "part int, place int, last binary, id binary, entries bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Leaf that a task has stored."""
+
+    last: bytes
+    identity: bytes
+    entries: int
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def of_commit(options: SourceOptions, ref: str) -> Contents:
+    """Return the entries of a commit of the repository `options.bucket` that match the filters.
+
+    Raises RepositoryNotFound, RefNotFound, UsageError.
+    """
+    commit, config, created, leaves = worker_connection.run(_commit(options, ref))
+    parts = runs(leaves, [1] * len(leaves), options.partitions or max(-(-len(leaves) // A_TASK), 1))
+    committed = datetime.fromtimestamp(commit.created_ns // 1000 / 10**6, UTC)
+    return Contents(
+        rows=TaskRows(parts, partial(_rows, options, committed)), bucket=options.bucket, incarnation=created,
+        config=config, mode="latest", filters=options.filter, ref=commit.id,
+    )  # fmt: skip
+
+
+async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, Any], str, list[bytes]]:
+    async with worker_connection.connected(options) as client:
+        found, repository = await opened(client.api, options.bucket)
+        commit = await repository.show(ref)
+        leaves = await repository.objects.run(tree.leaves(bytes.fromhex(commit.root)))
+        return commit, found.info["config"], found.info["created"], leaves
+
+
+def _rows(options: SourceOptions, created: datetime, ids: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    return worker_connection.iterate(partial(_leaf_rows, options, ids, created))
+
+
+async def _leaf_rows(
+    options: SourceOptions, ids: Sequence[bytes], created: datetime
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yield the rows of some leaves, one batch each."""
+    import pyarrow as pa
+
+    async with worker_connection.connected(options) as client:
+        repository = await open_repository(client.api, options.bucket)
+        async for chunk in _chunks(repository, ids):
+            keys, stored = _matching(chunk, options.filter)
+            if not keys:
+                continue
+            count = len(keys)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(keys, pa.string()),
+                    pa.array(await repository.objects.values(stored), pa.binary()),
+                    pa.nulls(count, pa.int64()),
+                    pa.array([created] * count, pa.timestamp("us", tz="UTC")),
+                    pa.array(["PUT"] * count, pa.string()),
+                    pa.nulls(count, pa.float64()),
+                    pa.nulls(count, pa.map_(pa.string(), pa.string())),
+                ],
+                names=["key", "value", "revision", "created", "operation", "ttl", "headers"],
+            )
+
+
+async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerator[Chunk, None]:
+    """Yield leaves in order, with a few of them in memory at a time."""
+    for start in range(0, len(ids), READ_AHEAD):
+        some = ids[start : start + READ_AHEAD]
+        data = await repository.objects.read(some)
+        for identity in some:
+            yield Chunk.decode(data[identity])
+
+
+def _matching(chunk: Chunk, filters: tuple[str, ...]) -> tuple[list[str], list[bytes]]:
+    """Return the keys of a leaf that match a filter (without filters, all), and their values as stored."""
+    keys = [key.decode() for key in chunk.keys]
+    if not filters:
+        return keys, list(chunk.values)
+    chosen = [(key, stored) for key, stored in zip(keys, chunk.values, strict=True) if matches(key, filters)]
+    return [key for key, _ in chosen], [stored for _, stored in chosen]
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def leaves_of(rows: DataFrame, options: SourceOptions, *, dry_run: bool = False) -> list[list[Leaf]]:
+    """Sort rows of `key` and `value`, cut them into leaves, and store these; return the leaves of each task, in order.
+
+    Raises UsageError for an illegal or duplicate key, and for a null or too large value.
+    """
+    wanted = [name for name in ("key", "value", PROBLEM) if name in rows.columns]
+    sorted_rows = rows.select(wanted).repartitionByRange("key").sortWithinPartitions("key")
+
+    def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        leaves = worker_connection.run(_store(options, first, batches, dry_run))
+        task = TaskContext.get()
+        part = task.partitionId() if task else 0
+        columns = {
+            "part": pa.array([part] * len(leaves), pa.int32()),
+            "place": pa.array(range(len(leaves)), pa.int32()),
+            "last": pa.array([leaf.last for leaf in leaves], pa.binary()),
+            "id": pa.array([leaf.identity for leaf in leaves], pa.binary()),
+            "entries": pa.array([leaf.entries for leaf in leaves], pa.int64()),
+        }
+        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    parts: dict[int, list[tuple[int, Leaf]]] = {}
+    for row in sorted_rows.mapInArrow(store, LEAVES).collect():
+        leaf = Leaf(bytes(row.last), bytes(row.id), row.entries)
+        parts.setdefault(row.part, []).append((row.place, leaf))
+    return [[leaf for _, leaf in sorted(parts[part], key=lambda item: item[0])] for part in sorted(parts)]
+
+
+async def _store(
+    options: SourceOptions, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], dry_run: bool
+) -> list[Leaf]:
+    async with worker_connection.connected(options) as client:
+        repository = await open_repository(client.api, options.bucket, write=not dry_run)
+        writer = _LeafWriter(repository, dry_run=dry_run)
+        await writer.add(first)
+        for batch in batches:
+            await writer.add(batch)
+        return await writer.finish()
+
+
+class _LeafWriter:
+    """Cuts sorted rows into leaves, and stores them with the separately stored values."""
+
+    def __init__(self, repository: Repository, *, dry_run: bool) -> None:
+        self._repository = repository
+        self._dry_run = dry_run
+        self._cut = Chunker(0)
+        self._made = Made()
+        self._leaves: list[Leaf] = []
+        self._before = ""
+
+    async def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        if batch.num_columns > 2:
+            _check_problems(batch)
+        for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+            stored, apart = leaf_value(self._checked(key, value))
+            keys.append(key.encode())
+            values.append(stored)
+            self._made.objects.update(apart)
+            self._made.size += sum(map(len, apart.values()))
+        for chunk in self._cut.add(keys, values):
+            self._end(chunk)
+        if self._made.size >= HAND_OVER:
+            await self._hand_over()
+
+    async def finish(self) -> list[Leaf]:
+        """Return all leaves, once they are stored."""
+        if (chunk := self._cut.end()) is not None:
+            self._end(chunk)
+        await self._hand_over()
+        return self._leaves
+
+    async def _hand_over(self) -> None:
+        objects = self._made.take()
+        if not self._dry_run:
+            await self._repository.objects.write(objects)
+
+    def _checked(self, key: str | None, value: bytes | None) -> bytes:
+        if key is None or value is None:
+            raise UsageError("A row has no key" if key is None else f"`{key}` has no value")
+        if key == self._before:
+            raise UsageError(f"Key `{key}` occurs twice", hint="Each key must be unique in a commit")
+        self._before = key
+        self._repository.check(key, value)
+        return value
+
+    def _end(self, chunk: Chunk) -> None:
+        last, identity = self._made.add(chunk)
+        self._leaves.append(Leaf(last, identity, len(chunk.keys)))
+
+
+def _check_problems(batch: pa.RecordBatch) -> None:
+    """Raises UsageError for the first row that has a problem."""
+    for key, problem in zip(batch.column(0).to_pylist(), batch.column(2).to_pylist(), strict=True):
+        if problem is not None:
+            raise UsageError(f"`{key or ''}`: {problem}")
+
 
 TIMES = 3
 """Number of attempts, if garbage collections interfere."""

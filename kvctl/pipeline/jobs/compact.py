@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import secrets
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import ConflictError, UsageError
-from kvctl.pipeline.files import export_files, folder_swap
+from kvctl.atomic_file import flush_folder
+from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.pipeline.files import export_files
 from kvctl.pipeline.files.capture_folder import CaptureFolder, State
 from kvctl.pipeline.files.contents import TTL_LEFT, Contents
 from kvctl.pipeline.files.export_manifest import LATEST, MANIFEST
 from kvctl.pipeline.files.file_rows import COLUMNS, literal
 from kvctl.pipeline.jobs.export import Exported, export
-from kvctl.pipeline.jobs.latest_state import newest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from kvctl.pipeline.spark.engine import Engine
 
@@ -50,16 +55,15 @@ def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
     """Write the state at the capture's last revision into the folder, replacing an older compaction.
 
     Raises NotFoundError without a capture, ConflictError for one that lacks files, and for a folder with other content.
-    anything else.
     """
     begun = time.monotonic()
     state = check_places(capture, folder)
     source = CaptureFolder(capture)
-    with folder_swap.beside(folder) as new:
+    with beside(folder) as new:
         exported = export(engine, lambda: _contents(engine.spark, source, state), new)
         _mark(new, capture, state)
         replaced = _check_own(folder, state)
-        folder_swap.take_place(folder, new)
+        take_place(folder, new)
     return Compacted(str(capture), str(folder), exported, state.rows, replaced, time.monotonic() - begun)
 
 
@@ -146,3 +150,100 @@ def _marked(folder: Path) -> str:
 
 def _occupied(folder: Path, what: str) -> ConflictError:
     return ConflictError(f"`{folder}` contains {what}", hint="Choose another folder or remove its content")
+
+
+_ENTRY = "struct<revision: bigint, created: timestamp, expires: timestamp, operation: string>"
+
+
+def newest(changes: DataFrame, config: Mapping[str, Any]) -> DataFrame:
+    """Return the last revision of each key that the bucket of this configuration has now, deletions included.
+
+    The changes have the columns of an export, each revision once.
+    """
+    from pyspark.sql.functions import expr, max
+
+    changes = changes.withColumn("expires", _expires(config))
+    history = int(config.get("max_msgs_per_subject") or 1)
+    if history > 1 and config.get("allow_msg_ttl"):
+        last = _last_left(changes, history)
+    else:
+        last = changes.groupBy("key").agg(max("revision").alias("revision"))
+    found = changes.join(last.select("revision"), "revision", "left_semi")
+    return found.where("expires is null or expires > current_timestamp()").select(*COLUMNS, expr("expires"))
+
+
+def _expires(config: Mapping[str, Any]) -> Column:
+    """Return when an entry expires: by its own ttl, or the bucket's."""
+    from pyspark.sql.functions import expr
+
+    own = "timestamp_micros(unix_micros(created) + cast(ttl * 1000000 as bigint))"
+    age = int(config.get("max_age") or 0) // 1000
+    return expr(f"least({own}, timestamp_micros(unix_micros(created) + {age}))" if age else own)
+
+
+def _last_left(changes: DataFrame, history: int) -> DataFrame:
+    """Return the same if expiry uncovers earlier entries."""
+    from pyspark.sql.functions import expr
+
+    entries = "array_sort(collect_list(struct(revision, created, expires, operation)))"
+    kept = "filter(kept, one -> one.expires is null or one.expires > entry.created)"
+    after = f"concat(if(entry.operation = 'PURGE', array(), {kept}), array(entry))"
+    trimmed = f"slice({after}, greatest(size({after}) - {history - 1}, 1), {history})"
+    left = f"aggregate({entries}, cast(array() as array<{_ENTRY}>), (kept, entry) -> {trimmed})"
+    now = f"filter({left}, one -> one.expires is null or one.expires > current_timestamp())"
+    return changes.groupBy("key").agg(expr(f"try_element_at({now}, -1).revision").alias("revision"))
+
+
+NEW, OLD = "new", "old"
+
+
+@contextmanager
+def beside(folder: Path) -> Iterator[Path]:
+    """Return a temporary place for the folder's successor, on the same disk. Raises KvctlError.
+
+    Leftovers of killed processes are removed first; a folder that one of them had moved away is restored.
+    """
+    place = folder.parent / f"{_prefix(folder)}{secrets.token_hex(4)}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _tidy(folder)
+        place.mkdir()
+        with _held(place):
+            try:
+                yield place / NEW
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        raise KvctlError(f"Could not write `{folder}`: {error.strerror}") from None
+
+
+def take_place(folder: Path, new: Path) -> None:
+    """Move the new folder into place; readers see one or the other, or for a moment neither."""
+    old = new.with_name(OLD)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(new, folder)
+    flush_folder(folder.parent)
+
+
+def _tidy(folder: Path) -> None:
+    for place in folder.parent.glob(f"{escape(_prefix(folder))}*"):
+        with suppress(BlockingIOError, FileNotFoundError), _held(place):  # unless its process is still running
+            if (place / OLD).exists() and not folder.exists():
+                os.rename(place / OLD, folder)
+            shutil.rmtree(place)
+
+
+@contextmanager
+def _held(place: Path) -> Iterator[None]:
+    """Lock the place for this process. Raises BlockingIOError while another one holds it."""
+    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}.kvctl-"

@@ -14,13 +14,12 @@ from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.loader import SHORTER_HISTORY
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.maintenance.copy_bucket import copied_config
+from kvctl.pipeline import worker_connection
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance
 from kvctl.pipeline.files.export_manifest import Manifest
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read import worker_connection
 from kvctl.pipeline.spark import tasks
-from kvctl.pipeline.write.missing_history import missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,3 +220,32 @@ def write(rows: DataFrame, target: SourceOptions) -> WriteSummary:
             found.hint = f"Bucket `{target.bucket}` may have some of the rows; run it again to complete it"
             raise found from error
         raise
+
+
+_DIGEST = "struct(revision, operation, sha2(coalesce(value, cast('' as binary)), 256) as digest) as entry"
+_OVERLAP = """
+    array_max(filter(sequence(0, least(size(wanted), size(there))), n ->
+        slice(contents(there), size(there) - n + 1, n) = slice(contents(wanted), 1, n)))
+"""
+"""Number of the last existing entries that equal the first wanted ones."""
+_CONTENTS = "transform({0}, entry -> struct(entry.operation, entry.digest))"
+
+
+def missing(wanted: DataFrame, there: DataFrame) -> DataFrame:
+    """Return the entries of a history that a bucket, by its own history, lacks."""
+    from pyspark.sql.functions import expr
+
+    overlap = _OVERLAP.replace("contents(there)", _CONTENTS.format("there"))
+    overlap = overlap.replace("contents(wanted)", _CONTENTS.format("wanted"))
+    both = histories(wanted, "wanted").join(histories(there, "there"), "key")
+    done = both.withColumn("overlap", expr(overlap)).where("overlap > 0")
+    stored = done.selectExpr("key", "wanted[overlap - 1].revision as stored")
+    return wanted.join(stored, "key", "left").where("stored is null or revision > stored").drop("stored")
+
+
+def histories(rows: DataFrame, name: str) -> DataFrame:
+    """Return a row per key: its entries in order, as revision, operation and a hash of the value."""
+    from pyspark.sql.functions import expr
+
+    entries = rows.selectExpr("key", _DIGEST)
+    return entries.groupBy("key").agg(expr("sort_array(collect_list(entry))").alias(name))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from kvctl.errors import HistoryLost
 from kvctl.jetstream import streams
 from kvctl.kv.maintenance.copy_bucket import Differing, KeyDifference
+from kvctl.pipeline import worker_connection
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance, Damage
 from kvctl.pipeline.files.export_manifest import Manifest
+from kvctl.pipeline.jobs.load import histories
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read import worker_connection
-from kvctl.pipeline.write.missing_history import histories
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,7 +17,7 @@ from kvctl.kv.entry import Entry
 from kvctl.kv.names import RESERVED, is_plain
 from kvctl.kv.read import listing
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read.worker_connection import connected
+from kvctl.pipeline.worker_connection import connected
 
 PASSES = 5
 """Number of passes to delete keys, if connections are lost."""

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kvctl.errors import UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts, Target, target_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read.worker_connection import connected
+from kvctl.pipeline.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
 from kvctl.pipeline.write.dead_letters import DeadLetters
 from kvctl.pipeline.write.decision import WriteMode

@@ -16,7 +16,7 @@ from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.phrases import counted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read.worker_connection import connected, run
+from kvctl.pipeline.worker_connection import connected, run
 from kvctl.pipeline.write.arrow_rows import check_columns
 from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.overwrite_bucket import remove_others

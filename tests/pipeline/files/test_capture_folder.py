@@ -17,8 +17,8 @@ from kvctl.pipeline.files import capture_folder
 from kvctl.pipeline.files.capture_folder import STATE, CaptureFolder, Piece, State
 from kvctl.pipeline.files.capture_pieces import write_pieces
 from kvctl.pipeline.files.export_manifest import Part
-from kvctl.pipeline.files.folder_swap import take_place
 from kvctl.pipeline.files.target_folder import Staged, take_over
+from kvctl.pipeline.jobs.compact import take_place
 from tests.pipeline.files.test_export_manifest import manifest_of
 
 LIFE = "2026-01-31T12:00:00Z"

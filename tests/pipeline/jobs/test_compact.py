@@ -1,6 +1,7 @@
 """Compactions: the bucket restored from its captured changes, in a folder without other content."""
 
 import asyncio
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,11 +11,10 @@ import pyarrow.dataset as ds
 import pytest
 
 import kvctl
-from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.pipeline.jobs.capture import capture
-from kvctl.pipeline.jobs.compact import check_places, compact
-from kvctl.pipeline.jobs.latest_state import newest
+from kvctl.pipeline.jobs.compact import beside, check_places, compact, newest, take_place
 from kvctl.pipeline.jobs.verify import verify
 from kvctl.pipeline.options import parse
 from kvctl.server import Server
@@ -142,3 +142,54 @@ def captured(path: Path) -> CaptureFolder:
     path.mkdir()
     folder.begun("orders", "2026-01-31T12:00:00Z", {})
     return folder
+
+
+def made(place: Path, text: str) -> Path:
+    """A folder with one file."""
+    place.mkdir(parents=True)
+    (place / "data").write_text(text)
+    return place
+
+
+def test_folder_is_created_and_replaced_without_leftovers(tmp_path):
+    folder = tmp_path / "state"
+    for text in ("first", "second"):
+        with beside(folder) as new:
+            take_place(folder, made(new, text))
+        assert (folder / "data").read_text() == text
+        assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_failure_leaves_the_folder_unchanged(tmp_path):
+    folder = made(tmp_path / "state", "before")
+    with beside(folder) as new:
+        made(new, "half")
+    assert (folder / "data").read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("name", ["state", "state [1]*"])
+def test_folder_moved_away_by_a_killed_process_is_restored(name, tmp_path):
+    folder = tmp_path / name
+    made(tmp_path / f".{name}.kvctl-dead" / "old", "before")
+    made(tmp_path / f".{name}.kvctl-dead" / "new", "after")
+    with beside(folder):
+        assert (folder / "data").read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_folder_of_a_running_process_is_left_alone(tmp_path):
+    folder = tmp_path / "state"
+    with beside(folder) as first:
+        made(first, "first")
+        with beside(folder) as second:
+            assert first.exists()
+            take_place(folder, made(second, "second"))
+        take_place(folder, first)
+    assert (folder / "data").read_text() == "first"
+
+
+def test_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KvctlError, match="Could not write"), beside(tmp_path / "file" / "state"):
+        shutil.rmtree(tmp_path)

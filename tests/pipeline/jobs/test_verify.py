@@ -8,7 +8,7 @@ import pytest
 from kvctl.kv.maintenance.copy_bucket import KeyDifference
 from kvctl.pipeline.files import contents
 from kvctl.pipeline.files.export_files import read_manifest
-from kvctl.pipeline.jobs.commit_rows import of_commit
+from kvctl.pipeline.jobs.commit import of_commit
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.verify import At, Compared, compare, verify
 from kvctl.pipeline.options import SourceOptions

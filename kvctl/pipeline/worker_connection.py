@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import kvctl
 from kvctl.contexts import Context, resolve
-from kvctl.errors import KvctlError
+from kvctl.errors import Away, KvctlError
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions, as_flags, without_flags
 
@@ -85,3 +87,55 @@ def _few_collections() -> Iterator[None]:
 
 async def _next(items: AsyncGenerator[T, None]) -> T:
     return await anext(items)
+
+
+CONNECT_DEADLINE_S = 15.0
+"""Seconds to wait for an unreachable server."""
+RETRY_PAUSE_S = 0.2
+
+Work = Callable[[kvctl.Client], Coroutine[Any, Any, T]]
+
+
+class LastingConnection:
+    """Connection created at its first use, kept alive by its own thread, and recreated when it was lost."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stack = AsyncExitStack()
+        self._client: kvctl.Client | None = None
+
+    def ask(self, work: Work[T]) -> T:
+        """Return the result of the work; repeated while the server is unreachable. Raises NoServer, and as the work."""
+        deadline = time.monotonic() + CONNECT_DEADLINE_S
+        while True:
+            try:
+                return self._carry_out(work)
+            except Away:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
+
+    def close(self) -> None:
+        """Close the connection; another `ask` opens one again."""
+        if self._loop is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(CONNECT_DEADLINE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop = None
+
+    def _carry_out(self, work: Work[T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="kvctl-connection", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(self._with_client(work), self._loop).result()
+
+    async def _with_client(self, work: Work[T]) -> T:
+        if self._client is None or self._client.connection.closed:
+            await self._disconnect()
+            self._client = await self._stack.enter_async_context(connected(self._options))
+        return await work(self._client)
+
+    async def _disconnect(self) -> None:
+        self._client = None
+        await self._stack.aclose()

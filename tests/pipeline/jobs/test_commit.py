@@ -12,10 +12,9 @@ import pytest
 
 from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.files.export_files import read_manifest
-from kvctl.pipeline.jobs import commit_rows
-from kvctl.pipeline.jobs.commit import Committed, rehearse
+from kvctl.pipeline.jobs import commit
+from kvctl.pipeline.jobs.commit import Committed, of_commit, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
-from kvctl.pipeline.jobs.commit_rows import of_commit
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import parse
@@ -162,7 +161,7 @@ async def test_leaves_are_read_a_few_at_a_time(repository, go, monkeypatch):
     rows = {f"eu.{number}": b"x" * 500 for number in range(6_000)}
     made = await go(rows)
     leaves = await repository.objects.run(tree.leaves(bytes.fromhex(made.commit.root)))
-    monkeypatch.setattr(commit_rows, "READ_AHEAD", 10)
+    monkeypatch.setattr(commit, "READ_AHEAD", 10)
     read, sizes = repository.objects.read, []
 
     async def measured(wanted: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -171,7 +170,7 @@ async def test_leaves_are_read_a_few_at_a_time(repository, go, monkeypatch):
         return await read(wanted)
 
     monkeypatch.setattr(repository.objects, "read", measured)
-    keys = [key.decode() async for chunk in commit_rows._chunks(repository, leaves) for key in chunk.keys]
+    keys = [key.decode() async for chunk in commit._chunks(repository, leaves) for key in chunk.keys]
     assert keys == sorted(rows)
     assert len(leaves) > 10
     assert max(sizes) == 10
