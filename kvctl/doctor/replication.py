@@ -10,7 +10,7 @@ from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.hazards import cycle, hazards
-from kvctl.topology.hazards.cycle import Reading
+from kvctl.topology.hazards.cycle import Replication
 from kvctl.topology.hazards.hazards import (
     CYCLE,
     DUPLICATE_WINDOW,
@@ -154,7 +154,9 @@ def _doubts(standing: ReplicaHealth) -> Iterator[Finding]:
 
 
 def _cycles(inventory: Inventory) -> Iterator[Finding]:
-    readings = [Reading(link.at, link.origin_at, link.source) for link in inventory.links if link.origin_at is not None]
+    readings = [
+        Replication(link.at, link.origin_at, link.source) for link in inventory.links if link.origin_at is not None
+    ]
     for streams in cycle.cycles(readings):
         name = name_of({"name": streams[0][1]})
         fix = f"Remove one of the origins: `kvctl aggregate remove-origin {name} BUCKET`"

@@ -3,19 +3,22 @@
 The servers' configurations are the templates beside this file.
 """
 
-import json
+import asyncio
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any, Literal, Self
 
+import kvctl
 from kvctl.contexts import Context
-from kvctl.errors import UnreachableError
+from kvctl.errors import KvctlError, UnreachableError
+from kvctl.jetstream.api import Api
 from kvctl.server import Server, fill
 
 LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
@@ -23,6 +26,8 @@ LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
 INNER_PORT = 10
 """Distance of the first port between servers from the first server's port."""
 _TEMPLATES = Path(__file__).parent
+_PROBE = "kvctl-ready"
+"""Stream that shows by its creation that streams can be placed."""
 _READY_TIMEOUT = 120.0
 _ASK_TIMEOUT = 0.5
 """Seconds for an answer that may never come: servers without a leader do not answer."""
@@ -148,58 +153,32 @@ _CONTEXTS: dict[LabKind, tuple[tuple[str, str, dict[str, Any]], ...]] = {
 
 
 def _wait_usable(lab: Lab) -> None:
-    """Wait until a stream can be placed everywhere in the layout."""
+    """Wait until a stream can be placed everywhere in the layout. Raises UnreachableError."""
+    with ThreadPoolExecutor(1) as thread:  # the caller's may run an event loop
+        thread.submit(asyncio.run, _until_usable(lab)).result()
+
+
+async def _until_usable(lab: Lab) -> None:
     deadline = time.monotonic() + _READY_TIMEOUT
-    probes: list[tuple[Context, str, dict[str, Any]]] = []
     for name, context in lab.contexts.items():
         if context.api_prefix:
             continue
         placement = {"placement": {"cluster": name}} if lab.kind == "supercluster" else {}
         replicas = len(lab.servers) if lab.kind == "cluster" else 1
-        api = f"$JS.{context.domain}.API" if context.domain else "$JS.API"
-        probes.append((context, api, {"num_replicas": replicas, **placement}))
-    for context, api, config in probes:
-        while not _can_place(context, api, config):
-            if time.monotonic() > deadline:
-                raise UnreachableError(f"The {lab.kind} lab was not ready in {_READY_TIMEOUT:.0f} s")
-            time.sleep(0.05)
+        async with kvctl.connect(context) as client:
+            while not await _can_place(client.api, {"num_replicas": replicas, **placement}):
+                if time.monotonic() > deadline:
+                    raise UnreachableError(f"The {lab.kind} lab was not ready in {_READY_TIMEOUT:.0f} s")
+                await asyncio.sleep(0.05)
 
 
-def _can_place(context: Context, api: str, config: Mapping[str, Any]) -> bool:
-    stream = {"name": "kvctl-ready", "subjects": ["kvctl-ready"], "storage": "memory", **config}
-    answer = _ask(context, f"{api}.STREAM.CREATE.kvctl-ready", stream)
-    if answer is None or "error" in answer:
-        return False
-    answer = _ask(context, f"{api}.STREAM.DELETE.kvctl-ready", {}, _LED_TIMEOUT)
-    return "error" not in (answer or {"error": {}})
-
-
-def _ask(
-    context: Context, subject: str, body: Mapping[str, Any], timeout: float = _ASK_TIMEOUT
-) -> dict[str, Any] | None:
-    """Send one request over a new connection; None if nobody answers."""
-    host, _, port = context.url.split(",")[0].removeprefix("nats://").rpartition(":")
-    connect: dict[str, object] = {"verbose": False, "headers": True, "no_responders": True}
-    connect |= {"user": context.user, "pass": context.password} if context.user else {}
-    payload = json.dumps(body).encode()
-    try:
-        with socket.create_connection((host, int(port)), timeout) as sock, sock.makefile("rb") as lines:
-            lines.readline()  # INFO
-            sock.sendall(
-                f"CONNECT {json.dumps(connect)}\r\nSUB _INBOX.kvctl 1\r\n"
-                f"PUB {subject} _INBOX.kvctl {len(payload)}\r\n".encode()
-                + payload
-                + b"\r\n"
-            )
-            for line in lines:
-                if line.startswith(b"MSG "):
-                    answer: dict[str, Any] = json.loads(lines.read(int(line.split()[-1])))
-                    return answer
-                if line.startswith((b"HMSG ", b"-ERR")):
-                    return None
-    except (OSError, ValueError):
-        pass
-    return None
+async def _can_place(api: Api, config: Mapping[str, Any]) -> bool:
+    stream = {"name": _PROBE, "subjects": [_PROBE], "storage": "memory", **config}
+    with suppress(KvctlError):
+        await api.call(f"STREAM.CREATE.{_PROBE}", stream, timeout=_ASK_TIMEOUT)
+        await api.call(f"STREAM.DELETE.{_PROBE}", timeout=_LED_TIMEOUT)
+        return True
+    return False
 
 
 def _free_ports(count: int) -> list[int]:

@@ -34,11 +34,12 @@ LINES = (
 BESIDE: dict[str, set[str]] = {
     "render": {"dataclass", "deferred", "errors", "phrases", "units"},
     "server": {"errors", "contexts"},
+    "labs": {"errors", "contexts", "server", "jetstream"},
     "topics": set(),
     "pytest_plugin": {"errors", "kv", "server"},
 }
 """Parts off the main line, which only `cli` imports, and what they may import. Only pytest imports its plugin."""
-PART_OF = {"wire": "connection", "labs": "server"}
+PART_OF = {"wire": "connection"}
 """Modules that belong to a part under another name."""
 
 TOPOLOGY = ("model", "hazards", "survey", "health", "plan", "apply", "audit", "views")

@@ -15,7 +15,7 @@ Node = tuple[str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Replication:
     """Replication from one stream into another."""
 
     reader: Node
@@ -34,7 +34,7 @@ class _Flow:
     lands: str
 
 
-def cycles(readings: Iterable[Reading]) -> list[list[Node]]:
+def cycles(readings: Iterable[Replication]) -> list[list[Node]]:
     """Return the cycles among streams, each from a reader back to itself.
 
     Filters that let no entry pass twice break a cycle.
@@ -50,7 +50,7 @@ def cycles(readings: Iterable[Reading]) -> list[list[Node]]:
     return list(found.values())
 
 
-def doubled(readings: Iterable[Reading], reader: Node) -> tuple[Node, Node] | None:
+def doubled(readings: Iterable[Replication], reader: Node) -> tuple[Node, Node] | None:
     """Return an origin that a stream reads both directly and through another origin, and that other origin; else None.
 
     Servers check only within one account and domain.
@@ -67,7 +67,7 @@ def doubled(readings: Iterable[Reading], reader: Node) -> tuple[Node, Node] | No
     return None
 
 
-def refuse_doubled(name: str, readings: Iterable[Reading], reader: Node) -> None:
+def refuse_doubled(name: str, readings: Iterable[Replication], reader: Node) -> None:
     """Refuse an origin that a stream of this name reads twice, which servers take for a cycle. Raises RefusedError."""
     if (found := doubled(readings, reader)) is not None:
         twice, through = (name_of({"name": stream}) for _, stream in found)
@@ -88,7 +88,7 @@ def beginning_with(cycle: Sequence[Node], node: Node) -> list[Node]:
     return [*cycle[at:], *cycle[1 : at + 1]]
 
 
-def _flows(reading: Reading) -> list[_Flow]:
+def _flows(reading: Replication) -> list[_Flow]:
     source = dict(reading.source)
     taken = [rule.src for rule in parse(source.get("subject_transforms") or ())]
     taken = taken or [source.get("filter_subject") or ">"]

@@ -38,12 +38,12 @@ class SourceCounts:
 
 def lacking(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
     """Return the evidence that entries are missing in the replica; empty if there is none."""
-    counted = _countable(replica["config"], readings)
-    entries = sum(max(_least(replica, item) - item.pending, 0) for item in counted)
-    keys = sum(max(_keys(item.origin) - item.pending, 0) for item in counted)
+    comparable = _countable(replica["config"], readings)
+    entries = sum(max(_least(replica, item) - item.pending, 0) for item in comparable)
+    keys = sum(max(_keys(item.origin) - item.pending, 0) for item in comparable)
     if replica["state"]["messages"] >= entries and _keys(replica) >= keys:
         return ""
-    return f"{_holds(replica)}, but {_of(counted)} {_counts(counted)}"
+    return f"{_holds(replica)}, but {_of(comparable)} {_counts(comparable)}"
 
 
 def surplus(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
@@ -52,17 +52,17 @@ def surplus(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
     The surplus may be markers that were compacted in an origin, or live keys whose purge did not arrive.
     """
     config = replica["config"]
-    counted = _countable(config, readings)
+    comparable = _countable(config, readings)
     every = len(config.get("sources") or [config.get("mirror")])
-    if len(counted) < every or config.get("subjects"):
+    if len(comparable) < every or config.get("subjects"):
         return ""
     if config.get("mirror"):
-        more = replica["state"]["messages"] > counted[0].origin["state"]["messages"]
-        same = _history(config) == _history(counted[0].origin["config"])
-        return _surplus(replica, counted) if more and same else ""
-    if any(_expires(item.origin["config"]) for item in counted):
+        more = replica["state"]["messages"] > comparable[0].origin["state"]["messages"]
+        same = _history(config) == _history(comparable[0].origin["config"])
+        return _surplus(replica, comparable) if more and same else ""
+    if any(_expires(item.origin["config"]) for item in comparable):
         return ""  # in aggregates ages count from the arrival
-    return _surplus(replica, counted) if _keys(replica) > sum(_keys(item.origin) for item in counted) else ""
+    return _surplus(replica, comparable) if _keys(replica) > sum(_keys(item.origin) for item in comparable) else ""
 
 
 def late_start(reading: SourceCounts) -> str:
@@ -126,8 +126,8 @@ def _keys(info: StreamInfo) -> int:
     return int(info["state"].get("num_subjects") or 0)
 
 
-def _surplus(replica: StreamInfo, counted: Sequence[SourceCounts]) -> str:
-    text = f"{_holds(replica)}, but {_of(counted)} {_counts(counted)}"
+def _surplus(replica: StreamInfo, comparable: Sequence[SourceCounts]) -> str:
+    text = f"{_holds(replica)}, but {_of(comparable)} {_counts(comparable)}"
     return f"{text}: markers compacted there, or keys whose deletion did not arrive"
 
 
@@ -135,13 +135,13 @@ def _holds(replica: StreamInfo) -> str:
     return f"`{name_of(replica['config'])}` holds {_number(replica['state']['messages'], _keys(replica))}"
 
 
-def _of(counted: Sequence[SourceCounts]) -> str:
-    return ", ".join(dict.fromkeys(f"`{name_of(item.source)}`" for item in counted))
+def _of(comparable: Sequence[SourceCounts]) -> str:
+    return ", ".join(dict.fromkeys(f"`{name_of(item.source)}`" for item in comparable))
 
 
-def _counts(counted: Sequence[SourceCounts]) -> str:
+def _counts(comparable: Sequence[SourceCounts]) -> str:
     return _number(
-        sum(item.origin["state"]["messages"] for item in counted), sum(_keys(item.origin) for item in counted)
+        sum(item.origin["state"]["messages"] for item in comparable), sum(_keys(item.origin) for item in comparable)
     )
 
 

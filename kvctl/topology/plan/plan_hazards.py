@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards import cycle, hazards
-from kvctl.topology.hazards.cycle import Reading
+from kvctl.topology.hazards.cycle import Replication
 from kvctl.topology.hazards.hazards import (
     CYCLE,
     FOREIGN_KIND,
@@ -186,7 +186,7 @@ def _cycles(changes: Sequence[Change], desired: DesiredState, inventory: Invento
             cycle.refuse_doubled(change.name, readings, where)
 
 
-def _readings(desired: DesiredState, inventory: Inventory) -> list[Reading]:
+def _readings(desired: DesiredState, inventory: Inventory) -> list[Replication]:
     """Return the replications after all changes."""
     found, planned = [], set()
     for change in desired.all():
@@ -194,8 +194,8 @@ def _readings(desired: DesiredState, inventory: Inventory) -> list[Reading]:
         origins = {item.key: item.where for item in change.located}
         for source in sources_of(change.config):
             if (where := origins.get(source_key(source))) is not None:
-                found.append(Reading(change.where, where, source))
+                found.append(Replication(change.where, where, source))
     for link in inventory.links:
         if link.at not in planned and link.origin_at is not None:
-            found.append(Reading(link.at, link.origin_at, link.source))
+            found.append(Replication(link.at, link.origin_at, link.source))
     return found

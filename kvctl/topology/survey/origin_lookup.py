@@ -24,7 +24,7 @@ from kvctl.kv import resolve, stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import cycle
-from kvctl.topology.hazards.cycle import Node, Reading
+from kvctl.topology.hazards.cycle import Node, Replication
 from kvctl.topology.hazards.hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED, Hazard, name_of
 from kvctl.topology.model.origins import External, Origin
 
@@ -200,14 +200,14 @@ def _place_of(origin: Origin, domain: str | None) -> Node | None:
     return (origin.external.domain, origin.source_stream) if origin.external.domain else None
 
 
-def _readings(config: StreamConfig, domain: str | None) -> list[Reading]:
+def _readings(config: StreamConfig, domain: str | None) -> list[Replication]:
     """Return the replications of a stream within this account."""
     found = []
     for source in sources_of(config):
         prefix = Source.parse(source).api
         there = External(prefix).domain if prefix else domain
         if there is not None or not prefix:
-            found.append(Reading((domain, config["name"]), (there, source["name"]), source))
+            found.append(Replication((domain, config["name"]), (there, source["name"]), source))
     return found
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvctl.errors import KvctlError, StreamNotFound, StreamOffline
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.stream_info import StreamInfo, sources_of
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.names import is_wild
@@ -51,21 +50,12 @@ def _without_contexts(graph: Drawing, domains: set[str]) -> Drawing:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """The way to read a stream."""
-
-    api: Api
-    silent: bool = False
-    """True if its servers are known not to answer."""
-
-
 class _LiveTrace:
     """Readings of the streams on the way of one key, each made once, and the trace that follows from them."""
 
     def __init__(self, graph: Drawing, links: Mapping[Edge, Link], inventory: Inventory, clock: ServerClock) -> None:
         self._graph, self._links, self._clock = graph, links, clock
-        self._access = _accesses(inventory)
+        self._apis = _apis(inventory)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_READS)
         self._infos: dict[str, asyncio.Task[StreamInfo | None]] = {}
         self._readings: dict[tuple[str, str], asyncio.Task[KeyReading]] = {}
@@ -88,10 +78,9 @@ class _LiveTrace:
         """Return the trace of a stop and what follows; `before` is the state in the stop before it, the origin."""
         if stop.subject is None:
             return stop
-        state, evidence, message = await self._judged(stop, (origin, subject), (stop.node, stop.subject), stop.node)
-        state, evidence = key_state.inherited(before, origin.name, (state, evidence))
-        onward = await asyncio.gather(*(self._replica(other, stop.node, stop.subject, state) for other in stop.onward))
-        return replace(stop, state=state, evidence=evidence, message=message, onward=tuple(onward))
+        judged = await self._judged(stop, (origin, subject), (stop.node, stop.subject), before)
+        ways = (self._replica(other, stop.node, stop.subject, judged.state) for other in stop.onward)
+        return replace(judged, onward=tuple(await asyncio.gather(*ways)))
 
     async def _origins(
         self, stops: Sequence[Stop], replica: Node, landed: str, after: TraceState | None
@@ -107,10 +96,8 @@ class _LiveTrace:
         if is_wild(stop.subject):
             text = "several keys land here, and they cannot be listed"
             return replace(stop, state=TraceState.UNKNOWN, evidence=text)
-        state, evidence, message = await self._judged(stop, (stop.node, stop.subject), (replica, landed), stop.node)
-        state, evidence = key_state.inherited(after, replica.name, (state, evidence))
-        onward = await self._origins(stop.onward, stop.node, stop.subject, state)
-        return replace(stop, state=state, evidence=evidence, message=message, onward=onward)
+        judged = await self._judged(stop, (stop.node, stop.subject), (replica, landed), after)
+        return replace(judged, onward=await self._origins(stop.onward, stop.node, stop.subject, judged.state))
 
     async def _candidates(self, stop: Stop, replica: Node, landed: str) -> list[Stop]:
         """Return a stop for each key of the origin that lands there; the one that the entry names comes first."""
@@ -122,7 +109,7 @@ class _LiveTrace:
         if named is not None and named.stream == stop.node.stream and named.subject:
             subjects.append(named.subject)
         with suppress(KvctlError):
-            subjects += sorted(await streams.subjects(self._access[stop.node.id].api, stop.node.stream, stop.subject))
+            subjects += sorted(await streams.subjects(self._apis[stop.node.id], stop.node.stream, stop.subject))
         found = list(dict.fromkeys(subjects))
         several = [self._candidate(stop, subject) for subject in found]
         rest = [replace(stop, end=LIMIT)] if len(found) > MAX_CANDIDATES else []
@@ -133,13 +120,15 @@ class _LiveTrace:
         return replace(stop, subject=subject, key=key_of(self._graph, stop.node, subject), onward=onward)
 
     async def _judged(
-        self, stop: Stop, there: tuple[Node, str], here: tuple[Node, str], shown: Node
-    ) -> tuple[TraceState, str, StoredMessage | None]:
-        """Return the state of a stop's replication, its evidence, and the last message of the stream `shown`."""
+        self, stop: Stop, there: tuple[Node, str], here: tuple[Node, str], before: TraceState | None
+    ) -> Stop:
+        """Return a stop with the state of its replication and its last message; `before` is the other side's state."""
         link = self._links[stop.edges[0]]
         origin, replica = await asyncio.gather(self._reading(*there), self._reading(*here))
-        state, evidence = key_state.judge(await self._passage(link, there, here, origin, replica))
-        return state, evidence, (origin if shown is there[0] else replica).message
+        judged = key_state.judge(await self._passage(link, there, here, origin, replica))
+        reading, other = (origin, here[0]) if stop.node is there[0] else (replica, there[0])
+        state, evidence = key_state.inherited(before, other.name, judged)
+        return replace(stop, state=state, evidence=evidence, message=reading.message)
 
     async def _passage(
         self, link: Link, there: tuple[Node, str], here: tuple[Node, str], origin: KeyReading, replica: KeyReading
@@ -178,7 +167,7 @@ class _LiveTrace:
         if not evidence(await self._info(origin)):
             return ""
         with suppress(KvctlError):  # it may have been read before the replica
-            return evidence(await streams.info(self._access[origin.id].api, origin.stream, timeout=PATIENCE))
+            return evidence(await streams.info(self._apis[origin.id], origin.stream, timeout=PATIENCE))
         return ""
 
     async def _info(self, node: Node) -> StreamInfo | None:
@@ -188,11 +177,10 @@ class _LiveTrace:
         return await self._infos[node.id]
 
     async def _ask(self, node: Node) -> StreamInfo | None:
-        access = self._access[node.id]
-        if not access.silent:
+        if not node.offline:
             with suppress(KvctlError):
                 async with self._slots:
-                    return await streams.info(access.api, node.stream, timeout=PATIENCE)
+                    return await streams.info(self._apis[node.id], node.stream, timeout=PATIENCE)
         return None
 
     async def _reading(self, node: Node, subject: str) -> KeyReading:
@@ -202,13 +190,12 @@ class _LiveTrace:
         return await self._readings[node.id, subject]
 
     async def _read(self, node: Node, subject: str) -> KeyReading:
-        access = self._access[node.id]
-        if access.silent:
+        if node.offline:
             return KeyReading(error=f"the servers of `{node.name}` do not answer", offline=True)
         await self._info(node)
         try:
             async with self._slots:
-                reader = await AuditReader(access.api, node.stream).ready()
+                reader = await AuditReader(self._apis[node.id], node.stream).ready()
                 message = (await reader.latest([subject])).get(subject)
         except StreamNotFound:
             return KeyReading(error=f"`{node.name}` does not exist")
@@ -217,14 +204,8 @@ class _LiveTrace:
         return KeyReading(held(message), message=message)
 
 
-def _accesses(inventory: Inventory) -> dict[str, _Access]:
-    """Return the way to read each stream, by the id of its node."""
-    found = {}
-    for place in inventory.places.values():
-        for stream in place.infos:
-            found[node_id(place.name, stream)] = _Access(place.api)
-        for stream in place.unreachable:
-            found[node_id(place.name, stream)] = _Access(place.api, silent=True)
-    for link in inventory.links:
-        found.setdefault(link.origin_node.id, _Access(link.api))
-    return found
+def _apis(inventory: Inventory) -> dict[str, Api]:
+    """Return the API to read each stream, by the id of its node."""
+    places = inventory.places.values()
+    found = {node_id(place.name, name): place.api for place in places for name in (*place.infos, *place.unreachable)}
+    return {link.origin_node.id: link.api for link in inventory.links} | found

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from kvctl.topology.hazards.cycle import Reading, beginning_with, cycles, doubled, hazard
+from kvctl.topology.hazards.cycle import Replication, beginning_with, cycles, doubled, hazard
 
 
-def reading(reader: str, origin: str, src: str = ">", dest: str = ">") -> Reading:
+def reading(reader: str, origin: str, src: str = ">", dest: str = ">") -> Replication:
     """Parse `edge/A`, `hub/B`: place and bucket; keys for subjects."""
     (here, to), (there, of) = reader.split("/"), origin.split("/")
     rule: dict[str, Any] = {"src": f"$KV.{of}.{src}", "dest": f"$KV.{to}.{dest}"}
-    return Reading((here, f"KV_{to}"), (there, f"KV_{of}"), {"name": f"KV_{of}", "subject_transforms": [rule]})
+    return Replication((here, f"KV_{to}"), (there, f"KV_{of}"), {"name": f"KV_{of}", "subject_transforms": [rule]})
 
 
 def test_chain_is_not_a_cycle():
@@ -33,8 +33,8 @@ def test_growing_prefix_is_a_cycle():
 
 
 def test_cycle_through_a_mirror_is_found():
-    whole = Reading(("b", "M"), ("a", "KV_X"), {"name": "KV_X"})
-    back = Reading(
+    whole = Replication(("b", "M"), ("a", "KV_X"), {"name": "KV_X"})
+    back = Replication(
         ("a", "KV_X"), ("b", "M"), {"name": "M", "subject_transforms": [{"src": "$KV.X.>", "dest": "$KV.X.>"}]}
     )
     (circle,) = cycles([whole, back])

@@ -14,7 +14,7 @@ from kvctl.server import run_server
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.apply.edit import plan_edit
 from kvctl.topology.hazards import hazards
-from kvctl.topology.hazards.cycle import Reading, cycles
+from kvctl.topology.hazards.cycle import Replication, cycles
 from kvctl.topology.health import inspection
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey import inventory
@@ -204,7 +204,7 @@ async def test_cycle_across_accounts(joined):
         one.api("STREAM.DELETE.KV_X")
         two.api("STREAM.DELETE.KV_Y")
         readings = [
-            Reading((link.place.name, link.info["config"]["name"]),
+            Replication((link.place.name, link.info["config"]["name"]),
                     (link.origin_place.name, link.source["name"]), link.source)
             for link in seen.links if link.origin_place
         ]  # fmt: skip
