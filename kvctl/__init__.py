@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kvctl.contexts import Context as Context
-    from kvctl.jetstream.consumers.consumer import Consumer as Consumer
+    from kvctl.jetstream.consumers.context import Consumer as Consumer
+    from kvctl.jetstream.consumers.context import JetStream as JetStream
+    from kvctl.jetstream.consumers.context import Stream as Stream
     from kvctl.jetstream.consumers.message import Message as Message
     from kvctl.jetstream.consumers.pull import Event as Event
-    from kvctl.jetstream.context import JetStream as JetStream
-    from kvctl.jetstream.context import Stream as Stream
     from kvctl.kv.bucket import Bucket as Bucket
     from kvctl.kv.client import Client as Client
     from kvctl.kv.client import connect as connect
@@ -46,10 +46,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "contexts": "Context",
     "errors": "errors",
-    "jetstream.consumers.consumer": "Consumer",
+    "jetstream.consumers.context": "Consumer JetStream Stream",
     "jetstream.consumers.message": "Message",
     "jetstream.consumers.pull": "Event",
-    "jetstream.context": "JetStream Stream",
     "kv.bucket": "Bucket",
     "kv.client": "Client connect",
     "kv.config": "BucketConfig",

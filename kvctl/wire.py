@@ -38,7 +38,9 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-Sink = Callable[[tuple[bytes, bytes, bytes, bytes]], object]
+RawFrame = tuple[bytes, bytes, bytes, bytes]
+"""Subject, reply, header, payload in wire form."""
+Sink = Callable[[RawFrame], object]
 Deliver = Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]
 """Takes number of the subscription, subject, reply, payload and header of a message."""
 
@@ -108,7 +110,7 @@ class Inbox:
     __slots__ = ("_waiter", "frames")
 
     def __init__(self) -> None:
-        self.frames: list[tuple[bytes, bytes, bytes, bytes]] = []
+        self.frames: list[RawFrame] = []
         self._waiter: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
@@ -116,7 +118,7 @@ class Inbox:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def take(self, timeout: float) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    async def take(self, timeout: float) -> list[RawFrame]:
         """Return all available frames; wait up to `timeout` seconds for the first. Empty on timeout, or when woken."""
         if not self.frames:
             loop = asyncio.get_running_loop()
@@ -148,7 +150,7 @@ class FrameRuns:
         self._lengths: list[tuple[int, int]] = []
         self._counts: Counter[tuple[int, int]] = Counter()
         self._samples = FIRST_SAMPLES
-        self.frame: Callable[[tuple[bytes, ...]], tuple[bytes, bytes, bytes, bytes]] = itemgetter(0, 2, 3, 4)
+        self.frame: Callable[[tuple[bytes, ...]], RawFrame] = itemgetter(0, 2, 3, 4)
         """Take the frame out of a match, whose second item is the number of its subscription."""
 
     def find(self, data: bytes, position: int) -> tuple[list[tuple[bytes, ...]], int]:

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from kvctl.deferred import pattern
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.tokens import check_subject
 from kvctl.units import format_time, parse_utc
-from kvctl.wire import status
+from kvctl.wire import RawFrame, status
 
 MANY_LIMIT = 1024
 """Maximum number of subjects that one `multi_last` may match."""

@@ -22,8 +22,7 @@ from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, Outcome
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference, differences, listed, overlaid
-from kvctl.jetstream.config_text import CONSUMER, STREAM, Config
-from kvctl.jetstream.consumers import admin
+from kvctl.jetstream.config_text import STREAM, Config
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamInfo
 
 Info = TypeVar("Info", bound=Mapping[str, Any])
@@ -81,20 +80,6 @@ def stream(api: Api, name: str) -> EditTarget[StreamInfo]:
         update=lambda config: streams.update(api, config),
         delete=lambda: streams.delete(api, name),
         lock=lambda: edit_lock(api, name),
-    )
-
-
-def consumer(api: Api, stream: str, name: str) -> EditTarget[dict[str, Any]]:
-    """Return a consumer as a target."""
-    return EditTarget(
-        api,
-        f"consumer `{name}` of stream `{stream}`",
-        f"kvctl consumer show {stream} {name}",
-        partial(differences, schema=CONSUMER),
-        read=lambda: admin.info(api, stream, name),
-        create=lambda config: admin.create(api, stream, config),
-        update=lambda config: admin.update(api, stream, config),
-        delete=lambda: admin.delete(api, stream, name),
     )
 
 
@@ -273,7 +258,7 @@ async def edit_lock(api: Api, stream: str) -> AsyncIterator[None]:
     finally:
         if taken is not None and time.monotonic() - taken < LEASE_S - _MARGIN_S:  # later it may be another editor's
             with suppress(KvctlError):
-                await asyncio.shield(admin.delete(api, stream, LOCK_NAME))
+                await asyncio.shield(api.call(f"CONSUMER.DELETE.{stream}.{LOCK_NAME}"))
 
 
 async def _take_lock(api: Api, stream: str) -> float | None:
@@ -287,11 +272,13 @@ async def _take_lock(api: Api, stream: str) -> float | None:
         "inactive_threshold": round(LEASE_S * 10**9),
         "metadata": {"kvctl.editor": os.urandom(8).hex()},
     }
+    request = {"stream_name": stream, "config": config, "action": "create"}
     deadline = time.monotonic() + max(api.connection.timeout, LEASE_S + 1)
     while True:
         begun = time.monotonic()
         try:
-            await admin.create(api, stream, config)
+            streams.require_writable(api)
+            await api.call(f"CONSUMER.CREATE.{stream}.{LOCK_NAME}", request)
         except ConflictError:
             if time.monotonic() > deadline:
                 raise ConflictError(

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from kvctl.errors import NotFoundError, ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import SINGLE_ANSWERS, Api
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct_get import (
     CannotAnswerMany,
     DirectRequest,
@@ -24,7 +23,7 @@ from kvctl.jetstream.direct_get import (
     message_from_answer,
     messages_from_answers,
 )
-from kvctl.wire import header_value, status
+from kvctl.wire import RawFrame, header_value, status
 
 REQUEST_BYTES = 512 << 10
 """Maximum bytes of the subjects in one request."""

@@ -15,7 +15,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.context import JetStream
+    from kvctl.jetstream.consumers.context import JetStream
     from kvctl.kv.config import BucketConfig, BucketStatus
 
 
@@ -29,7 +29,7 @@ class Client:
     @property
     def jetstream(self) -> JetStream:
         """Streams and consumers (ADR-37)."""
-        from kvctl.jetstream.context import JetStream
+        from kvctl.jetstream.consumers.context import JetStream
 
         return JetStream(self.api)
 

@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.delivery import RawFrame, all_short, delivery
+from kvctl.jetstream.consumers.delivery import all_short, delivery
 from kvctl.jetstream.direct_get import StoredMessage, fields_of_answers, messages_from_answers
 from kvctl.kv.identity import is_bare
 from kvctl.units import parse_duration
-from kvctl.wire import decode_headers, header_value
+from kvctl.wire import RawFrame, decode_headers, header_value
 
 OPERATION_HEADER = b"KV-Operation"
 MARKER_HEADER = b"Nats-Marker-Reason"

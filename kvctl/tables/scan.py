@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from kvctl.jetstream.consumers.delivery import RawFrame, sequence_token
+from kvctl.jetstream.consumers.delivery import sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.bucket import Bucket
@@ -24,6 +24,7 @@ from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.tables.changes import Entry, TableEntry, Version
 from kvctl.tables.keys import partition_of, read_group, read_key
 from kvctl.tables.ranges import Range, continuation, resume
+from kvctl.wire import RawFrame
 
 if TYPE_CHECKING:
     from kvctl.tables.table import Table

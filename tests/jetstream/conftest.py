@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kvctl import Client
-from kvctl.jetstream.context import Stream
+from kvctl.jetstream.consumers.context import Stream
 
 MakeStream = Callable[..., Awaitable[Stream]]
 

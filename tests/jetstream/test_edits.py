@@ -8,6 +8,7 @@ import pytest
 
 from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, RequestTimeout, StreamNotFound
 from kvctl.jetstream import edits, streams
+from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.edits import merge
 
 Config = dict[str, Any]
@@ -129,7 +130,7 @@ async def test_stream_that_differs_in_an_unknown_field_is_another_configuration(
 async def test_change_that_another_tool_overwrites_is_made_again(client, target, name, kind):
     await edits.create(target, {"name": name})
     if kind == "consumer":
-        target = edits.consumer(client.api, name, "c")
+        target = admin.target(client.api, name, "c")
         await edits.create(target, {"name": "c", "durable_name": "c", "ack_policy": "explicit"})
     before, left = await target.read(), [2]
 
@@ -154,7 +155,7 @@ async def test_recreated_in_the_meantime_is_a_conflict(client, target, name, kin
     await edits.create(target, {"name": name})
     config = {"name": name}
     if kind == "consumer":
-        target, config = edits.consumer(client.api, name, "c"), {"name": "c", "durable_name": "c"}
+        target, config = admin.target(client.api, name, "c"), {"name": "c", "durable_name": "c"}
         await edits.create(target, config)
     before = await target.read()
     await target.delete()
@@ -165,7 +166,7 @@ async def test_recreated_in_the_meantime_is_a_conflict(client, target, name, kin
 
 async def test_consumers_are_targets_too(client, target, name):
     await edits.create(target, {"name": name})
-    consumer = edits.consumer(client.api, name, "c")
+    consumer = admin.target(client.api, name, "c")
     config = {"name": "c", "durable_name": "c", "ack_policy": "explicit"}
     assert (await edits.create(consumer, config))[1]
     assert not (await edits.create(consumer, config))[1]

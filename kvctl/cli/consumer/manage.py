@@ -237,7 +237,7 @@ async def delete(
     The stream keeps its messages, except with retention `interest`.
     """
     check_stream(stream), check_consumer(consumer)
-    target = edits.consumer((await session.client()).api, stream, consumer)
+    target = admin.target((await session.client()).api, stream, consumer)
     row: dict[str, Any] = {"stream": stream, "name": consumer}
     if dry_run:
         info = await target.read()
@@ -304,7 +304,7 @@ async def _add(
     name = _name(
         wanted, admin.new_name() if named is None else named, named is not None if durable is None else durable
     )
-    target = edits.consumer((await session.client()).api, stream, name)
+    target = admin.target((await session.client()).api, stream, name)
     if dry_run:
         if await edits.existing(target, wanted) is None:
             show_config(session, wanted)
@@ -346,7 +346,7 @@ async def _edit(
     *,
     dry_run: bool,
 ) -> None:
-    target = edits.consumer((await session.client()).api, stream, consumer)
+    target = admin.target((await session.client()).api, stream, consumer)
     info = await target.read()
     before = info["config"]
     after = await dated_by_server(session, change(config_text.copied(before)), stream)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kvctl.errors import ConflictError, ConsumerNotFound, StreamNotFound
 from kvctl.jetstream.api import Api, all_pages
+from kvctl.jetstream.config_diff import differences
+from kvctl.jetstream.config_text import CONSUMER
+from kvctl.jetstream.edits import EditTarget
 from kvctl.jetstream.streams import require_writable
 from kvctl.tokens import check_filter_subject, check_name
 
@@ -103,6 +107,20 @@ async def listing(api: Api, stream: str) -> tuple[list[dict[str, Any]], list[str
 
     found, _ = await all_pages(page)
     return [found[name] for name in sorted(found)], sorted(missing - found.keys())
+
+
+def target(api: Api, stream: str, name: str) -> EditTarget[dict[str, Any]]:
+    """Return a consumer as the target of edits."""
+    return EditTarget(
+        api,
+        f"consumer `{name}` of stream `{stream}`",
+        f"kvctl consumer show {stream} {name}",
+        partial(differences, schema=CONSUMER),
+        read=lambda: info(api, stream, name),
+        create=lambda config: create(api, stream, config),
+        update=lambda config: update(api, stream, config),
+        delete=lambda: delete(api, stream, name),
+    )
 
 
 def new_name() -> str:

@@ -21,7 +21,6 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.message import Message
 from kvctl.jetstream.consumers.pull import (
     PLENTY,
@@ -37,7 +36,7 @@ from kvctl.jetstream.consumers.pull import (
     size_of,
 )
 from kvctl.units import parse_duration
-from kvctl.wire import header_value
+from kvctl.wire import RawFrame, header_value
 
 REFUSALS = 12
 """Refused pulls in a row (35 s) before a warning is repeated, or a message larger than the buffer ends consuming."""

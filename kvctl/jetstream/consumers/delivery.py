@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-RawFrame = tuple[bytes, bytes, bytes, bytes]
-"""Subject, reply, header, payload in wire form."""
+from kvctl.wire import RawFrame
 
 
 class Metadata(NamedTuple):

@@ -20,10 +20,9 @@ from kvctl.errors import (
 )
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.message import Message
 from kvctl.jetstream.consumers.pull import FetchOptions, Meaning, OnEvent, PullIteration, PullStatus, gone, size_of
-from kvctl.wire import header_value
+from kvctl.wire import RawFrame, header_value
 
 MARGIN = 2.0
 """Seconds that we wait longer than the server, which ends the pull."""

@@ -10,9 +10,9 @@ from typing import Self
 
 from kvctl.connection import Connection
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.delivery import Metadata, RawFrame, delivery, metadata
+from kvctl.jetstream.consumers.delivery import Metadata, delivery, metadata
 from kvctl.units import duration_ns
-from kvctl.wire import decode_headers
+from kvctl.wire import RawFrame, decode_headers
 
 
 class Message:

@@ -27,12 +27,12 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import extent, server_consumer
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.extent import SOMEWHERE, InitialEnd, StreamInstance
 from kvctl.jetstream.consumers.pull import Meaning, PullStatus
 from kvctl.jetstream.consumers.server_consumer import ListGaps, PullSize, Selection, ServerConsumer
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
-from kvctl.wire import header_value
+from kvctl.wire import RawFrame, header_value
 
 IDLE_S = 0.25
 """Seconds without a message after which a reading checks if anything is left."""

@@ -18,11 +18,10 @@ from typing import Any, Self
 from kvctl.connection import Connection, Subscription, permission_denied
 from kvctl.errors import ConsumerNotFound, KvctlError, ServerError, UsageError
 from kvctl.jetstream.api import SINGLE_ANSWERS, Api
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.message import MessageIteration
 from kvctl.tokens import check_name
 from kvctl.units import format_duration
-from kvctl.wire import header_value, status
+from kvctl.wire import RawFrame, header_value, status
 
 _REMEMBERED = 16
 EXPIRES = timedelta(seconds=30)

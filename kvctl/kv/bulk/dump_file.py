@@ -12,13 +12,12 @@ from typing import Any, BinaryIO
 
 from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.copied_entry import own_headers, ttl_left
 from kvctl.kv.entry import Entry, Operation, from_frame
 from kvctl.kv.identity import is_bare
 from kvctl.units import duration_seconds, format_time
-from kvctl.wire import header_value
+from kvctl.wire import RawFrame, header_value
 
 VERSION = 1
 _FRACTION = 9

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import IO, TypeVar
 
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
 from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
 from kvctl.kv.resolve import Binding
+from kvctl.wire import RawFrame
 
 Item = TypeVar("Item")
 

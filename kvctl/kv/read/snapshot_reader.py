@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from kvctl.errors import KvctlError, NoResponders
 from kvctl.jetstream import streams
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
@@ -25,6 +25,7 @@ from kvctl.jetstream.per_subject import next_of_each
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.read.listing import SubjectHashes, key_filter
 from kvctl.kv.resolve import Binding
+from kvctl.wire import RawFrame
 
 MAX_PASSES = 10
 """Maximum passes over the keys written since the snapshot; two without a new key end them earlier."""

@@ -8,12 +8,12 @@ from enum import Enum
 from typing import Self
 
 from kvctl.errors import RevisionNotFound, StreamReplaced, UsageError
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, Operation, from_frames, newer
 from kvctl.kv.read.listing import key_filter
 from kvctl.kv.resolve import Binding
+from kvctl.wire import RawFrame
 
 
 class Marker(Enum):

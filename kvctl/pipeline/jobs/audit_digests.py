@@ -31,9 +31,9 @@ from kvctl.topology.model.subjects import KeyMapping, Transform
 
 if TYPE_CHECKING:
     from kvctl.jetstream.api import Api
-    from kvctl.jetstream.consumers.delivery import RawFrame
     from kvctl.jetstream.direct_get import StoredMessage
     from kvctl.pipeline.spark.engine import Engine
+    from kvctl.wire import RawFrame
 
 REPLICA = -1
 """Number of the replica's side."""

@@ -16,13 +16,12 @@ import pyarrow.csv as csv
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kvctl.jetstream.consumers.delivery import RawFrame
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.copied_entry import own_headers
 from kvctl.kv.entry import TTL_HEADER, Entry, Operation, is_tombstone, operation_of
 from kvctl.kv.identity import HEADER, all_bare, is_bare
 from kvctl.pipeline.write.row_ids import ROW_HEADER
-from kvctl.wire import header_value
+from kvctl.wire import RawFrame, header_value
 
 SOURCE_HEADER = b"Nats-Stream-Source"
 LONGEST = 1 << 20

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from kvctl.errors import HistoryLost, StreamReplaced
 from kvctl.jetstream import per_subject, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
@@ -32,6 +32,7 @@ from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.columns import check_schema
 from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, Plan, Revisions, plan
 from kvctl.pipeline.worker_connection import connected, iterate, run
+from kvctl.wire import RawFrame
 
 if TYPE_CHECKING:
     from kvctl.pipeline.read.stream_reader import LossWatch

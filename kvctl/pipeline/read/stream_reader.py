@@ -21,7 +21,7 @@ import kvctl
 from kvctl.errors import PermissionDenied, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.direct_get import from_leader
 from kvctl.jetstream.multi_get import first_since
 from kvctl.jetstream.streams import ServerClock
@@ -36,6 +36,7 @@ from kvctl.pipeline.read.offsets import PARTITIONS, Offset, StreamExtent, check,
 from kvctl.pipeline.read.snapshot_plan import Cut, Revisions
 from kvctl.pipeline.worker_connection import LastingConnection, connected, iterate
 from kvctl.units import format_time, parse_time
+from kvctl.wire import RawFrame
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

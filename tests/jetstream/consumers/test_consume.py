@@ -18,7 +18,7 @@ from kvctl.contexts import Context
 from kvctl.errors import ConsumerNotFound, PermissionDenied, ServerError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.consume import REFUSALS, Consumption
-from kvctl.jetstream.consumers.consumer import Consumer
+from kvctl.jetstream.consumers.context import Consumer
 from kvctl.jetstream.consumers.pull import Event, Pull
 from kvctl.server import run_server
 from tests.jetstream.conftest import publish

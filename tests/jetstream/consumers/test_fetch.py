@@ -17,7 +17,7 @@ from kvctl.errors import (
     StreamNotFound,
     UsageError,
 )
-from kvctl.jetstream.consumers.consumer import Consumer
+from kvctl.jetstream.consumers.context import Consumer
 from kvctl.jetstream.consumers.fetch import Fetch
 from kvctl.jetstream.consumers.pull import Event, Pull, size_of
 from kvctl.server import run_server

@@ -9,11 +9,12 @@ import pytest
 from kvctl import Bucket, Client
 from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
 from kvctl.jetstream.consumers import extent, ordered_consumer, server_consumer
-from kvctl.jetstream.consumers.delivery import RawFrame, delivery
+from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import from_frame, from_frames
 from kvctl.server import run_server
+from kvctl.wire import RawFrame
 
 
 @pytest.fixture
