@@ -12,7 +12,7 @@ from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.location import Locator, Looked
 from kvctl.topology.plan.plan_hazards import PlanHazards, found
-from kvctl.topology.plan.planner import Comparison, compare
+from kvctl.topology.plan.planner import FileComparison, compare
 from kvctl.topology.survey.graph import Inventory, Link, Place
 
 Info = dict[str, Any]
@@ -65,7 +65,7 @@ def topology(text: str) -> Topology:
     return read_topology(parser.parse(f"version: 1\nname: t\n{text}".encode(), "t.yaml"))
 
 
-def compared(text: str, seen: Inventory, *, prune: bool = False) -> Comparison:
+def compared(text: str, seen: Inventory, *, prune: bool = False) -> FileComparison:
     """Return the changes that the file requires."""
     return compare(DesiredState(topology(text), Locator(topology(text), seen.places)), seen, prune=prune)
 

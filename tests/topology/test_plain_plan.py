@@ -9,7 +9,7 @@ from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.model.origins import External
-from kvctl.topology.plan.change import ABSENT, Action, Change, Plan, fingerprint
+from kvctl.topology.plan.change import ABSENT, Action, ResourceChange, TopologyPlan, fingerprint
 from kvctl.topology.plan.plan_hazards import PlanHazards
 from kvctl.topology.survey.graph import Inventory
 from kvctl.topology.survey.origin_lookup import OriginView
@@ -30,7 +30,7 @@ def changes(text: str, seen: Inventory, *, prune: bool = False) -> dict[str, str
     return {change.name: str(change.action) for change in compared(text, seen, prune=prune).changes}
 
 
-def one(text: str, seen: Inventory, name: str, *, prune: bool = False) -> Change:
+def one(text: str, seen: Inventory, name: str, *, prune: bool = False) -> ResourceChange:
     return next(change for change in compared(text, seen, prune=prune).changes if change.name == name)
 
 
@@ -150,15 +150,21 @@ UNFINISHED = info({**B["config"], "metadata": {"kvctl.unfinished": "1"}})
     [
         ("buckets: {A: {}}", [A, B, C], "`A` is an aggregate on the server, not a bucket"),
         ("buckets: {M: {}}", [M, B], "`M` is a mirror on the server, not a bucket"),
-        ("buckets: {X: {}}", [info({"name": "KV_X", "mirror": {"name": "KV_B"}}), B],
-         "`X` is a mirror on the server, not a bucket"),
+        (
+            "buckets: {X: {}}",
+            [info({"name": "KV_X", "mirror": {"name": "KV_B"}}), B],
+            "`X` is a mirror on the server, not a bucket",
+        ),
         ("mirrors: {B: {origin: C}}", [B, C], "`B` is a bucket on the server, not a mirror"),
         ("aggregates: {B: {origins: [C]}}", [B, C], "`B` is a bucket on the server, not an aggregate"),
-        ("mirrors: {S: {origin: B}}", [info({"name": "S", "subjects": ["s.>"]}), B],
-         "`S` is a stream on the server, not a mirror"),
+        (
+            "mirrors: {S: {origin: B}}",
+            [info({"name": "S", "subjects": ["s.>"]}), B],
+            "`S` is a stream on the server, not a mirror",
+        ),
         ("buckets: {B: {}}", [UNFINISHED], "`B` is incomplete, left by an interrupted restore or copy"),
     ],
-)  # fmt: skip
+)
 def test_name_of_another_kind_is_a_conflict(text, streams, said):
     with pytest.raises(BucketExists) as caught:
         compared(text, inventory(*streams))
@@ -201,8 +207,8 @@ def test_stream_whose_servers_are_silent_is_not_planned():
 # -- one change, one plan ----------------------------------------------------------------------------------
 
 
-def change(action: Action, live: Info = B, **more: Any) -> Change:
-    found = Change(
+def change(action: Action, live: Info = B, **more: Any) -> ResourceChange:
+    found = ResourceChange(
         **{
             "kind": Kind.BUCKET,
             "name": "B",
@@ -252,7 +258,7 @@ def test_confirmation_requires_name_when_data_or_an_origin_is_lost(action, reade
 
 def test_plan_counts_changes_and_names_them_in_hazards():
     hazards = (Hazard("a", "it is bad"), Hazard("a", "`B` is bad"))
-    plan = Plan([change(Action.DELETE, hazards=hazards), change(Action.DELETE, hazards=hazards)])
+    plan = TopologyPlan([change(Action.DELETE, hazards=hazards), change(Action.DELETE, hazards=hazards)])
     assert plan.summary == {"create": 0, "change": 0, "delete": 2, "recreate": 0}
     assert plan.hazards == [Hazard("a", "`B`: it is bad"), Hazard("a", "`B` is bad")]
 
@@ -329,11 +335,15 @@ def test_change_of_origin_has_hazards_of_mirror_outside_the_file():
         ("buckets: {B: {storage: memory}}", [B, A, C], False, {}),  # an aggregate gets the new entries
         ("", [*marked(B), M], True, {"B": ["recreated-origin"]}),
         ("", marked(B, M), True, {}),
-        ("aggregates: {A: {origins: [{bucket: B, prefix: b}]}}", [A, B, C, mirror("X", A)], False,
-         {"A": ["recreated-origin"]}),
+        (
+            "aggregates: {A: {origins: [{bucket: B, prefix: b}]}}",
+            [A, B, C, mirror("X", A)],
+            False,
+            {"A": ["recreated-origin"]},
+        ),
         ("buckets: {B: {description: x}}", [B, M], False, {}),
     ],
-)  # fmt: skip
+)
 def test_mirror_outside_of_the_file_would_be_stale(text, streams, prune, found):
     assert hazards(text, inventory(*streams), prune=prune) == found
 

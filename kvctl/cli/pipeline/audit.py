@@ -56,7 +56,7 @@ async def audit(
         kv_names.check_bucket(name)
     options = pipeline_options.parse({**source_options(session, target), "bucket": origin})
     await audit_job.find_pairs(await session.client(), origin, names)
-    found: list[findings.Difference] = []
+    found: list[findings.AuditDifference] = []
     keep = found.append if list_all else lambda _: None
     patience = audit_job.DEFAULT_WAIT if wait_for is None else wait_for
     job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep)

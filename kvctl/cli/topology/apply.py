@@ -92,7 +92,7 @@ async def apply(
 
 async def _planned(
     session: Session, plan: str | None, file: str | None, *, prune: bool
-) -> "tuple[saved.SavedPlan, plan_change.Plan, Mapping[str, jetstream_api.Api]]":
+) -> "tuple[saved.SavedPlan, plan_change.TopologyPlan, Mapping[str, jetstream_api.Api]]":
     """Plan the file, or what a saved plan leaves to do. Raises UsageError, ConflictError if that is stale."""
     if (plan is None) == (file is None):
         raise UsageError("Give a saved plan, or `--file FILE`", hint="`kvctl topology apply -f topology.yaml`")
@@ -122,15 +122,15 @@ def _require_same_servers(planned: Mapping[str, str], here: Mapping[str, str]) -
 
 
 async def _still_as_shown(
-    chosen: "saved.SavedPlan", shown: "plan_change.Plan", apis: "Mapping[str, jetstream_api.Api]"
-) -> "plan_change.Plan":
+    chosen: "saved.SavedPlan", shown: "plan_change.TopologyPlan", apis: "Mapping[str, jetstream_api.Api]"
+) -> "plan_change.TopologyPlan":
     """Plan again after the confirmation. Raises ConflictError for more harm than was confirmed."""
     now = await saved.renewed(chosen, apis)
     saved.require_as_shown(shown, now)
     return now
 
 
-def preview(session: Session, found: "plan_change.Plan", forced: Sequence[str]) -> None:
+def preview(session: Session, found: "plan_change.TopologyPlan", forced: Sequence[str]) -> None:
     """Print the plan, and the hazards that have to be overridden."""
     show_plan(session, found, forced)
     if not found.changes:
@@ -140,7 +140,7 @@ def preview(session: Session, found: "plan_change.Plan", forced: Sequence[str]) 
 
 async def confirm_plan(
     session: Session,
-    found: "plan_change.Plan",
+    found: "plan_change.TopologyPlan",
     apis: "Mapping[str, jetstream_api.Api]",
     *,
     forced: Sequence[str],
@@ -164,7 +164,7 @@ def _require_writable(apis: "Mapping[str, jetstream_api.Api]") -> None:
 
 
 async def _ask(
-    session: Session, found: "plan_change.Plan", *, yes: bool, confirmed: Sequence[str], question: str
+    session: Session, found: "plan_change.TopologyPlan", *, yes: bool, confirmed: Sequence[str], question: str
 ) -> None:
     """Confirm the plan, then by name each change that drops data or has readers."""
     named = {change.name: change for change in found.changes if change.asks_name and change.name not in confirmed}
@@ -178,7 +178,7 @@ async def _ask(
         await session.confirm(_consequence(change), typed_name=name)
 
 
-def _consequence(change: "plan_change.Change") -> str:
+def _consequence(change: "plan_change.ResourceChange") -> str:
     what = "will be recreated" if change.action == "recreate" else "will be deleted"
     title = description.title(change)
     return f"{title[:1].upper()}{title[1:]} {what}: {'; '.join(description.losses(change))}"
@@ -187,12 +187,12 @@ def _consequence(change: "plan_change.Change") -> str:
 async def _execute(
     session: Session,
     chosen: "saved.SavedPlan",
-    found: "plan_change.Plan",
+    found: "plan_change.TopologyPlan",
     apis: "Mapping[str, jetstream_api.Api]",
     limit: timedelta | None,
 ) -> "applier.Report":
     """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
-    filling, topology = fill.Filling(limit), chosen.topology()
+    filling, topology = fill.ReplicaFilling(limit), chosen.topology()
     if limit is not None:
         await filling.resume(apis, fill.unfilled(topology, await inventory.survey(apis)))
     with session.progress("Applying", len(applier.writes(found.changes)), unit="changes") as progress:
@@ -208,7 +208,9 @@ async def _execute(
     return report
 
 
-def show_report(session: Session, found: "plan_change.Plan", forced: Sequence[str], report: "applier.Report") -> None:
+def show_report(
+    session: Session, found: "plan_change.TopologyPlan", forced: Sequence[str], report: "applier.Report"
+) -> None:
     """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     for row in rows:
@@ -219,6 +221,6 @@ def show_report(session: Session, found: "plan_change.Plan", forced: Sequence[st
         session.show(View(columns=_COLUMNS, rows=rows))
 
 
-def _past(found: "plan_change.Plan") -> str:
+def _past(found: "plan_change.TopologyPlan") -> str:
     """Summarise applied changes: `2 created, 1 changed`."""
     return ", ".join(f"{count} {action}d" for action, count in found.summary.items() if count)

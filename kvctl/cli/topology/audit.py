@@ -47,7 +47,7 @@ class Work:
     replicas: "list[graph.Replica]"
     left: "list[audit_repair.StandIn]"
     """Mirrors whose repair was interrupted."""
-    outcomes: "list[findings.Outcome]" = field(default_factory=list)
+    outcomes: "list[findings.AuditOutcome]" = field(default_factory=list)
     repairs: "list[audit_repair.Repair]" = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     """Streams that do not answer and are, or may be, replicas."""
@@ -185,7 +185,7 @@ def _of_file(
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare all replicas; `for_repair` also collects the repairs that are needed."""
     for replica in work.replicas:
-        differences: list[findings.Difference] = []
+        differences: list[findings.AuditDifference] = []
         keep = differences.append if for_repair and str(replica.kind) == "aggregate" else lambda _: None
         with session.progress(
             f"Auditing {replica.name}", replica_audit.messages_to_read(replica), unit="keys"
@@ -207,7 +207,7 @@ async def _show(session: Session, work: Work, patience: timedelta, *, list_all: 
 async def _differences(session: Session, work: Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield each difference as soon as it is known."""
     for replica in work.replicas:
-        found: list[findings.Difference] = []
+        found: list[findings.AuditDifference] = []
         task = asyncio.ensure_future(replica_audit.audit(replica, patience, report=found.append))
         try:
             while not task.done() or found:
@@ -241,7 +241,7 @@ def say(session: Session, work: Work, *, list_all: bool) -> None:
         session.warn(f"A repair of {what} was interrupted; `--repair` completes it")
 
 
-def _warnings(outcome: "findings.Outcome") -> list[str]:
+def _warnings(outcome: "findings.AuditOutcome") -> list[str]:
     pair = f"`{outcome.replica}` of `{outcome.origin}`"
     found = []
     if outcome.error is not None:

@@ -71,11 +71,11 @@ async def _delete(
     session: Session,
     topology: "model_file.Topology",
     apis: "Mapping[str, jetstream_api.Api]",
-    found: "plan_change.Plan",
+    found: "plan_change.TopologyPlan",
 ) -> "applier.Report":
     """Make the deletions and look again; errors are in the report."""
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:
-        report = await applier.apply(apis, found, fill.Filling(None), progress.advance)
+        report = await applier.apply(apis, found, fill.ReplicaFilling(None), progress.advance)
     if found.changes and report.error is None:
         patience = max(api.connection.timeout for api in apis.values())
         report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)

@@ -69,7 +69,7 @@ def schema(session: Session) -> None:
     session.show(document(file.json_schema()))
 
 
-def show_exported(session: Session, exported: "views_export.Exported", unreachable: Iterable[str] = ()) -> None:
+def show_exported(session: Session, exported: "views_export.TopologyExport", unreachable: Iterable[str] = ()) -> None:
     """Print a topology file, as YAML unless `--output` is given, and warnings of what it leaves out."""
     if session.output in ("json", "ndjson"):
         session.show(document(variables.escaped(exported.document)))
@@ -84,7 +84,7 @@ def show_exported(session: Session, exported: "views_export.Exported", unreachab
         session.warn(warning)
 
 
-def as_yaml(exported: "views_export.Exported", *, terminal: bool) -> bytes:
+def as_yaml(exported: "views_export.TopologyExport", *, terminal: bool) -> bytes:
     """Write the file as YAML, with comments on what it cannot express."""
     text = ""
     for section, value in exported.document.items():
@@ -109,7 +109,7 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _warnings(exported: "views_export.Exported", unreachable: Iterable[str]) -> list[str]:
+def _warnings(exported: "views_export.TopologyExport", unreachable: Iterable[str]) -> list[str]:
     """Describe what the file leaves out, a line for each reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in exported.left_out.items():

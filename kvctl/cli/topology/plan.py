@@ -85,7 +85,7 @@ def _check_out(file: str, out: str | None) -> None:
         raise UsageError(f"`--out {out}` would replace the topology file", hint="`--out topology.plan`")
 
 
-def say(session: Session, found: "plan_change.Plan", *, prune: bool) -> None:
+def say(session: Session, found: "plan_change.TopologyPlan", *, prune: bool) -> None:
     """Print a plan's warnings, and the streams that `--prune` would delete."""
     for warning in found.warnings:
         session.warn(warning)

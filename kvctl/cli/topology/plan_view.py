@@ -17,7 +17,7 @@ _STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "
 _COLUMNS = columns("action kind name place differences")
 
 
-def show_plan(session: Session, plan: "plan_change.Plan", forced: Collection[str] = ()) -> None:
+def show_plan(session: Session, plan: "plan_change.TopologyPlan", forced: Collection[str] = ()) -> None:
     """Print a plan in the chosen format: text on a terminal, rows in a pipe."""
     if session.output == "table":
         text = plan_text(plan, forced, colored=session.terminal.colored)
@@ -28,7 +28,7 @@ def show_plan(session: Session, plan: "plan_change.Plan", forced: Collection[str
         session.show(View(columns=_COLUMNS, rows=[change_row(change) for change in plan.changes]))
 
 
-def plan_document(plan: "plan_change.Plan", forced: Collection[str] = ()) -> dict[str, Any]:
+def plan_document(plan: "plan_change.TopologyPlan", forced: Collection[str] = ()) -> dict[str, Any]:
     """Return the plan as one JSON object."""
     return {
         "changes": [change_row(change) for change in plan.changes],
@@ -45,7 +45,7 @@ def plan_document(plan: "plan_change.Plan", forced: Collection[str] = ()) -> dic
     }  # fmt: skip
 
 
-def change_row(change: "plan_change.Change") -> dict[str, Any]:
+def change_row(change: "plan_change.ResourceChange") -> dict[str, Any]:
     """Return one change as a JSON object."""
     drops = change.drops
     return {
@@ -68,7 +68,7 @@ def change_row(change: "plan_change.Change") -> dict[str, Any]:
     }
 
 
-def plan_markdown(plan: "plan_change.Plan", forced: Collection[str] = ()) -> str:
+def plan_markdown(plan: "plan_change.TopologyPlan", forced: Collection[str] = ()) -> str:
     """Return the plan as a report in Markdown: a table of the changes, then the hazards and warnings."""
     rows = [
         (
@@ -95,7 +95,7 @@ def plan_markdown(plan: "plan_change.Plan", forced: Collection[str] = ()) -> str
     )
 
 
-def plan_text(plan: "plan_change.Plan", forced: Collection[str] = (), *, colored: bool = False) -> str:
+def plan_text(plan: "plan_change.TopologyPlan", forced: Collection[str] = (), *, colored: bool = False) -> str:
     """Describe the plan: a paragraph for each change, then a summary."""
     if not plan.changes:
         return ""
@@ -103,7 +103,7 @@ def plan_text(plan: "plan_change.Plan", forced: Collection[str] = (), *, colored
     return "\n".join([*blocks, f"{description.summary(plan)}\n"])
 
 
-def _lines(change: "plan_change.Change", forced: Collection[str], colored: bool) -> Iterator[str]:
+def _lines(change: "plan_change.ResourceChange", forced: Collection[str], colored: bool) -> Iterator[str]:
     def styled(text: str, style: str) -> str:
         return paint(escape(text), style if colored else "")
 

@@ -76,7 +76,9 @@ def render(
         session.output = session.options.output or "json"
         session.show(View(columns=columns("name subjects mirror sources"), rows=found.streams))
     else:
-        streams = [deployers.Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
+        streams = [
+            deployers.PlacedStream(config, place) for config, place in zip(found.streams, found.places, strict=True)
+        ]
         _show(session, topology, streams, format, to, force)
     for warning in found.warnings:
         session.warn(warning)
@@ -95,9 +97,13 @@ def _check(session: Session, format: str, to: Path | None, force: list[str] | No
 
 
 def _show(
-    session: Session, topology: "model_file.Topology", streams: "list[deployers.Placed]", format: str, to: Path | None,
+    session: Session,
+    topology: "model_file.Topology",
+    streams: "list[deployers.PlacedStream]",
+    format: str,
+    to: Path | None,
     force: list[str] | None,
-) -> None:  # fmt: skip
+) -> None:
     """Print or write the streams in the format of another tool. Raises HazardRefused."""
     lost = deployers.lossy(format, streams, topology.contexts)
     hazards.refuse(lost, force, f"The format `{format}` cannot express the complete topology")
@@ -126,7 +132,7 @@ def _write_resources(session: Session, resources: list[dict[str, Any]]) -> None:
     session.write(escapes.utf8(escapes.escape_unicode(text) if session.terminal.is_terminal else text))
 
 
-def _show_files(session: Session, streams: "list[deployers.Placed]", to: Path | None) -> None:
+def _show_files(session: Session, streams: "list[deployers.PlacedStream]", to: Path | None) -> None:
     """Write one file for each stream, or print the only one."""
     if to is None:
         if len(streams) != 1:
@@ -145,7 +151,7 @@ def _show_files(session: Session, streams: "list[deployers.Placed]", to: Path | 
         session.warn(f"Files in `{to}` that are not part of this topology: {quoted(map(str, others))}")
 
 
-def _write_files(files: "Iterable[tuple[Path, deployers.Placed]]") -> None:
+def _write_files(files: "Iterable[tuple[Path, deployers.PlacedStream]]") -> None:
     for path, stream in files:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,12 +24,12 @@ from kvctl.pipeline.jobs import audit_digests
 from kvctl.pipeline.jobs.audit_digests import REPLICA, Side
 from kvctl.pipeline.jobs.audit_join import Fed, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
-from kvctl.topology.audit.audit import Compared
+from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
-from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import DELETED, Held, difference, held
+from kvctl.topology.audit.verdict import DELETED, LastEntry, difference, held
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.subjects import KeyMapping, Transform
 from kvctl.topology.survey.graph import Replica
@@ -45,13 +45,13 @@ DEFAULT_WAIT = timedelta(seconds=10)
 REREAD_PAUSE_S = 0.05
 """Seconds between two reads of keys of buckets that are not replicas of each other."""
 
-Report = Callable[[Difference], None]
+Report = Callable[[AuditDifference], None]
 
 
 def audit(
     engine: Engine, options: SourceOptions, names: Sequence[str], patience: timedelta = DEFAULT_WAIT,
     *, report: Report = lambda _: None,
-) -> list[Outcome]:  # fmt: skip
+) -> list[AuditOutcome]:  # fmt: skip
     """Compare `options.bucket` with the replicas of these names; buckets that do not replicate it key by key.
 
     Raises BucketNotFound and connection errors; an error that prevents reading a pair is in its outcome.
@@ -79,14 +79,14 @@ class _Audit:
         self._patience = patience
         self._report = report
 
-    async def run(self, names: Sequence[str]) -> list[Outcome]:
+    async def run(self, names: Sequence[str]) -> list[AuditOutcome]:
         async with worker_connection.connected(self._options) as client:
-            outcomes: list[Outcome] = []
+            outcomes: list[AuditOutcome] = []
             for name, replica in await find_pairs(client, self._options.bucket, names):
                 outcomes += await (self._replica(replica) if replica else self._other(client.api, name))
         return outcomes
 
-    async def _replica(self, replica: Replica) -> list[Outcome]:
+    async def _replica(self, replica: Replica) -> list[AuditOutcome]:
         """Compare one replica of the origin with all its sources: keys from the others are not extra."""
         origin = self._options.bucket
         outcomes = await audit_replica(
@@ -97,7 +97,7 @@ class _Audit:
         )
         return [outcome for outcome in outcomes if outcome.origin == origin]
 
-    async def _compare(self, replica: Replica, feeds: Sequence[Feed]) -> Compared:
+    async def _compare(self, replica: Replica, feeds: Sequence[Feed]) -> FirstComparison:
         mirror = replica.kind is Kind.MIRROR
         held = await self._readable(replica.place.api, replica.name)
         origins = [await self._fed(feed) for feed in feeds]
@@ -106,26 +106,26 @@ class _Audit:
 
     async def _compared(
         self, apis: Sequence[Api], held: Readable, origins: Sequence[Fed], *, revisions: bool, own: bool
-    ) -> Compared:
+    ) -> FirstComparison:
         """Compare digests of both sides, and join the keys whose digests differ; `apis` are the replica's first."""
         sides = [Side(REPLICA, held.options, revisions=revisions)]
         sides += [Side(number, one.options, one.rules.rules, revisions) for number, one in enumerate(origins)]
         with self._engine.explaining():
             digested = await audit_digests.compare(self._engine, list(zip(apis, sides, strict=True)))
             if not digested.slots:
-                return Compared((), 0, lambda *_: None, digested.keys)
+                return FirstComparison((), 0, lambda *_: None, digested.keys)
             spark = await asyncio.to_thread(lambda: self._engine.spark)
             return await asyncio.to_thread(
                 put_side_by_side, spark, held, origins, digested, revisions=revisions, own=own
             )
 
-    async def _other(self, api: Api, name: str) -> list[Outcome]:
+    async def _other(self, api: Api, name: str) -> list[AuditOutcome]:
         """Compare a bucket that does not replicate the origin, key by key."""
         origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
         rules = KeyMapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
         fed = Fed(origin.options, origin.stream, origin.prefix, rules)
         found = await self._compared([api, api], other, [fed], revisions=False, own=False)
-        outcome = Outcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
+        outcome = AuditOutcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
         sides = [await AuditReader(api, item.stream).ready() for item in (origin, other)]
         left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()
         while block := list(islice(left, BLOCK_KEYS)):
@@ -134,10 +134,10 @@ class _Audit:
         return [outcome]
 
     async def _settle(
-        self, outcome: Outcome, origin: AuditReader, other: AuditReader, names: dict[str, str], end: float
+        self, outcome: AuditOutcome, origin: AuditReader, other: AuditReader, names: dict[str, str], end: float
     ) -> None:
         """Look again at what seemed to differ, until it is seen twice to do so in the same way, or time is up."""
-        seen: dict[str, tuple[Held | None, Held | None] | None] = dict.fromkeys(names)
+        seen: dict[str, tuple[LastEntry | None, LastEntry | None] | None] = dict.fromkeys(names)
         while seen:
             here = await other.latest(seen)
             there = await origin.latest(names[subject] for subject in seen)
@@ -153,8 +153,10 @@ class _Audit:
                     seen[subject] = one, two
             await asyncio.sleep(REREAD_PAUSE_S)
 
-    def _add(self, outcome: Outcome, subject: str, name: str, here: Held | None, there: Held | None) -> None:
-        found = Difference(
+    def _add(
+        self, outcome: AuditOutcome, subject: str, name: str, here: LastEntry | None, there: LastEntry | None
+    ) -> None:
+        found = AuditDifference(
             outcome.origin, outcome.replica, key_of(subject), difference(here, there, 0), key_of(name),
             there.revision if there else None, here.revision if here else None, subject=subject,
         )  # fmt: skip

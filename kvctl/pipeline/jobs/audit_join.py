@@ -17,7 +17,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.pipeline.files.contents import read
 from kvctl.pipeline.jobs.audit_digests import SLOTS, Digested
 from kvctl.pipeline.options import SourceOptions
-from kvctl.topology.audit.audit import Compared
+from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.model.subjects import KeyMapping
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Fed(Readable):
 
 def put_side_by_side(
     spark: SparkSession, replica: Readable, origins: Sequence[Fed], digested: Digested, *, revisions: bool, own: bool
-) -> Compared:
+) -> FirstComparison:
     """Return the replica's subjects in differing slots whose values seem to differ between the sides.
 
     With `revisions` these must match, too. With `own`, keys that come from no origin are the replica's own.
@@ -71,7 +71,7 @@ def put_side_by_side(
     left = found.where((col("living") > 0) & ~agree).select("subject", "number", "name", alone.alias("own"))
     counted = Counter[bool]()
     suspects = Suspects(_differing(left.toLocalIterator(), counted))
-    return Compared(suspects, counted[True], suspects.name, digested.keys)
+    return FirstComparison(suspects, counted[True], suspects.name, digested.keys)
 
 
 def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[str, int, str | None]]:

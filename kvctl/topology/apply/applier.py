@@ -21,9 +21,9 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.topology.apply import origin_removal
-from kvctl.topology.apply.fill import Filling
+from kvctl.topology.apply.fill import ReplicaFilling
 from kvctl.topology.health.arrival import Advance
-from kvctl.topology.plan.change import Action, Change, Plan, fingerprint
+from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan, fingerprint
 from kvctl.topology.plan.description import title
 from kvctl.topology.plan.planner import readers_first
 from kvctl.topology.plan.saved import is_begun, is_marked, moved
@@ -46,10 +46,10 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class StreamWrite:
     """One request for one change; recreating takes two."""
 
-    change: Change
+    change: ResourceChange
     verb: Verb
 
     @property
@@ -63,7 +63,7 @@ class Write:
         return f"{self.verb} {title(self.change)}"
 
 
-class Outcome(StrEnum):
+class ApplyOutcome(StrEnum):
     """Outcome of a change."""
 
     DONE = "done"
@@ -75,18 +75,18 @@ class Outcome(StrEnum):
 class Report:
     """Outcomes of a plan."""
 
-    outcomes: dict[Where, Outcome] = field(default_factory=dict)
+    outcomes: dict[Where, ApplyOutcome] = field(default_factory=dict)
     written: int = 0
     """Number of requests that changed something."""
     error: KvctlError | None = None
     """Reason why it ended early, or why the result differs from the file."""
 
-    def outcome(self, change: Change) -> Outcome:
+    def outcome(self, change: ResourceChange) -> ApplyOutcome:
         """Return the outcome of one change."""
-        return self.outcomes.get(change.where, Outcome.NOT_TRIED)
+        return self.outcomes.get(change.where, ApplyOutcome.NOT_TRIED)
 
 
-def writes(changes: Sequence[Change]) -> list[Write]:
+def writes(changes: Sequence[ResourceChange]) -> list[StreamWrite]:
     """Return the requests of a plan in their order.
 
     A stream that is recreated, or loses keys, is changed after its readers are deleted and before they are created
@@ -95,20 +95,20 @@ def writes(changes: Sequence[Change]) -> list[Write]:
     recreated = [change for change in changes if change.action is Action.RECREATE]
     deleted: set[Where] = set()
     verbs = {Action.CREATE: Verb.CREATE, Action.CHANGE: Verb.UPDATE, Action.DELETE: Verb.DELETE}
-    found: list[Write] = []
+    found: list[StreamWrite] = []
     for change in changes:
         if change.action is Action.RECREATE or change.leaving:
             readers = [item for item in _with_readers(change, recreated) if item.action is Action.RECREATE]
-            found += [Write(item, Verb.DELETE) for item in readers if item.where not in deleted]
+            found += [StreamWrite(item, Verb.DELETE) for item in readers if item.where not in deleted]
             deleted |= {item.where for item in readers}
         if change.action is not Action.CHANGE or change.differences or not change.entries:
-            found.append(Write(change, verbs.get(change.action, Verb.CREATE)))
+            found.append(StreamWrite(change, verbs.get(change.action, Verb.CREATE)))
         if change.entries:
-            found.append(Write(change, Verb.SEED))
+            found.append(StreamWrite(change, Verb.SEED))
     return found
 
 
-def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
+def _with_readers(change: ResourceChange, changes: Sequence[ResourceChange]) -> list[ResourceChange]:
     """Return a change and those of its readers, readers first."""
     found = [change]
     for item in found:
@@ -117,7 +117,12 @@ def _with_readers(change: Change, changes: Sequence[Change]) -> list[Change]:
 
 
 async def apply(
-    apis: Apis, plan: Plan, filling: Filling, advance: Advance = lambda _: None, *, entries: Entries | None = None
+    apis: Apis,
+    plan: TopologyPlan,
+    filling: ReplicaFilling,
+    advance: Advance = lambda _: None,
+    *,
+    entries: Entries | None = None,
 ) -> Report:
     """Apply the changes in order, up to the first that fails. `entries` are those of the file, by bucket and key."""
     report = Report()
@@ -126,23 +131,23 @@ async def apply(
             if await _make(apis[write.change.place], plan, write, filling, entries or {}):
                 report.written += 1
         except KvctlError as error:
-            report.outcomes[write.change.where] = Outcome.FAILED
+            report.outcomes[write.change.where] = ApplyOutcome.FAILED
             report.error = _failed(plan, report, write, error)
             return report
         if write.ends:
-            report.outcomes[write.change.where] = Outcome.DONE
+            report.outcomes[write.change.where] = ApplyOutcome.DONE
         advance(1)
     return report
 
 
-async def fill(report: Report, filling: Filling, advance: Advance = lambda _: None) -> None:
+async def fill(report: Report, filling: ReplicaFilling, advance: Advance = lambda _: None) -> None:
     """Wait for replicas that are still filling; a late one becomes the report's error."""
     await filling.wait_for(list(filling.goals), advance)
     if filling.late:
         report.error = _late(filling.late)
 
 
-async def verify(replan: Callable[[], Awaitable[Plan]], patience: float) -> KvctlError | None:
+async def verify(replan: Callable[[], Awaitable[TopologyPlan]], patience: float) -> KvctlError | None:
     """Return the error if planning again finds changes; listings of clusters may be slightly behind."""
     deadline = time.monotonic() + patience
     while True:
@@ -161,7 +166,7 @@ async def verify(replan: Callable[[], Awaitable[Plan]], patience: float) -> Kvct
 # -- one write ---------------------------------------------------------------------------------------------
 
 
-async def _make(api: Api, plan: Plan, write: Write, filling: Filling, entries: Entries) -> bool:
+async def _make(api: Api, plan: TopologyPlan, write: StreamWrite, filling: ReplicaFilling, entries: Entries) -> bool:
     """Make a write unless it was made before, and return whether it was. Raises ConflictError if the plan is stale."""
     change = write.change
     if write.verb is Verb.SEED:
@@ -200,14 +205,14 @@ async def _seed(api: Api, bucket: str, entries: Mapping[str, str]) -> bool:
     return any(await asyncio.gather(*(create(key, value) for key, value in entries.items())))
 
 
-async def _update(api: Api, change: Change, live: StreamInfo) -> None:
+async def _update(api: Api, change: ResourceChange, live: StreamInfo) -> None:
     if change.leaving:
         await origin_removal.leave(api, live, change.config, change.leaving)
     else:
         await catalog.apply_edit(api, catalog.Edit(live, change.config))
 
 
-def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
+def _is_due(plan: TopologyPlan, write: StreamWrite, live: StreamInfo | None) -> bool:
     """Return whether the write is still to be made. Raises ConflictError after a concurrent change."""
     change, seen = write.change, plan.seen[write.change.where]
     if write.verb is Verb.CREATE and live is None:
@@ -225,7 +230,7 @@ def _is_due(plan: Plan, write: Write, live: StreamInfo | None) -> bool:
 # -- what went wrong ---------------------------------------------------------------------------------------
 
 
-def _failed(plan: Plan, report: Report, write: Write, error: KvctlError) -> KvctlError:
+def _failed(plan: TopologyPlan, report: Report, write: StreamWrite, error: KvctlError) -> KvctlError:
     """Return the error itself if nothing was changed yet, else one that reports the progress."""
     if not report.written:
         return error

@@ -122,10 +122,11 @@ async def _has(api: Api, reader: Dependent, origins: Collection[str]) -> bool:
         return True
     sources = [source for source in sources_of(info["config"]) if any(map(Source.parse(source).reads_locally, origins))]
     infos = await asyncio.gather(*(streams.find(api, source["name"]) for source in sources))
-    wanted = await arrival.goals([
-        (number, source, OriginView(Origin(stream=source["name"]), api, origin, origin is not None))
-        for number, (source, origin) in enumerate(zip(sources, infos, strict=True))
-    ])  # fmt: skip
+    views = [
+        OriginView(Origin(stream=source["name"]), api, info, info is not None)
+        for source, info in zip(sources, infos, strict=True)
+    ]
+    wanted = await arrival.goals([(number, *pair) for number, pair in enumerate(zip(sources, views, strict=True))])
     try:
         await arrival.until_filled(api, reader.node.stream, wanted, _BUSY)
     except WaitExpired:

@@ -23,7 +23,7 @@ from kvctl.topology.survey.graph import Inventory, Link, Where
 
 
 @dataclass(slots=True)
-class Filling:
+class ReplicaFilling:
     """Replicas to wait for, before their readers are created and at the end."""
 
     limit: timedelta | None

@@ -32,7 +32,7 @@ MAX_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class OriginRemoval:
     """Planned removal from an aggregate. Nothing is changed yet."""
 
     info: StreamInfo
@@ -62,7 +62,7 @@ class Removal:
 
 
 @dataclass(slots=True)
-class TakenOut:
+class KeyRemoval:
     """Keys that were removed from an aggregate with their sources."""
 
     messages: int = 0
@@ -70,7 +70,7 @@ class TakenOut:
     """Subjects that others wrote too, or that cannot be named in a purge."""
 
 
-async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> Removal:
+async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> OriginRemoval:
     """Plan the removal of `bucket` from an aggregate; after an interruption, of the rest.
 
     Raises BucketNotFound, RefusedError if it is not an aggregate or denies purges, NotFoundError without such an
@@ -90,7 +90,7 @@ async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> 
     )
     if keep_data:
         _require(bool(gone), name, bucket)
-        return Removal(info, after, bucket, found, gone, keep_data=True)
+        return OriginRemoval(info, after, bucket, found, gone, keep_data=True)
     if config.get("deny_purge"):
         raise RefusedError(
             f"`{name}` denies purges: keys of `{bucket}` cannot be removed",
@@ -100,23 +100,29 @@ async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> 
     exclusive, shared = _places(gone, after)
     keys, mixed = await _looked_at(api, config["name"], shared, _names(gone, bucket))
     _require(bool(gone or keys), name, bucket)
-    return Removal(info, after, bucket, found, gone, exclusive=exclusive, keys=[*keys], mixed=mixed)
+    return OriginRemoval(info, after, bucket, found, gone, exclusive=exclusive, keys=[*keys], mixed=mixed)
 
 
-async def apply(api: Api, removal: Removal, force: Collection[str] = (), advance: Advance = lambda _: None) -> TakenOut:
+async def apply(
+    api: Api, removal: OriginRemoval, force: Collection[str] = (), advance: Advance = lambda _: None
+) -> KeyRemoval:
     """Remove the origin, then its keys. Raises HazardRefused, ConflictError, PartlyDone."""
     hazards.refuse(removal.hazards, force, f"`{removal.name}` would lose its last origin")
     if removal.keep_data:
         await catalog.apply_edit(api, catalog.Edit(removal.info, removal.after))
-        return TakenOut()
+        return KeyRemoval()
     names = _names(removal.gone, removal.origin)
     return await leave(api, removal.info, removal.after, removal.gone, names, advance)
 
 
 async def leave(
-    api: Api, info: StreamInfo, after: StreamConfig, gone: Sequence[dict[str, Any]],
-    names: Collection[bytes] | None = None, advance: Advance = lambda _: None,
-) -> TakenOut:  # fmt: skip
+    api: Api,
+    info: StreamInfo,
+    after: StreamConfig,
+    gone: Sequence[dict[str, Any]],
+    names: Collection[bytes] | None = None,
+    advance: Advance = lambda _: None,
+) -> KeyRemoval:
     """Remove sources from an aggregate, then the keys that only they brought.
 
     Until the keys are removed the aggregate is marked, so that the removal can be completed after an interruption, and
@@ -141,15 +147,18 @@ async def leave(
 
 
 async def take_out(
-    api: Api, stream: str, gone: Sequence[dict[str, Any]], names: Collection[bytes] | None = None,
+    api: Api,
+    stream: str,
+    gone: Sequence[dict[str, Any]],
+    names: Collection[bytes] | None = None,
     advance: Advance = lambda _: None,
-) -> TakenOut:  # fmt: skip
+) -> KeyRemoval:
     """Remove the keys that came only from removed sources of an aggregate, as found now.
 
     No remaining source may read the same stream. Each purge ends at the last entry that was examined: later writes
     stay.
     """
-    found = TakenOut()
+    found = KeyRemoval()
     wanted = {source["name"].encode() for source in gone} if names is None else names
     for number in range(MAX_ROUNDS):  # entries in flight when the sources were removed may still arrive
         info = await streams.info(api, stream)

@@ -67,9 +67,13 @@ async def plan(api: Api, mirror: str, bucket: str, *, delete_mirror: bool = Fals
 
 
 async def apply(
-    client: Client, promotion: Promotion, *, delete_mirror: bool = False, force: Collection[str] = (),
+    client: Client,
+    promotion: Promotion,
+    *,
+    delete_mirror: bool = False,
+    force: Collection[str] = (),
     advance: Advance = lambda _: None,
-) -> int:  # fmt: skip
+) -> int:
     """Create the bucket, compare every entry with the mirror's, delete the mirror if requested; return the entry count.
 
     Raises HazardRefused, ConflictError if the two differ: then both stay as they are.

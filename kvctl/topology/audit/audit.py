@@ -26,9 +26,9 @@ from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.confirmation import Feed, Recheck
-from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import DELETED, ORIGIN, REPLICA, Ages, Comparison, Marked, Verdict, mark
+from kvctl.topology.audit.verdict import DELETED, ORIGIN, REPLICA, Ages, Marked, SideComparison, Verdict, mark
 from kvctl.topology.hazards.hazards import (
     FILTERED_MIRROR,
     OUTSIDE_PREFIX,
@@ -54,18 +54,18 @@ MAX_READINGS = 3
 _STALLED_PATIENCE_S = 1.0
 """Seconds to wait for late keys if the replica has not caught up within the patience."""
 
-Report = Callable[[Difference], None]
+Report = Callable[[AuditDifference], None]
 """Called with each difference that is found."""
 Names = dict[tuple[int, str], str]
 """Subjects by origin and destination, if they cannot be derived from the destination."""
 Name = Callable[[int, str], str | None]
 """Returns the subject in an origin for a destination from which it cannot be derived."""
-Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[Compared]"]
+Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[FirstComparison]"]
 """First comparison of both sides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class FirstComparison:
     """Result of the first comparison of both sides."""
 
     suspects: Iterable[str]
@@ -89,7 +89,7 @@ async def audit(
     report: Report = lambda _: None,
     advance: Advance = lambda _: None,
     compare: Compare | None = None,
-) -> list[Outcome]:
+) -> list[AuditOutcome]:
     """Compare a replica with each of its origins, and return one outcome for each.
 
     `compare` makes the first comparison; without it both sides are read here, in step. An error in reading an origin is
@@ -102,20 +102,18 @@ async def audit(
             hint = f"Start {', '.join(f'`{name}`' for name in names)}" if names else OFFLINE_HINT
             raise StreamOffline(f"`{replica.name}` is offline: {silence(names)}", hint=hint)
         side = await AuditReader(replica.place.api, replica.stream).ready()
-        feeds = await asyncio.gather(*(
-            _feed(number, link, outcome)
-            for number, (link, outcome) in enumerate(zip(replica.links, outcomes, strict=True))
-        ))  # fmt: skip
+        pairs = enumerate(zip(replica.links, outcomes, strict=True))
+        feeds = await asyncio.gather(*(_feed(number, link, outcome) for number, (link, outcome) in pairs))
         readable = [feed for feed in feeds if feed is not None]
-        await _Audit(replica, side, readable, patience, report, advance, compare).run()
+        await _ReplicaAudit(replica, side, readable, patience, report, advance, compare).run()
     except KvctlError as error:
         for outcome in outcomes:
             outcome.error = outcome.error or error
     return outcomes
 
 
-def _outcome(replica: Replica, link: Link) -> Outcome:
-    outcome = Outcome(
+def _outcome(replica: Replica, link: Link) -> AuditOutcome:
+    outcome = AuditOutcome(
         name_of(link.source), replica.name, replica.kind, link.elsewhere, replica.place.name, offline=replica.silent
     )
     for hazard in hiding(replica, link):
@@ -124,7 +122,7 @@ def _outcome(replica: Replica, link: Link) -> Outcome:
     return outcome
 
 
-async def _feed(number: int, link: Link, outcome: Outcome) -> Feed | None:
+async def _feed(number: int, link: Link, outcome: AuditOutcome) -> Feed | None:
     """Return an origin as it can be read; None, with the outcome's error, if it cannot."""
     try:
         rules = KeyMapping.of(link.source)
@@ -156,7 +154,7 @@ class _Unreadable(Exception):
 
 
 @dataclass(slots=True)
-class _Audit:
+class _ReplicaAudit:
     """One replica and its readable origins."""
 
     replica: Replica
@@ -204,7 +202,7 @@ class _Audit:
             return True
         return False
 
-    async def _compare_all(self) -> Compared:
+    async def _compare_all(self) -> FirstComparison:
         """Compare, and count: an unnoticed interruption proves nothing. Raises _Unreadable, StreamReplaced."""
         for _ in range(MAX_READINGS):
             before = await self._infos()
@@ -223,9 +221,9 @@ class _Audit:
         complete = {feed.number: feed.side for feed in self.feeds if feed.complete} | {HERE: self.side}
         return {number: await streams.info(side.api, side.stream) for number, side in complete.items()}
 
-    async def _compare(self) -> Compared:
+    async def _compare(self) -> FirstComparison:
         """Read all sides, the one with fewer waiting keys first."""
-        comparison = Comparison()
+        comparison = SideComparison()
         self.read = dict.fromkeys((HERE, *(feed.number for feed in self.feeds)), 0)
         self.names.clear()
         self.own.clear()
@@ -245,7 +243,7 @@ class _Audit:
             for reader in (*sides[ORIGIN], *sides[REPLICA]):
                 await reader.aclose()
         suspects = [_text(subject) for subject in comparison.suspects(self.own)]
-        return Compared(suspects, comparison.alone(self.own), self._name, list(self.keys.values()))
+        return FirstComparison(suspects, comparison.alone(self.own), self._name, list(self.keys.values()))
 
     def _name(self, number: int, landed: str) -> str | None:
         return self.names.get((number, landed))
@@ -287,7 +285,7 @@ class _Audit:
                     )
                 yield found
 
-    async def _settle(self, compared: Compared, patience: float) -> None:
+    async def _settle(self, compared: FirstComparison, patience: float) -> None:
         for feed, keys in zip(self.feeds, compared.keys, strict=True):
             feed.outcome.keys = keys
         ignored = {link.source["name"] for link in self.replica.links} - {feed.side.stream for feed in self.feeds}

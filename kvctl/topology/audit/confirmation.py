@@ -12,9 +12,9 @@ from typing import Any
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.kv.names import SUBJECT_PREFIX
-from kvctl.topology.audit.findings import LAGGING, LOCAL_WRITE, Difference, Outcome
+from kvctl.topology.audit.findings import LAGGING, LOCAL_WRITE, AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import MAX_BATCH_KEYS, AuditReader
-from kvctl.topology.audit.verdict import Ages, Held, Verdict, difference, held, judge, known_revision
+from kvctl.topology.audit.verdict import Ages, LastEntry, Verdict, difference, held, judge, known_revision
 from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.health import arrival
 from kvctl.topology.model.subjects import KeyMapping
@@ -31,7 +31,7 @@ _AGREEING_ROUNDS = 2
 _EXPIRY_MARGIN_NS = 3 * 10**9
 """Nanoseconds around a key's expiry in which the two sides may delete it at different moments."""
 
-Report = Callable[[Difference], None]
+Report = Callable[[AuditDifference], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Feed:
     rules: KeyMapping
     side: AuditReader
     info: StreamInfo
-    outcome: Outcome
+    outcome: AuditOutcome
 
     @property
     def ages(self) -> Ages:
@@ -60,7 +60,7 @@ class Feed:
         """True if the origin has only one stream replica."""
         return int(self.info["config"].get("num_replicas") or 1) == 1
 
-    def subject(self, landed: str, here: Held | None) -> str | None:
+    def subject(self, landed: str, here: LastEntry | None) -> str | None:
         """Return the origin's subject that lands there; None if unknown."""
         found = self.rules.origin(landed)
         if found is None and here and here.source and here.source.stream == self.side.stream:
@@ -80,7 +80,7 @@ class _Case:
     times: int = 0
 
 
-_Found = tuple[Feed, str, Held | None]
+_Found = tuple[Feed, str, LastEntry | None]
 """An origin, the key's subject there, and its entry."""
 
 
@@ -151,7 +151,9 @@ class Recheck:
             self._arrived[feed.number] = arrival.reported(info, feed.source)
             self._infos[feed.number] = await streams.info(feed.side.api, feed.side.stream)
 
-    def _is_decided(self, subject: str, case: _Case, here: Held | None, there: list[_Found], *, last: bool) -> bool:
+    def _is_decided(
+        self, subject: str, case: _Case, here: LastEntry | None, there: list[_Found], *, last: bool
+    ) -> bool:
         """Return whether the key is decided; a difference is then reported."""
         if self._collide(here, there):
             return True
@@ -170,15 +172,22 @@ class Recheck:
             return False
         kind = difference(here, origin, known) if verdict is Verdict.LATE else verdict
         cause = LAGGING if verdict is Verdict.LATE else self._cause(feed, here, origin)
-        found = Difference(
-            feed.outcome.origin, feed.outcome.replica, key_of(subject), kind, key_of(name) if name else None,
-            origin.revision if origin else None, here.revision if here else None, cause, subject,
-        )  # fmt: skip
+        found = AuditDifference(
+            feed.outcome.origin,
+            feed.outcome.replica,
+            key_of(subject),
+            kind,
+            key_of(name) if name else None,
+            origin.revision if origin else None,
+            here.revision if here else None,
+            cause,
+            subject,
+        )
         feed.outcome.add(found)
         self.report(found)
         return True
 
-    def _collide(self, here: Held | None, there: list[_Found]) -> bool:
+    def _collide(self, here: LastEntry | None, there: list[_Found]) -> bool:
         """Return whether several origins hold the key, and the replica agrees with one of them."""
         present = [item for item in there if item[2] is not None]
         agrees = [judge(here, origin, 0, 0, mirror=self.mirror) is Verdict.AGREES for _, _, origin in present]
@@ -188,7 +197,7 @@ class Recheck:
             feed.outcome.collisions += 1
         return True
 
-    def _counterpart(self, here: Held | None, there: list[_Found]) -> _Found | None:
+    def _counterpart(self, here: LastEntry | None, there: list[_Found]) -> _Found | None:
         """Return the origin to compare with: the entry's source, else one that holds the key. None: there is none."""
         source = here.source.stream if here and here.source else None
         if source in self.ignored:
@@ -205,7 +214,9 @@ class Recheck:
             return found[0]
         return (feeds[0], "", None) if feeds and lives else None
 
-    def _certain(self, case: _Case, feed: Feed, verdict: Verdict, here: Held | None, origin: Held | None) -> bool:
+    def _certain(
+        self, case: _Case, feed: Feed, verdict: Verdict, here: LastEntry | None, origin: LastEntry | None
+    ) -> bool:
         """Return whether a difference is certain: repeated, and not about a key that is just expiring."""
         if verdict is Verdict.LATE:
             return False
@@ -217,7 +228,7 @@ class Recheck:
         enough = 1 if self.mirror and self.alone and feed.alone else _AGREEING_ROUNDS
         return case.times >= enough and not any(end is not None and abs(now - end) < _EXPIRY_MARGIN_NS for end in ends)
 
-    def _expires(self, feed: Feed, here: Held | None, origin: Held | None) -> bool:
+    def _expires(self, feed: Feed, here: LastEntry | None, origin: LastEntry | None) -> bool:
         """Return whether the key has expired in the origin, and will expire in the replica."""
         if here is None or origin is not None or here.ends(self.ages) is None:
             return False
@@ -232,7 +243,7 @@ class Recheck:
         timestamp = self._infos[feed.number].get("ts")
         return parse_time(timestamp) if timestamp else time.time_ns()
 
-    def _cause(self, feed: Feed, here: Held | None, origin: Held | None) -> str | None:
+    def _cause(self, feed: Feed, here: LastEntry | None, origin: LastEntry | None) -> str | None:
         """Return the cause of a difference, if known."""
         if here is None:
             return None
@@ -255,7 +266,7 @@ def key_of(subject: str) -> str:
     return parts[2] if len(parts) == 3 and f"{parts[0]}." == SUBJECT_PREFIX else subject
 
 
-def _follows(case: _Case, feed: Feed, known: int, origin: Held | None) -> bool:
+def _follows(case: _Case, feed: Feed, known: int, origin: LastEntry | None) -> bool:
     """Return whether the replica keeps pace with a key that is overwritten faster than it can be compared."""
     assert origin is not None
     return known >= case.goals.setdefault(feed.number, origin.revision)

@@ -20,7 +20,7 @@ LAGGING = "lagging"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class AuditDifference:
     """One key in which a replica differs from its origin."""
 
     origin: str
@@ -41,7 +41,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Outcome:
+class AuditOutcome:
     """Result for one pair of an origin and a replica."""
 
     origin: str
@@ -65,7 +65,7 @@ class Outcome:
     """Evidence of an earlier stream instance of the origin, in words."""
     hidden: str = ""
     """Reason why clients do not find the keys: the replica's configuration, which no repair changes."""
-    samples: list[Difference] = field(default_factory=list)
+    samples: list[AuditDifference] = field(default_factory=list)
     error: KvctlError | None = None
     """Reason why the pair could not be audited."""
     offline: bool = False
@@ -100,7 +100,7 @@ class Outcome:
         """True if the contents differ, which a repair fixes."""
         return bool(self.differences or self.evidence)
 
-    def add(self, difference: Difference) -> None:
+    def add(self, difference: AuditDifference) -> None:
         """Count a difference, and keep the first ones of each kind as samples."""
         self.counts[difference.kind] += 1
         if difference.cause:
@@ -108,6 +108,6 @@ class Outcome:
         if self.counts[difference.kind] <= MAX_SAMPLES:
             self.samples.append(difference)
 
-    def sorted_samples(self) -> list[Difference]:
+    def sorted_samples(self) -> list[AuditDifference]:
         """Return the samples by kind, then by key."""
         return sorted(self.samples, key=lambda item: (KINDS.index(item.kind), item.key))

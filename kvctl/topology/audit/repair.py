@@ -23,7 +23,7 @@ from kvctl.kv import catalog
 from kvctl.kv.names import is_plain
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind
 from kvctl.topology.apply.origin_removal import MAX_CONCURRENT_PURGES
-from kvctl.topology.audit.findings import LOCAL_WRITE, Difference, Outcome
+from kvctl.topology.audit.findings import LOCAL_WRITE, AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import AuditReader
 from kvctl.topology.audit.verdict import Verdict
 from kvctl.topology.hazards.hazards import name_of
@@ -40,21 +40,21 @@ class Repair:
     """Planned repair of one replica. Nothing is changed yet."""
 
     replica: Replica
-    differences: Sequence[Difference] = ()
+    differences: Sequence[AuditDifference] = ()
     """All differences of an aggregate."""
 
     @property
-    def purged(self) -> list[Difference]:
+    def purged(self) -> list[AuditDifference]:
         """Keys to remove from an aggregate."""
         return [] if self._mirror else [item for item in self.differences if item.kind is Verdict.EXTRA]
 
     @property
-    def refilled(self) -> list[Difference]:
+    def refilled(self) -> list[AuditDifference]:
         """Keys to replicate again into an aggregate."""
         return [] if self._mirror else [item for item in self.differences if item.kind is not Verdict.EXTRA]
 
     @property
-    def overwritten(self) -> list[Difference]:
+    def overwritten(self) -> list[AuditDifference]:
         """The refilled keys that were written in the aggregate itself."""
         return [item for item in self.refilled if item.cause == LOCAL_WRITE]
 
@@ -89,7 +89,7 @@ def stand_ins(inventory: Inventory, names: Collection[str] = ()) -> list[StandIn
     return [item for item in found if not names or {item.name, name_of(item.link.source)} & {*names}]
 
 
-def needed(replica: Replica, outcomes: Iterable[Outcome], differences: Sequence[Difference]) -> Repair | None:
+def needed(replica: Replica, outcomes: Iterable[AuditOutcome], differences: Sequence[AuditDifference]) -> Repair | None:
     """Return the repair of a replica that was audited; None if it needs none."""
     drift = any(outcome.error is None and outcome.drifts for outcome in outcomes)
     return Repair(replica, differences) if drift or is_unfinished(replica) else None
@@ -170,7 +170,11 @@ _REPORTS_SEQUENCE = (2, 15)
 
 
 async def refill(
-    replica: Replica, extra: Sequence[Difference], wanted: Sequence[Difference], limit: timedelta, advance: Advance
+    replica: Replica,
+    extra: Sequence[AuditDifference],
+    wanted: Sequence[AuditDifference],
+    limit: timedelta,
+    advance: Advance,
 ) -> None:
     """Remove the extra keys and replicate the wanted ones again, waiting at most `limit` for each round.
 
@@ -197,7 +201,7 @@ async def seen(link: Link) -> OriginView:
     return replace(link.view, info=info, exists=None if info is None else True)
 
 
-def _rounds(links: Sequence[Link], wanted: Sequence[Difference]) -> list[list[tuple[Link, dict[str, Any]]]]:
+def _rounds(links: Sequence[Link], wanted: Sequence[AuditDifference]) -> list[list[tuple[Link, dict[str, Any]]]]:
     """Return the temporary sources for these keys, grouped by those that can exist at the same time."""
     located = [_located(link, wanted) for link in links]
     known = {subject for pairs in located for _, subject in pairs}
@@ -217,7 +221,7 @@ def _rounds(links: Sequence[Link], wanted: Sequence[Difference]) -> list[list[tu
     return rounds
 
 
-def _located(link: Link, wanted: Iterable[Difference]) -> list[tuple[str, str]]:
+def _located(link: Link, wanted: Iterable[AuditDifference]) -> list[tuple[str, str]]:
     """Return subjects of the origin, and where they land, for keys that can have their own rule."""
     rules, name = KeyMapping.of(link.source), name_of(link.source)
     named = ((rules.origin(item.subject), item.subject) for item in wanted if item.origin == name)
@@ -272,9 +276,9 @@ async def _has_arrived(api: Api, info: StreamInfo, goal: Goal) -> bool:
         gone = await AuditReader(goal.seen.api, goal.source["name"]).at(goal.sequence) is None
         return gone and not reported.get("lag")
     message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed.decode())
-    return message is not None and arrival.source_sequence(message.header, goal.source["name"]) >= goal.sequence and (
-        token_of(goal.source).encode() in message.header
-    )  # fmt: skip
+    if message is None or token_of(goal.source).encode() not in message.header:
+        return False
+    return arrival.source_sequence(message.header, goal.source["name"]) >= goal.sequence
 
 
 async def _drop_temporary(api: Api, stream: str) -> None:
@@ -286,11 +290,11 @@ async def _drop_temporary(api: Api, stream: str) -> None:
         await catalog.apply_edit(api, catalog.Edit(info, {**info["config"], "sources": kept}))
 
 
-async def _purge(api: Api, stream: str, wanted: Iterable[Difference]) -> None:
+async def _purge(api: Api, stream: str, wanted: Iterable[AuditDifference]) -> None:
     """Remove keys up to the revision that was found to be extra: later writes stay."""
     slots = asyncio.Semaphore(MAX_CONCURRENT_PURGES)
 
-    async def purge(item: Difference) -> None:
+    async def purge(item: AuditDifference) -> None:
         assert item.revision is not None
         async with slots:
             await streams.purge(api, stream, filter=item.subject, seq=item.revision + 1)

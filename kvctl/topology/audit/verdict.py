@@ -37,7 +37,7 @@ def mark(header: bytes, payload: bytes, revision: bytes = b"") -> bytes:
     return blake2b(payload, digest_size=_DIGEST).digest() + revision
 
 
-class Comparison:
+class SideComparison:
     """Comparison of entries of both sides, in any order; keeps those that do not match."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ KINDS = (Verdict.MISSING, Verdict.EXTRA, Verdict.STALE, Verdict.DIFFERING)
 """The verdicts that are differences."""
 
 
-class Source(NamedTuple):
+class EntrySource(NamedTuple):
     """Source of an aggregate's entry, as servers write it into its headers."""
 
     stream: str
@@ -123,13 +123,13 @@ class Ages(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LastEntry:
     """The last entry of a key, without its value."""
 
     mark: bytes
     revision: int
     time_ns: int
-    source: Source | None = None
+    source: EntrySource | None = None
     """Set for an entry that came from another stream."""
     ttl: timedelta | None = None
     """Per-key TTL."""
@@ -146,25 +146,25 @@ class Held:
         return self.time_ns + min(ages) if ages else None
 
 
-def held(message: StoredMessage | None) -> Held | None:
+def held(message: StoredMessage | None) -> LastEntry | None:
     """Return a message's entry; None if there is none."""
     if message is None:
         return None
     header, ttl = message.header, from_message("", 0, message).ttl
-    return Held(mark(header, message.payload), message.sequence, message.time_ns, source_of(header), ttl)
+    return LastEntry(mark(header, message.payload), message.sequence, message.time_ns, source_of(header), ttl)
 
 
-def source_of(header: bytes) -> Source | None:
+def source_of(header: bytes) -> EntrySource | None:
     """Return the source of an aggregate's message; None if it was written here, or by an old server."""
     found = (header_value(header, _SOURCE_HEADER) or b"").split(b" ")
     if len(found) < 2 or not found[1].isdigit():
         return None
     stream = found[0].partition(b":")[0].decode("utf-8", "surrogateescape")
     subject = found[4].decode("utf-8", "surrogateescape") if len(found) > 4 else ""
-    return Source(stream, int(found[1]), subject)
+    return EntrySource(stream, int(found[1]), subject)
 
 
-def known_revision(replica: Held | None, stream: str, *, mirror: bool) -> int:
+def known_revision(replica: LastEntry | None, stream: str, *, mirror: bool) -> int:
     """Return the origin's revision that the replica's entry is a copy of; 0 if it is not one of this origin."""
     if replica is None:
         return 0
@@ -173,7 +173,9 @@ def known_revision(replica: Held | None, stream: str, *, mirror: bool) -> int:
     return replica.source.sequence if replica.source and replica.source.stream == stream else 0
 
 
-def judge(replica: Held | None, origin: Held | None, known: int, arrived: int | None, *, mirror: bool) -> Verdict:
+def judge(
+    replica: LastEntry | None, origin: LastEntry | None, known: int, arrived: int | None, *, mirror: bool
+) -> Verdict:
     """Compare an entry of a replica with its origin's, which was read later.
 
     `known` is the origin's revision that the replica's entry is a copy of, `arrived` the one up to which everything had
@@ -189,7 +191,7 @@ def judge(replica: Held | None, origin: Held | None, known: int, arrived: int | 
     return difference(replica, origin, known)
 
 
-def difference(replica: Held | None, origin: Held | None, known: int) -> Verdict:
+def difference(replica: LastEntry | None, origin: LastEntry | None, known: int) -> Verdict:
     """Return the kind of a difference between the two."""
     if origin is not None and 0 < known < origin.revision:
         return Verdict.STALE

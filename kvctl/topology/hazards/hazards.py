@@ -78,12 +78,27 @@ CYCLE = "cycle"
 RECREATED_ORIGIN = "recreated-origin"
 
 OF_MIRRORS = (
-    FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN,
-    UNCONNECTED, CYCLE, FOREIGN_KIND,
-)  # fmt: skip
+    FILTERED_MIRROR,
+    ORIGIN_NOT_DIRECT,
+    SHORTER_HISTORY,
+    SHORTER_TTL,
+    TTL_NOT_INHERITED,
+    SMALLER_LIMITS,
+    MISSING_ORIGIN,
+    UNCONNECTED,
+    CYCLE,
+    FOREIGN_KIND,
+)
 OF_AGGREGATES = (
-    KEY_COLLISION, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND,
-)  # fmt: skip
+    KEY_COLLISION,
+    SHORTER_TTL,
+    TTL_NOT_INHERITED,
+    SMALLER_LIMITS,
+    MISSING_ORIGIN,
+    UNCONNECTED,
+    CYCLE,
+    FOREIGN_KIND,
+)
 """Hazards that can block the creation of a replica, and that can be overridden."""
 OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
 """Hazards that an edit of a replica, or of its origin, can introduce."""
@@ -101,9 +116,8 @@ OF_STREAM_EDITS = (
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
 _OF_BOTH = (
-    "max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject", "allow_direct", "allow_msg_ttl",
-    "duplicate_window", "sources",
-)  # fmt: skip
+    "max_age max_bytes max_msg_size max_msgs_per_subject allow_direct allow_msg_ttl duplicate_window sources".split()
+)
 """Fields in which a replica and its origin have to agree, or that name its origins."""
 
 

@@ -230,7 +230,7 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Resource:
     """One resource as read."""
 
     model: Any
@@ -247,7 +247,7 @@ def read_topology(document: Document) -> Topology:
 def _topology(reader: Reader) -> Topology:
     require_version(reader, VERSION)
     found = ROOT.read(reader, ())
-    resources: dict[str, dict[str, _Read]] = {section: found.get(section, {}) for section in SECTIONS}
+    resources: dict[str, dict[str, _Resource]] = {section: found.get(section, {}) for section in SECTIONS}
     everything = {name: made for inside in resources.values() for name, made in inside.items()}
     buckets, mirrors, aggregates = (
         {name: made.model for name, made in inside.items()} for inside in resources.values()
@@ -269,7 +269,7 @@ def _topology(reader: Reader) -> Topology:
 Make = Callable[[Reader, Path, str], Any]
 
 
-def _resource(reader: Reader, path: Path, name: str) -> _Read:
+def _resource(reader: Reader, path: Path, name: str) -> _Resource:
     """Read one bucket, mirror or aggregate."""
     section = str(path[0])
     parts: list[Callable[[Reader, Path], Any]] = [_check_unique, _check_place, SECTIONS[section].read]
@@ -279,7 +279,7 @@ def _resource(reader: Reader, path: Path, name: str) -> _Read:
         found["tags"] = (*found.get("tags", ()), *found.pop("tag"))
     if found.pop("republish_headers_only", False):
         found["republish"] = replace(found["republish"], headers_only=True)
-    return _Read(reader.checked(path, lambda: _MAKERS[section](name, found)), place, given, entries)
+    return _Resource(reader.checked(path, lambda: _MAKERS[section](name, found)), place, given, entries)
 
 
 def _check_unique(reader: Reader, path: Path) -> None:
@@ -320,8 +320,10 @@ def _aggregate(name: str, found: dict[str, Any]) -> Aggregate:
 
 
 _MAKERS: Mapping[str, Callable[[str, dict[str, Any]], Any]] = {
-    "buckets": _bucket, "mirrors": _mirror, "aggregates": _aggregate,
-}  # fmt: skip
+    "buckets": _bucket,
+    "mirrors": _mirror,
+    "aggregates": _aggregate,
+}
 
 
 # -- the file ----------------------------------------------------------------------------------------------

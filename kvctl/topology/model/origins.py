@@ -193,8 +193,12 @@ class Mirror(Settings):
         """Return the mirror that a stream is. Raises UsageError if it is not one, UnknownTransform."""
         if not stream.get("mirror"):
             raise UsageError(f"`{stream['name']}` is not a mirror")
-        return cls(stream["name"], Origin.from_source(stream["mirror"]), deny_purge=bool(stream.get("deny_purge")),
-                   **_found(stream, "mirror"))  # fmt: skip
+        return cls(
+            stream["name"],
+            Origin.from_source(stream["mirror"]),
+            deny_purge=bool(stream.get("deny_purge")),
+            **_found(stream, "mirror"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

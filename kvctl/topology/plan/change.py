@@ -17,7 +17,7 @@ from kvctl.kv.settings import FIXED
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.model.origins import leaving, removed, same_mirror
-from kvctl.topology.plan.location import Located
+from kvctl.topology.plan.location import OriginLocation
 from kvctl.topology.survey.graph import Where
 
 
@@ -31,7 +31,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ResourceChange:
     """One resource as found and as desired; one of the file that is as desired has nothing to do."""
 
     kind: Kind
@@ -43,7 +43,7 @@ class Change:
     """Its info as found."""
     after: StreamConfig | None = field(default=None, repr=False)
     """Its configuration after the change; None: deleted."""
-    located: tuple[Located, ...] = field(default=(), repr=False)
+    located: tuple[OriginLocation, ...] = field(default=(), repr=False)
     """Its desired origins."""
     origin_configs: tuple[StreamConfig | None, ...] = field(default=(), repr=False)
     """Configurations of these after all changes."""
@@ -151,12 +151,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TopologyPlan:
     """The changes in the order of display; nothing is changed yet."""
 
-    changes: list[Change]
+    changes: list[ResourceChange]
     warnings: list[str] = field(default_factory=list)
-    unlisted: list[Change] = field(default_factory=list)
+    unlisted: list[ResourceChange] = field(default_factory=list)
     """Resources with the topology's mark that are not in the file: deleted only on request."""
     seen: Mapping[Where, str] = field(default_factory=dict)
     """The fingerprint of each stream that it is based on."""
@@ -173,7 +173,7 @@ class Plan:
         return {str(action): counts[action] for action in Action}
 
 
-def _of(change: Change, hazard: Hazard) -> Hazard:
+def _of(change: ResourceChange, hazard: Hazard) -> Hazard:
     named = f"`{change.name}`" in hazard.evidence
     return hazard if named else replace(hazard, evidence=f"`{change.name}`: {hazard.evidence}")
 

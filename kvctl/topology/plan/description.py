@@ -12,34 +12,33 @@ from kvctl.phrases import counted, quoted
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.notation import origin_spec
 from kvctl.topology.model.origins import Origin, meaning
-from kvctl.topology.plan.change import Action, Change, Plan
+from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan
 from kvctl.units import format_size
 
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
 
-_PLUMBING = (
-    "subjects", "retention", "discard", "duplicate_window", "deny_delete", "allow_direct", "mirror_direct",
-    "allow_rollup_hdrs", "allow_msg_ttl",
-)  # fmt: skip
+_PLUMBING = """
+    subjects retention discard duplicate_window deny_delete allow_direct mirror_direct allow_rollup_hdrs allow_msg_ttl
+""".split()
 """Settings that every bucket, mirror or aggregate is created with."""
 
 _NAMED_MAX = 10
 """Largest number of keys that are named."""
 
 
-def title(change: Change) -> str:
+def title(change: ResourceChange) -> str:
     """Return kind, name and context: ``mirror `ORDERS_NYC` in `hub` ``."""
     return f"{change.kind} `{change.name}`" + (f" in `{change.place}`" if change.place else "")
 
 
-def differences(change: Change) -> list[Difference]:
+def differences(change: ResourceChange) -> list[Difference]:
     """Return the differences in terms of a file, origins as SPECs; for something new, only its particular settings."""
     found = [_as_in_file(item, change) for item in change.differences if item.field != f"metadata.{LEAVING}"]
     new = change.live is None
     return [item for item in found if not (new and item.field in _PLUMBING)]
 
 
-def remarks(change: Change) -> list[str]:
+def remarks(change: ResourceChange) -> list[str]:
     """Return reasons for the change that its differences do not show, and its effect on the data."""
     found = []
     if change.entries:
@@ -57,7 +56,7 @@ def remarks(change: Change) -> list[str]:
     return [*found, *losses(change)]
 
 
-def losses(change: Change) -> list[str]:
+def losses(change: ResourceChange) -> list[str]:
     """Return the data that the change deletes."""
     found = []
     if change.drops is not None:
@@ -81,12 +80,12 @@ def difference_lines(item: Difference) -> list[str]:
     return [f"{item.field}: {after}" if before == UNSET else f"{item.field}: {before} -> {after}"]
 
 
-def summary(plan: Plan) -> str:
+def summary(plan: TopologyPlan) -> str:
     """Return the counts of changes: `2 to create, 1 to change, 0 to delete, 0 to recreate`."""
     return ", ".join(f"{count} to {action}" for action, count in plan.summary.items())
 
 
-def _started(change: Change) -> str:
+def _started(change: ResourceChange) -> str:
     """Return the origins whose sources have no start position."""
     before = (change.live["config"].get("sources") if change.live else None) or []
     stay = {meaning(source) for source in (change.after or {}).get("sources") or []}
@@ -94,13 +93,13 @@ def _started(change: Change) -> str:
     return quoted(dict.fromkeys(names))
 
 
-def _again(change: Change) -> str:
+def _again(change: ResourceChange) -> str:
     if not change.is_copy:
         return " permanently"
     return " and refills it from its origins" if change.action is Action.RECREATE else ", a copy"
 
 
-def _as_in_file(item: Difference, change: Change) -> Difference:
+def _as_in_file(item: Difference, change: ResourceChange) -> Difference:
     if item.field == "mirror":
         return Difference("origin", _spec(item.before, ""), _spec(item.after, ""))
     if item.field == "sources":

@@ -17,8 +17,8 @@ from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.phrases import counted
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Aggregate, Mirror, added, leaving, removed, same_mirror, source_key
-from kvctl.topology.plan.change import Change
-from kvctl.topology.plan.location import Located, Locator, unseen
+from kvctl.topology.plan.change import ResourceChange
+from kvctl.topology.plan.location import Locator, OriginLocation, unseen
 from kvctl.topology.survey.graph import Where
 
 _INHERITED = {"max_msgs_per_subject": "history", "max_age": "ttl", "allow_msg_ttl": "marker_ttl"}
@@ -36,17 +36,17 @@ class DesiredState:
 
     topology: Topology
     origins: Locator
-    _changes: dict[str, Change] = field(default_factory=dict)
+    _changes: dict[str, ResourceChange] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
 
-    def all(self) -> list[Change]:
+    def all(self) -> list[ResourceChange]:
         """Return the changes of all resources, origins before their readers, except in cycles."""
         topology = self.topology
         for name in (*topology.buckets, *topology.mirrors, *topology.aggregates):
             self.change(name)
         return list(self._changes.values())
 
-    def change(self, name: str) -> Change | None:
+    def change(self, name: str) -> ResourceChange | None:
         """Return the change of a resource; None while it is being derived."""
         if name not in self._changes and name not in self._begun:
             self._begun.add(name)
@@ -62,13 +62,13 @@ class DesiredState:
         """Return the current info of a stream, if it is in view."""
         return self.origins.live(where)
 
-    def _at(self, where: Where | None) -> Change | None:
+    def _at(self, where: Where | None) -> ResourceChange | None:
         name = self.origins.name_at(where)
         return self.change(name) if name is not None else None
 
     # -- changes ---------------------------------------------------------------------------------------------
 
-    def _bucket(self, name: str) -> Change:
+    def _bucket(self, name: str) -> ResourceChange:
         if name in self.topology.aggregates:
             return self._aggregate(name)
         model, live = self.topology.buckets[name], self.origins.live(self.origins.where(name))
@@ -76,7 +76,7 @@ class DesiredState:
         after = edited(live["config"], self._named(name, model)) if live else fresh
         return self._settled(self._change(name, Kind.BUCKET, live, after), fresh)
 
-    def _mirror(self, name: str) -> Change:
+    def _mirror(self, name: str) -> ResourceChange:
         place, model = self.topology.place_of(name), self.topology.mirrors[name]
         live = self.origins.live(self.origins.where(name))
         located = self.origins.locate(place, model.origin)
@@ -96,7 +96,7 @@ class DesiredState:
         change = self._change(name, Kind.MIRROR, live, after, (located,), (config,), reads, follows=follows)
         return self._settled(change, fresh)
 
-    def _aggregate(self, name: str) -> Change:
+    def _aggregate(self, name: str) -> ResourceChange:
         place, model = self.topology.place_of(name), self.topology.aggregates[name]
         live = self.origins.live(self.origins.where(name))
         located = tuple(self.origins.locate(place, origin) for origin in model.origins)
@@ -126,14 +126,14 @@ class DesiredState:
         kind: Kind,
         live: StreamInfo | None,
         after: StreamConfig,
-        located: tuple[Located, ...] = (),
+        located: tuple[OriginLocation, ...] = (),
         configs: tuple[StreamConfig | None, ...] = (),
         reads: Sequence[Where | None] = (),
         *,
         follows: bool = False,
-    ) -> Change:
+    ) -> ResourceChange:
         place, stream = self.origins.where(name)
-        return Change(
+        return ResourceChange(
             kind=kind,
             name=name,
             place=place,
@@ -147,7 +147,7 @@ class DesiredState:
             follows=follows,
         )
 
-    def _settled(self, change: Change, fresh: StreamConfig) -> Change:
+    def _settled(self, change: ResourceChange, fresh: StreamConfig) -> ResourceChange:
         """Return the change, recreated if necessary; decided from the file alone, so that a kill does not alter it."""
         stay = {*change.origins} & {*change.reads}
         cascades = any(origin.replaces_content for where in stay if (origin := self._at(where)) is not None)
@@ -156,12 +156,14 @@ class DesiredState:
         return replace(change, after=self._marked(fresh), follows=False, recreated=True, cascades=cascades)
 
     @staticmethod
-    def _reads(place: str, live: StreamInfo | None, located: Sequence[Located]) -> tuple[Where | None, ...]:
+    def _reads(place: str, live: StreamInfo | None, located: Sequence[OriginLocation]) -> tuple[Where | None, ...]:
         """Return the locations of the origins of a live replica; None if out of view."""
         return DesiredState._reads_of(place, sources_of(live["config"]) if live else [], located)
 
     @staticmethod
-    def _reads_of(place: str, sources: Sequence[SourceConfig], located: Sequence[Located]) -> tuple[Where | None, ...]:
+    def _reads_of(
+        place: str, sources: Sequence[SourceConfig], located: Sequence[OriginLocation]
+    ) -> tuple[Where | None, ...]:
         known = {item.key: item.where for item in located}
         near = [None if source_key(source)[1] else (place, source["name"]) for source in sources]
         return tuple(known.get(source_key(source), other) for source, other in zip(sources, near, strict=True))
@@ -202,11 +204,11 @@ class DesiredState:
         metadata = {TOPOLOGY: self.topology.name, **(config.get("metadata") or {})}
         return {**config, "metadata": {key: text for key, text in metadata.items() if key != LEAVING}}
 
-    def _config(self, located: Located) -> StreamConfig | None:
+    def _config(self, located: OriginLocation) -> StreamConfig | None:
         found = self.after(located.where)
         return found or (located.seen.config if located.seen else None)
 
-    def _config_now(self, located: Located) -> StreamConfig | None:
+    def _config_now(self, located: OriginLocation) -> StreamConfig | None:
         return self._live_config(located.where) or (located.seen.config if located.seen else None)
 
     def _live_config(self, where: Where | None) -> StreamConfig | None:
@@ -218,7 +220,7 @@ class DesiredState:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedStreams:
     """Configurations, each origin before its readers."""
 
     streams: list[StreamConfig]
@@ -228,10 +230,10 @@ class Rendered:
     """Context of each stream, in the same order."""
 
 
-def render(topology: Topology) -> Rendered:
+def render(topology: Topology) -> RenderedStreams:
     """Return every stream of the file as a plan would create it, without reading any server."""
     changes = DesiredState(topology, unseen(topology)).all()
-    return Rendered(
+    return RenderedStreams(
         [change.config for change in changes],
         [*(text for change in changes for text in _unknown(topology, change)), *_entries(topology)],
         [change.place for change in changes],
@@ -245,7 +247,7 @@ def _entries(topology: Topology) -> list[str]:
     ]
 
 
-def _unknown(topology: Topology, change: Change) -> list[str]:
+def _unknown(topology: Topology, change: ResourceChange) -> list[str]:
     inherited = [name for name in ("history", "ttl") if name not in topology.named.get(change.name, ())]
     what = " and ".join(inherited)
     return [

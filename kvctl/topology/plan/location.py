@@ -18,7 +18,7 @@ Looked = Mapping[tuple[str, Origin], OriginView]
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class FilePlace:
     """A place that is known only from the file."""
 
     name: str
@@ -28,7 +28,7 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class OriginLocation:
     """An origin and its location."""
 
     origin: Origin
@@ -51,7 +51,7 @@ class Locator:
     """Locations by the file, the found streams, and the lookups of origins elsewhere."""
 
     topology: Topology
-    places: Mapping[str, Place | Unseen]
+    places: Mapping[str, Place | FilePlace]
     looked: Looked = field(default_factory=dict)
 
     def where(self, name: str) -> Where:
@@ -72,16 +72,16 @@ class Locator:
         known = name in topology.buckets or name in topology.aggregates or name in topology.mirrors
         return name if known and self.where(name) == where else None
 
-    def locate(self, place: str, origin: Origin) -> Located:
+    def locate(self, place: str, origin: Origin) -> OriginLocation:
         """Locate an origin of a resource in a place, and complete it as far as it is in view."""
         seen = self.looked.get((place, origin))
         here = self._without_own_domain(place, origin)
         where = self._found(place, here)
         if where is not None and self._may_be(where, seen):
-            return Located(self._completed(here, where), where, True, seen)
+            return OriginLocation(self._completed(here, where), where, True, seen)
         if seen is not None:
-            return Located(seen.origin, None, seen.exists, seen)
-        return Located(_guessed(here), None, None if here.external or not self.places[place].seen else False)
+            return OriginLocation(seen.origin, None, seen.exists, seen)
+        return OriginLocation(_guessed(here), None, None if here.external or not self.places[place].seen else False)
 
     def _without_own_domain(self, place: str, origin: Origin) -> Origin:
         """Return the origin without the reader's own domain: servers treat it as another one and never deliver."""
@@ -155,8 +155,8 @@ class Locator:
 
 def unseen(topology: Topology) -> Locator:
     """Return the locations by a file alone."""
-    contexts = {name: Unseen(name, context.get("domain")) for name, context in topology.contexts.items()}
-    return Locator(topology, {"": Unseen("")} | contexts)
+    contexts = {name: FilePlace(name, context.get("domain")) for name, context in topology.contexts.items()}
+    return Locator(topology, {"": FilePlace("")} | contexts)
 
 
 def _guessed(origin: Origin) -> Origin:

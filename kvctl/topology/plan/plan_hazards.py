@@ -25,9 +25,9 @@ from kvctl.topology.hazards.hazards import (
     overlaps,
 )
 from kvctl.topology.model.origins import source_key
-from kvctl.topology.plan.change import Action, Change
+from kvctl.topology.plan.change import Action, ResourceChange
 from kvctl.topology.plan.desired import DesiredState
-from kvctl.topology.plan.location import Located
+from kvctl.topology.plan.location import OriginLocation
 from kvctl.topology.survey.graph import Inventory, Link
 
 OF_PLANS = tuple(
@@ -48,7 +48,7 @@ class PlanHazards:
         there = self.hazards.setdefault(name, [])
         there += [hazard for hazard in hazards if hazard not in there]
 
-    def put_on(self, changes: Iterable[Change]) -> list[Change]:
+    def put_on(self, changes: Iterable[ResourceChange]) -> list[ResourceChange]:
         """Return the changes with their hazards."""
         return [replace(change, hazards=tuple(self.hazards.get(change.name, ()))) for change in changes]
 
@@ -57,7 +57,7 @@ class PlanHazards:
         self.warnings += [text for text in texts if text not in self.warnings]
 
 
-def found(changes: Sequence[Change], desired: DesiredState, inventory: Inventory) -> PlanHazards:
+def found(changes: Sequence[ResourceChange], desired: DesiredState, inventory: Inventory) -> PlanHazards:
     """Return the hazards that the changes introduce, without those that existed before.
 
     Raises RefusedError for an origin that is read twice, directly and through another: servers take that for a cycle.
@@ -76,7 +76,7 @@ def found(changes: Sequence[Change], desired: DesiredState, inventory: Inventory
 # -- replicas that change ------------------------------------------------------------------------------------
 
 
-def _replica(change: Change, inventory: Inventory, result: PlanHazards) -> None:
+def _replica(change: ResourceChange, inventory: Inventory, result: PlanHazards) -> None:
     before = _origin_configs(inventory.of(change.where))
     introduced = hazards.introduced(change.before, change.config, before, change.origin_configs)
     result.add(change.name, introduced)
@@ -89,7 +89,7 @@ def _replica(change: Change, inventory: Inventory, result: PlanHazards) -> None:
         result.warn(_overwritten(change))
 
 
-def _overwritten(change: Change) -> Iterator[str]:
+def _overwritten(change: ResourceChange) -> Iterator[str]:
     """Warn that removing an origin's keys also removes values that they overwrote."""
     gone = change.leaving
     pairs = overlaps({**change.config, "sources": [*gone, *change.config["sources"]]}) if gone else []
@@ -99,7 +99,7 @@ def _overwritten(change: Change) -> Iterator[str]:
         yield f"Removing {names} from `{change.name}` also removes keys that it overwrote: {repair} restores them"
 
 
-def _of_origin(item: Located) -> list[Hazard]:
+def _of_origin(item: OriginLocation) -> list[Hazard]:
     """Return the hazards of an origin from which nothing may ever arrive."""
     if item.exists is False:
         return [
@@ -113,7 +113,7 @@ def _of_origin(item: Located) -> list[Hazard]:
     return []
 
 
-def _held(item: Located, inventory: Inventory) -> int:
+def _held(item: OriginLocation, inventory: Inventory) -> int:
     if item.where is not None:
         info = inventory.places[item.where[0]].infos.get(item.where[1])
         return int(info["state"]["bytes"]) if info else 0
@@ -123,7 +123,9 @@ def _held(item: Located, inventory: Inventory) -> int:
 # -- replicas whose origin changes ---------------------------------------------------------------------------
 
 
-def _readers(changes: Sequence[Change], desired: DesiredState, inventory: Inventory, result: PlanHazards) -> None:
+def _readers(
+    changes: Sequence[ResourceChange], desired: DesiredState, inventory: Inventory, result: PlanHazards
+) -> None:
     """Add the hazards that changes and deletions mean for replicas that stay as they are, in the file or not."""
     touched = {change.where for change in changes}
     for change in changes:
@@ -142,7 +144,7 @@ def _readers(changes: Sequence[Change], desired: DesiredState, inventory: Invent
                 result.add(change.name, [_stale(change, link.info)])
 
 
-def _unseen(change: Change, inventory: Inventory) -> list[Hazard]:
+def _unseen(change: ResourceChange, inventory: Inventory) -> list[Hazard]:
     """Return the hazard of streams of which nothing but the name is known, in any place."""
     stays = change.action is Action.CHANGE and not change.leaving
     if stays and not hazards.concerns_replicas(change.before or {}, change.config):
@@ -162,7 +164,7 @@ def _origin_configs(links: Iterable[Link]) -> list[StreamConfig | None]:
     return [link.origin["config"] if link.origin else None for link in links]
 
 
-def _stale(change: Change, reader: StreamInfo) -> Hazard:
+def _stale(change: ResourceChange, reader: StreamInfo) -> Hazard:
     name = bucket_name(reader["config"], kind_of(reader["config"]))
     return Hazard(
         RECREATED_ORIGIN,
@@ -174,7 +176,9 @@ def _stale(change: Change, reader: StreamInfo) -> Hazard:
 # -- cycles --------------------------------------------------------------------------------------------------
 
 
-def _cycles(changes: Sequence[Change], desired: DesiredState, inventory: Inventory, result: PlanHazards) -> None:
+def _cycles(
+    changes: Sequence[ResourceChange], desired: DesiredState, inventory: Inventory, result: PlanHazards
+) -> None:
     readings = _readings(desired, inventory)
     changed = {change.where: change for change in changes if change.action is not Action.DELETE}
     for streams in cycle.cycles(readings):

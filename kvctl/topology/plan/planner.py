@@ -18,7 +18,7 @@ from kvctl.topology.hazards.lossy_edit import lossy
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Origin
 from kvctl.topology.plan import plan_hazards
-from kvctl.topology.plan.change import Action, Change, Plan, fingerprint
+from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan, fingerprint
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.location import Locator, Looked
 from kvctl.topology.plan.plan_hazards import PlanHazards
@@ -30,7 +30,7 @@ MAX_CONCURRENT_CHANGES = 16
 """Changes whose cost is measured concurrently."""
 
 
-async def plan(topology: Topology, apis: Mapping[str, Api], *, prune: bool = False) -> Plan:
+async def plan(topology: Topology, apis: Mapping[str, Api], *, prune: bool = False) -> TopologyPlan:
     """Return the changes that the file requires, and their hazards.
 
     Raises BucketExists if a name has another meaning, UsageError, and what a listing raises.
@@ -40,7 +40,7 @@ async def plan(topology: Topology, apis: Mapping[str, Api], *, prune: bool = Fal
 
 async def plan_and_inventory(
     topology: Topology, apis: Mapping[str, Api], *, prune: bool = False
-) -> tuple[Plan, Inventory]:
+) -> tuple[TopologyPlan, Inventory]:
     """Return the plan, and the state that it is based on. Raises as `plan`."""
     inventory = await survey(apis)
     desired = DesiredState(topology, Locator(topology, inventory.places))
@@ -53,27 +53,27 @@ async def plan_and_inventory(
     found = plan_hazards.found(compared.changes, desired, inventory)
     await _measured(compared, apis, found)
     changes = ordered(found.put_on(compared.changes))
-    return Plan(changes, found.warnings, compared.unlisted, _seen(compared, desired)), inventory
+    return TopologyPlan(changes, found.warnings, compared.unlisted, _seen(compared, desired)), inventory
 
 
-async def destruction(topology: Topology, apis: Mapping[str, Api]) -> Plan:
+async def destruction(topology: Topology, apis: Mapping[str, Api]) -> TopologyPlan:
     """Return the deletion of everything in the file that exists, readers first, and its hazards. Raises as `plan`."""
     inventory = await survey(apis)
     desired = DesiredState(topology, Locator(topology, inventory.places))
     changes = deletions(desired, inventory)
     found = plan_hazards.found(changes, desired, inventory)
     seen = {change.where: fingerprint(change.live) for change in changes}
-    return Plan(ordered(found.put_on(changes)), found.warnings, seen=seen)
+    return TopologyPlan(ordered(found.put_on(changes)), found.warnings, seen=seen)
 
 
-def _seen(compared: Comparison, desired: DesiredState) -> dict[Where, str]:
+def _seen(compared: FileComparison, desired: DesiredState) -> dict[Where, str]:
     """Return the fingerprints of everything in the file, of its origins, and of everything that is deleted."""
     wheres = {change.where for change in compared.changes}
     wheres |= {where for change in compared.resources for where in (change.where, *change.origins)}
     return {where: fingerprint(desired.live(where)) for where in sorted(wheres)}
 
 
-async def _looked_up(compared: Comparison, topology: Topology, apis: Mapping[str, Api]) -> Looked:
+async def _looked_up(compared: FileComparison, topology: Topology, apis: Mapping[str, Api]) -> Looked:
     """Look up the origins of planned resources in other domains and accounts."""
     changes = [change for change in compared.changes if change.action is not Action.DELETE]
     wanted = dict.fromkeys(
@@ -89,7 +89,7 @@ def _origins(topology: Topology, name: str) -> Sequence[Origin]:
     return topology.aggregates[name].origins if name in topology.aggregates else ()
 
 
-async def _absent(compared: Comparison, topology: Topology, apis: Mapping[str, Api]) -> dict[str, list[str]]:
+async def _absent(compared: FileComparison, topology: Topology, apis: Mapping[str, Api]) -> dict[str, list[str]]:
     """Return the keys of entries that existing buckets do not have, as their leaders know."""
     wanted = [
         change
@@ -97,7 +97,7 @@ async def _absent(compared: Comparison, topology: Topology, apis: Mapping[str, A
         if change.name in topology.entries and change.live is not None and not change.recreated
     ]
 
-    async def missing(change: Change) -> list[str]:
+    async def missing(change: ResourceChange) -> list[str]:
         keys = list(topology.entries[change.name])
         entries = await Bucket(apis[change.place], change.name).get_many(keys, leader=True)
         return [key for key, entry in zip(keys, entries, strict=True) if entry is None]
@@ -106,11 +106,11 @@ async def _absent(compared: Comparison, topology: Topology, apis: Mapping[str, A
     return {change.name: keys for change, keys in zip(wanted, found, strict=True) if keys}
 
 
-async def _measured(compared: Comparison, apis: Mapping[str, Api], found: PlanHazards) -> None:
+async def _measured(compared: FileComparison, apis: Mapping[str, Api], found: PlanHazards) -> None:
     """Add what only the servers show: lost data, colliding keys, cycles out of view."""
     slots = asyncio.Semaphore(MAX_CONCURRENT_CHANGES)
 
-    async def measure(change: Change) -> None:
+    async def measure(change: ResourceChange) -> None:
         async with slots:
             api = apis[change.place]
             if change.action is Action.CHANGE and not change.follows:
@@ -126,7 +126,7 @@ async def _measured(compared: Comparison, apis: Mapping[str, Api], found: PlanHa
     await asyncio.gather(*(measure(change) for change in compared.changes))
 
 
-async def _lossy(api: Api, change: Change) -> list[Hazard]:
+async def _lossy(api: Api, change: ResourceChange) -> list[Hazard]:
     assert change.live is not None
     before, after = change.live["config"], change.config
     if change.kind is Kind.AGGREGATE:
@@ -134,7 +134,7 @@ async def _lossy(api: Api, change: Change) -> list[Hazard]:
     return lossy(before, after, await edit_cost.cost(api, before, change.live, after))
 
 
-def _known_sources(change: Change) -> int:
+def _known_sources(change: ResourceChange) -> int:
     """Return the number of sources that a live aggregate already has."""
     before = (change.before or {}).get("sources") or []
     return len([source for source in change.config["sources"] if source in before])
@@ -144,13 +144,13 @@ def _known_sources(change: Change) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FileComparison:
     """A file compared with the found state."""
 
-    resources: list[Change]
+    resources: list[ResourceChange]
     """Everything in the file, also what does not change."""
-    changes: list[Change]
-    unlisted: list[Change]
+    changes: list[ResourceChange]
+    unlisted: list[ResourceChange]
 
 
 def compare(
@@ -159,7 +159,7 @@ def compare(
     *,
     prune: bool = False,
     absent: Mapping[str, Sequence[str]] | None = None,
-) -> Comparison:
+) -> FileComparison:
     """Return the changes that lead from the found state to the file, unordered, and without hazards.
 
     `absent` are the keys of the file's entries that existing buckets do not have, by bucket.
@@ -176,10 +176,10 @@ def compare(
     ]
     deleted = [_with_readers(change, inventory, resources, unlisted) for change in unlisted]
     changes = [change for change in resources if change.is_due]
-    return Comparison(resources, [*changes, *(deleted if prune else [])], deleted)
+    return FileComparison(resources, [*changes, *(deleted if prune else [])], deleted)
 
 
-def deletions(desired: DesiredState, inventory: Inventory) -> list[Change]:
+def deletions(desired: DesiredState, inventory: Inventory) -> list[ResourceChange]:
     """Return the deletions of everything in the file that exists, unordered, and without hazards.
 
     Raises BucketExists if a name has another meaning, UnreachableError if a stream does not answer.
@@ -187,7 +187,7 @@ def deletions(desired: DesiredState, inventory: Inventory) -> list[Change]:
     resources = desired.all()
     _refuse_conflicts(resources, inventory, set())
     found = [
-        Change(
+        ResourceChange(
             kind=change.kind,
             name=change.name,
             place=change.place,
@@ -201,11 +201,11 @@ def deletions(desired: DesiredState, inventory: Inventory) -> list[Change]:
     return [_with_readers(change, inventory, (), found) for change in found]
 
 
-def _unlisted(desired: DesiredState, inventory: Inventory) -> list[Change]:
+def _unlisted(desired: DesiredState, inventory: Inventory) -> list[ResourceChange]:
     """Return the deletions of streams with the topology's mark that are not in the file."""
     wanted = {change.where for change in desired.all()}
     known = {(where[1], live["created"]) for where in wanted if (live := desired.live(where)) is not None}
-    found: list[Change] = []
+    found: list[ResourceChange] = []
     for place in inventory.places.values():
         for stream, info in place.infos.items():
             ours = (info["config"].get("metadata") or {}).get(TOPOLOGY) == desired.topology.name
@@ -213,7 +213,9 @@ def _unlisted(desired: DesiredState, inventory: Inventory) -> list[Change]:
                 known.add((stream, info["created"]))  # two contexts may lead to the same account
                 kind = place.kind(stream) or Kind.STREAM
                 name, origins = bucket_name(info["config"], kind), _origins_of(inventory, (place.name, stream))
-                found.append(Change(kind=kind, name=name, place=place.name, stream=stream, live=info, origins=origins))
+                found.append(
+                    ResourceChange(kind=kind, name=name, place=place.name, stream=stream, live=info, origins=origins)
+                )
     return found
 
 
@@ -222,8 +224,8 @@ def _origins_of(inventory: Inventory, where: Where) -> tuple[Where, ...]:
 
 
 def _with_readers(
-    change: Change, inventory: Inventory, resources: Sequence[Change], deleted: Sequence[Change]
-) -> Change:
+    change: ResourceChange, inventory: Inventory, resources: Sequence[ResourceChange], deleted: Sequence[ResourceChange]
+) -> ResourceChange:
     """Return the change with the names of its remaining readers."""
     apart = {other.where for other in (*deleted, *resources)}
     names = [other.name for other in resources if change.where in other.origins]
@@ -235,7 +237,7 @@ def _with_readers(
     return replace(change, readers=tuple(dict.fromkeys(names)))
 
 
-def _refuse_conflicts(resources: Sequence[Change], inventory: Inventory, gone: Collection[Where]) -> None:
+def _refuse_conflicts(resources: Sequence[ResourceChange], inventory: Inventory, gone: Collection[Where]) -> None:
     found: list[str] = []
     for change in resources:
         place = inventory.places[change.place]
@@ -257,7 +259,7 @@ def _refuse_conflicts(resources: Sequence[Change], inventory: Inventory, gone: C
         )
 
 
-def _other_kind(change: Change, config: StreamConfig) -> str | None:
+def _other_kind(change: ResourceChange, config: StreamConfig) -> str | None:
     kind = kind_of(config)
     if change.kind is Kind.MIRROR and config.get("mirror"):
         return None  # of any origin: the file decides
@@ -268,14 +270,14 @@ def _other_kind(change: Change, config: StreamConfig) -> str | None:
     return _taken(change, kind)
 
 
-def _taken(change: Change, kind: Kind | None) -> str:
+def _taken(change: ResourceChange, kind: Kind | None) -> str:
     return f"`{change.name}` is {described(kind)} on the server, not {described(change.kind)}"
 
 
 # -- order ---------------------------------------------------------------------------------------------------
 
 
-def ordered(changes: Iterable[Change]) -> list[Change]:
+def ordered(changes: Iterable[ResourceChange]) -> list[ResourceChange]:
     """Return the changes ordered such that planning again after any of them leads to the same end.
 
     Creations come before their readers; a change that follows its origin's comes before that one, as nothing would show
@@ -290,20 +292,20 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
     return [*freeing, *_origins_first(others), *rest]
 
 
-def readers_first(changes: Sequence[Change]) -> list[Change]:
+def readers_first(changes: Sequence[ResourceChange]) -> list[ResourceChange]:
     """Return the changes with readers before their origins."""
     readers = _readers(changes)
     return _sorted(changes, lambda change: readers.get(change.where, []))
 
 
-def _origins_first(changes: Sequence[Change]) -> list[Change]:
+def _origins_first(changes: Sequence[ResourceChange]) -> list[ResourceChange]:
     made = {change.where: change for change in changes if change.action is not Action.CHANGE or change.leaving}
-    following: dict[Where, list[Change]] = {}
+    following: dict[Where, list[ResourceChange]] = {}
     for change in changes:
         for where in change.reads if change.follows else ():
             following.setdefault(where, []).append(change)
 
-    def before(change: Change) -> list[Change]:
+    def before(change: ResourceChange) -> list[ResourceChange]:
         known = change.reads if change.action is Action.CHANGE else ()
         origins = [made[where] for where in change.origins if where in made and where not in known]
         return origins + (following.get(change.where, []) if change.action is not Action.CREATE else [])
@@ -311,21 +313,23 @@ def _origins_first(changes: Sequence[Change]) -> list[Change]:
     return _sorted(changes, before)
 
 
-def _readers(changes: Iterable[Change]) -> dict[Where, list[Change]]:
+def _readers(changes: Iterable[ResourceChange]) -> dict[Where, list[ResourceChange]]:
     """Return the changes of readers, by the stream that they read."""
-    found: dict[Where, list[Change]] = {}
+    found: dict[Where, list[ResourceChange]] = {}
     for change in changes:
         for where in change.origins:
             found.setdefault(where, []).append(change)
     return found
 
 
-def _sorted(changes: Sequence[Change], before: Callable[[Change], list[Change]]) -> list[Change]:
+def _sorted(
+    changes: Sequence[ResourceChange], before: Callable[[ResourceChange], list[ResourceChange]]
+) -> list[ResourceChange]:
     """Return the changes with each after those that have to be before it, otherwise in the same order."""
-    found: list[Change] = []
+    found: list[ResourceChange] = []
     begun: set[Where] = set()
 
-    def add(change: Change) -> None:
+    def add(change: ResourceChange) -> None:
         if change.where not in begun:
             begun.add(change.where)
             for other in before(change):

@@ -23,7 +23,7 @@ from kvctl.kv.stream_kind import LEAVING
 from kvctl.phrases import counted
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.change import ABSENT, Action, Change, Plan, fingerprint
+from kvctl.topology.plan.change import ABSENT, Action, ResourceChange, TopologyPlan, fingerprint
 from kvctl.topology.plan.description import title
 from kvctl.topology.survey.graph import Where
 from kvctl.urls import redact
@@ -53,7 +53,13 @@ class SavedPlan:
 
     @classmethod
     def of(
-        cls, document: Document, plan: Plan, apis: Mapping[str, Api], *, prune: bool = False, forced: Iterable[str] = ()
+        cls,
+        document: Document,
+        plan: TopologyPlan,
+        apis: Mapping[str, Api],
+        *,
+        prune: bool = False,
+        forced: Iterable[str] = (),
     ) -> SavedPlan:
         """Return the plan of a file as it is saved."""
         ends = {change.where: (change.action, change.after) for change in plan.changes}
@@ -64,7 +70,7 @@ class SavedPlan:
         return read_topology(Document(self.document, self.source))
 
 
-async def renewed(saved: SavedPlan, apis: Mapping[str, Api]) -> Plan:
+async def renewed(saved: SavedPlan, apis: Mapping[str, Api]) -> TopologyPlan:
     """Return the remaining changes of the plan, with current hazards, readers and contents.
 
     Raises ConflictError, naming all streams that are neither as planned from nor as the plan leaves them.
@@ -81,7 +87,7 @@ async def renewed(saved: SavedPlan, apis: Mapping[str, Api]) -> Plan:
     return replace(now, changes=[change for change in now.changes if change.where in saved.ends], unlisted=[])
 
 
-def require_as_shown(shown: Plan, now: Plan) -> None:
+def require_as_shown(shown: TopologyPlan, now: TopologyPlan) -> None:
     """Raise ConflictError if a change would do more harm than what was confirmed."""
     before = {change.where: change for change in shown.changes}
     _refuse([text for change in now.changes if change.where in before for text in _worse(before[change.where], change)])
@@ -118,13 +124,13 @@ def _refuse(stale: list[str]) -> None:
         raise ConflictError(f"The plan is stale:\n{lines}", hint=_AGAIN)
 
 
-def _is_planned(saved: SavedPlan, change: Change) -> bool:
+def _is_planned(saved: SavedPlan, change: ResourceChange) -> bool:
     """Return whether a change leads where the plan does; new deletions and entries are left out."""
     _, after = saved.ends.get(change.where, (None, change.before))
     return change.after is None or not differences(after or {}, change.after)
 
 
-def _worse(shown: Change, now: Change) -> list[str]:
+def _worse(shown: ResourceChange, now: ResourceChange) -> list[str]:
     texts = [hazard.evidence for hazard in now.hazards if hazard not in shown.hazards]
     texts += [f"`{name}` now replicates from {title(now)}" for name in now.readers if name not in shown.readers]
     if shown.drops is not None and not shown.drops[0] and now.drops is not None and now.drops[0]:

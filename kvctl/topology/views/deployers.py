@@ -37,7 +37,7 @@ _DNS_NAME_MAX = 253
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedStream:
     """One stream and its context, empty for the one in use."""
 
     config: StreamConfig
@@ -68,7 +68,7 @@ class _Tool:
     """Fields of contexts without a place."""
 
 
-def lossy(format: str, streams: Iterable[Placed], contexts: Contexts) -> list[Hazard]:
+def lossy(format: str, streams: Iterable[PlacedStream], contexts: Contexts) -> list[Hazard]:
     """Return a hazard for each setting that the tool would not create as it is in the configuration."""
     if format not in _TOOLS:
         return []
@@ -87,7 +87,7 @@ def lossy(format: str, streams: Iterable[Placed], contexts: Contexts) -> list[Ha
     return [Hazard(LOSSY_FORMAT, text) for text in lost]
 
 
-def file_name(stream: Placed) -> str:
+def file_name(stream: PlacedStream) -> str:
     """Return the path of a stream's file for `nats stream add --config`: `CONTEXT/KV_ORDERS.json`."""
     folder = re.sub(r"^\.|[^A-Za-z0-9_.-]", "_", stream.place)
     return f"{folder}/{stream.name}.json" if folder else f"{stream.name}.json"
@@ -96,7 +96,7 @@ def file_name(stream: Placed) -> str:
 # -- NACK --------------------------------------------------------------------------------------------------
 
 
-def nack(streams: Iterable[Placed], contexts: Contexts) -> list[dict[str, Any]]:
+def nack(streams: Iterable[PlacedStream], contexts: Contexts) -> list[dict[str, Any]]:
     """Return a `Stream` for each stream, in the same order; contexts become accounts and domains."""
     streams = list(streams)
     accounts = _labels(streams, contexts, _dns_name)
@@ -130,7 +130,7 @@ def _dns_name(name: str) -> str:
 # -- Terraform ---------------------------------------------------------------------------------------------
 
 
-def terraform(streams: Iterable[Placed], contexts: Contexts) -> dict[str, Any]:
+def terraform(streams: Iterable[PlacedStream], contexts: Contexts) -> dict[str, Any]:
     """Return a `jetstream_stream` for each stream; contexts become provider aliases, origins dependencies."""
     streams = list(streams)
     aliases = _labels(streams, contexts, _identifier)
@@ -245,7 +245,7 @@ def _go_duration(nanoseconds: int) -> str:
 # -- names -------------------------------------------------------------------------------------------------
 
 
-def _labels(streams: Iterable[Placed], contexts: Contexts, label: Callable[[str], str]) -> dict[str, str]:
+def _labels(streams: Iterable[PlacedStream], contexts: Contexts, label: Callable[[str], str]) -> dict[str, str]:
     """Return a unique name for each context that has a connection of its own, as a format can write it."""
     labels: dict[str, str] = {}
     for place in dict.fromkeys(stream.place for stream in streams):

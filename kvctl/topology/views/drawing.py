@@ -13,7 +13,7 @@ from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.notation import Rules, rules_json, rules_of
 from kvctl.topology.model.origins import Origin
-from kvctl.topology.plan.change import Change
+from kvctl.topology.plan.change import ResourceChange
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.location import unseen
 from kvctl.topology.survey.graph import OUTSIDE, Inventory, Link, Node, Place, node_id, outside, reach
@@ -139,7 +139,7 @@ def _nodes_of(place: Place) -> list[Node]:
     return [*(place.node(stream) for stream in place.known if place.kind(stream)), *map(place.node, place.unknown)]
 
 
-def _node_of(change: Change, domain: str | None) -> Node:
+def _node_of(change: ResourceChange, domain: str | None) -> Node:
     place, stream = change.where
     cluster = (change.config.get("placement") or {}).get("cluster")
     return Node(node_id(place, stream), change.name, stream, str(change.kind), place or None, domain, cluster=cluster)

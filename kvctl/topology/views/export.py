@@ -28,7 +28,7 @@ _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), (
 
 
 @dataclass(slots=True)
-class Exported:
+class TopologyExport:
     """A topology file as plain data, and what it cannot express."""
 
     document: dict[str, Any]
@@ -43,14 +43,14 @@ class Exported:
         return [name for section in SECTIONS for name in self.document.get(section, ())]
 
 
-def export(inventory: Inventory, names: Collection[str] = ()) -> Exported:
+def export(inventory: Inventory, names: Collection[str] = ()) -> TopologyExport:
     """Export all buckets, mirrors and aggregates of one account, or only the named ones.
 
     Settings that replicas inherit from origins in the file are left out. Raises BucketNotFound, and RefusedError for a
     name that a file cannot contain.
     """
     streams = _streams(inventory)
-    chosen, exported = _chosen(streams, names), Exported({"version": VERSION})
+    chosen, exported = _chosen(streams, names), TopologyExport({"version": VERSION})
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     included = {stream for stream, (_, kind) in chosen.items() if kind in _SECTIONS}
     for stream, (name, kind) in sorted(chosen.items(), key=lambda item: item[1]):
@@ -133,7 +133,7 @@ def _common_mark(configs: Iterable[StreamConfig]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _ResourceWords:
     """One resource as in the file."""
 
     fields: dict[str, Any]
@@ -142,7 +142,7 @@ class _Described:
 
 def _describe(
     name: str, config: StreamConfig, origins: Sequence[StreamConfig | None], included: Collection[str]
-) -> _Described:
+) -> _ResourceWords:
     """Describe a resource, and read that back to find what is missing. Raises UsageError if it cannot be described."""
     section, first = _beginning(config)
     inherited = _meant(section, name, first, config, origins)
@@ -155,7 +155,7 @@ def _describe(
         raise UsageError("its origins cannot be fully described")
     # Servers decide `mirror_direct` when the origin exists.
     unseen = {"mirror_direct"} if origins == [None] else set()
-    return _Described(fields, [_remark(item) for item in left if item.field not in unseen])
+    return _ResourceWords(fields, [_remark(item) for item in left if item.field not in unseen])
 
 
 def _beginning(config: StreamConfig) -> tuple[str, dict[str, Any]]:

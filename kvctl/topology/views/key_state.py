@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.topology.audit.verdict import Ages, Held
+from kvctl.topology.audit.verdict import Ages, LastEntry
 from kvctl.topology.survey.graph import SILENCE, Upstream
 from kvctl.units import duration_from_ns, format_duration
 
@@ -51,7 +51,7 @@ _LOST = tuple(map(TraceState, "overwritten,expired,on its way,link down,stale,mi
 class KeyReading:
     """The last entry on one subject of a stream, or the reason why it cannot be read."""
 
-    held: Held | None = None
+    held: LastEntry | None = None
     error: str = ""
     offline: bool = False
     message: StoredMessage | None = None
@@ -163,7 +163,7 @@ def _of_missing_entry(found: Passage, copied: int) -> Judgement:
     return TraceState.ABSENT, ""
 
 
-def _late(found: Passage, there: Held) -> Judgement:
+def _late(found: Passage, there: LastEntry) -> Judgement:
     if (link := _trouble(found.upstream)) is not None:
         return TraceState.LINK_DOWN, link
     if found.arrived is None:
@@ -173,7 +173,7 @@ def _late(found: Passage, there: Held) -> Judgement:
     return TraceState.ON_ITS_WAY, f"at revision {found.arrived} of {there.revision}"
 
 
-def _lost(found: Passage, there: Held, copied: int) -> Judgement:
+def _lost(found: Passage, there: LastEntry, copied: int) -> Judgement:
     """Return the state of a key whose entry has arrived, but is not the last one here."""
     if other := _writer(found):
         return TraceState.OVERWRITTEN, f"by {other}"
@@ -202,7 +202,7 @@ def _key(subject: str) -> str:
     return subject.split(".", 2)[2] if subject.startswith("$KV.") and subject.count(".") > 1 else subject
 
 
-def _expired(found: Passage, there: Held) -> int | None:
+def _expired(found: Passage, there: LastEntry) -> int | None:
     """Return the ttl in ns that has ended in the replica, where the entry arrived no earlier than in the origin."""
     ends = there.ends(found.ages)
     return ends - there.time_ns if ends is not None and ends <= found.now_ns else None

@@ -51,9 +51,18 @@ def test_aggregate_create_matches_the_adr_example(run, server, orders, unique, s
 def test_aggregate_create_with_several_origins_prefix_and_map(run, server, orders, stock, unique):
     name = unique("EDGE")
     made = run(
-        "aggregate", "create", name, "--origin", f"bucket={orders},keys=NEW.>,prefix=orders.new",
-        "--origin", f"bucket={stock},map=*.*:stock.$2.$1", "-s", server.url, "-o", "json",
-    )  # fmt: skip
+        "aggregate",
+        "create",
+        name,
+        "--origin",
+        f"bucket={orders},keys=NEW.>,prefix=orders.new",
+        "--origin",
+        f"bucket={stock},map=*.*:stock.$2.$1",
+        "-s",
+        server.url,
+        "-o",
+        "json",
+    )
     origins = [{"name": one, "stream": f"KV_{one}", "domain": None, "api": None} for one in (orders, stock)]
     assert json.loads(made.out) == {"name": name, "stream": f"KV_{name}", "origins": origins, "changed": True}
     assert keys_of(run, server, name) == ["orders.new.1", "orders.new.2", "stock.nails.lon"]

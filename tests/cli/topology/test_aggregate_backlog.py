@@ -80,8 +80,10 @@ async def test_plan_reports_a_source_that_skips_its_first_entry(client, raw, rep
     topology = read_topology(parser.parse(text.encode(), "t.yaml"))
     (change,) = (await planner.plan(topology, {"": client.api})).changes
     assert (change.action, change.name, [item.field for item in change.differences]) == (
-        Action.CHANGE, target, ["sources"],
-    )  # fmt: skip
+        Action.CHANGE,
+        target,
+        ["sources"],
+    )
 
 
 def test_aggregate_create_again_adds_a_missing_start_sequence(done, raw, replicas, unique):

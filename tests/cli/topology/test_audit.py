@@ -11,9 +11,25 @@ Names = Callable[..., str]
 WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}
 """Names are of different lengths."""
 FIELDS = [
-    "origin", "replica", "kind", "origin_at", "context", "keys", "missing", "extra", "stale", "differing", "collisions",
-    "local", "expiring", "consistent", "causes", "error", "samples", "state",
-]  # fmt: skip
+    "origin",
+    "replica",
+    "kind",
+    "origin_at",
+    "context",
+    "keys",
+    "missing",
+    "extra",
+    "stale",
+    "differing",
+    "collisions",
+    "local",
+    "expiring",
+    "consistent",
+    "causes",
+    "error",
+    "samples",
+    "state",
+]
 
 
 @pytest.fixture
@@ -58,9 +74,15 @@ def test_audit_with_drift_exits_4_with_samples_and_the_cause(run, server, stale,
     (row,) = json.loads(run("topology", "audit", mirror, "-s", server.url, "-o", "json").out)
     assert (row["extra"], row["differing"], row["consistent"], row["causes"]) == (2, 1, False, ["recreated-origin"])
     assert row["samples"][-1] == {
-        "origin": bucket, "replica": mirror, "key": "k.1", "difference": "differing", "origin_key": "k.1",
-        "origin_revision": 1, "revision": 1, "cause": "recreated-origin",
-    }  # fmt: skip
+        "origin": bucket,
+        "replica": mirror,
+        "key": "k.1",
+        "difference": "differing",
+        "origin_key": "k.1",
+        "origin_revision": 1,
+        "revision": 1,
+        "cause": "recreated-origin",
+    }
 
 
 def test_audit_all_lists_every_difference(run, server, stale):
@@ -69,8 +91,10 @@ def test_audit_all_lists_every_difference(run, server, stale):
     assert result.exit_code == 4
     rows = [line.split("\t") for line in result.out.splitlines()]
     assert sorted((row[1], row[2], row[3]) for row in rows) == [
-        (mirror, "k.1", "differing"), (mirror, "k.2", "extra"), (mirror, "k.3", "extra"),
-    ]  # fmt: skip
+        (mirror, "k.1", "differing"),
+        (mirror, "k.2", "extra"),
+        (mirror, "k.3", "extra"),
+    ]
     assert f"`{mirror}` of `{bucket}`: 1 keys, " in result.err
 
 

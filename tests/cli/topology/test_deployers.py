@@ -50,8 +50,11 @@ class World:
         self.raw, self.url, self._run = raw, url, run
         self.file = folder / "topology.yaml"
         self.file.write_text(TOPOLOGY.format_map(names))
-        self.streams = [*(f"KV_{names['B']}{n}" for n in "123"), *(f"{names['M']}{n}" for n in "123"),
-                        *(f"KV_{names['A']}{n}" for n in "123")]  # fmt: skip
+        self.streams = [
+            *(f"KV_{names['B']}{n}" for n in "123"),
+            *(f"{names['M']}{n}" for n in "123"),
+            *(f"KV_{names['A']}{n}" for n in "123"),
+        ]
 
     def kvctl(self, *args: str, stdin: bytes = b"") -> str:
         result = self._run(*args, "-s", self.url, stdin=stdin)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvctl.cli.topology.export import as_yaml
 from kvctl.documents import parser
 from kvctl.server import run_server
-from kvctl.topology.views.export import Exported
+from kvctl.topology.views.export import TopologyExport
 from tests.support.raw import RawClient
 
 NAMES = st.text("abcONonyes-_0123456789", min_size=1, max_size=12)
@@ -30,7 +30,7 @@ FIELDS = st.dictionaries(
 def test_exported_yaml_round_trips_any_names_and_texts(resources, texts, terminal):
     document = {"version": 1, "buckets": resources} if resources else {"version": 1}
     remarks = dict.fromkeys(resources, texts)
-    written = as_yaml(Exported(document, remarks, dict.fromkeys(texts, "a\nreason: b")), terminal=terminal)
+    written = as_yaml(TopologyExport(document, remarks, dict.fromkeys(texts, "a\nreason: b")), terminal=terminal)
     assert parser.parse(written, "f.yaml").data == document
     assert yaml.safe_load(written) == document
 
@@ -55,8 +55,12 @@ def test_export_writes_yaml_and_names_what_it_leaves_out(run, layout, snapshot):
     assert run("topology", "export", "-s", layout.url) == snapshot
     assert run("topology", "export", "EDGE", "-o", "json", "-s", layout.url) == snapshot
     assert run("topology", "export", "-o", "name", "-q", "-s", layout.url).out.split() == [
-        "ODD", "ORDERS", "STOCK", "ORDERS_COPY", "EDGE",
-    ]  # fmt: skip
+        "ODD",
+        "ORDERS",
+        "STOCK",
+        "ORDERS_COPY",
+        "EDGE",
+    ]
     everything = json.loads(run("topology", "export", "-o", "json", "-s", layout.url).out)
     assert everything == parser.parse(run("topology", "export", "-s", layout.url).stdout, "f.yaml").data
     assert run("topology", "export", "ORDER", "-s", layout.url).exit_code == 3

@@ -21,8 +21,12 @@ def test_graph_of_a_file_needs_no_server(run, snapshot):
     assert run("topology", "graph", "-f", "-", "CONFIG", "-o", "json", stdin=FILE) == snapshot
     assert run("topology", "graph", "-f", "-", "--format", "svg", stdin=FILE).out.startswith("<svg ")
     assert run("topology", "graph", "-f", "-", "-o", "name", stdin=FILE).out.split() == [
-        "CONFIG", "NEW", "ORDERS", "ORDERS_NYC", "STOCK",
-    ]  # fmt: skip
+        "CONFIG",
+        "NEW",
+        "ORDERS",
+        "ORDERS_NYC",
+        "STOCK",
+    ]
 
 
 def test_graph_with_an_unknown_format_is_a_usage_error(run, tmp_path):

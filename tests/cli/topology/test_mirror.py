@@ -95,8 +95,21 @@ def test_mirror_takes_compression_metadata_and_a_limit_of_values(run, server, ra
 
 def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(run, server, bucket, unique, snapshot):
     name = unique("M")
-    result = run("mirror", "create", name, "--origin", bucket, "--keys", "NEW.>", "--ttl", "1h", "--deny-purge", "-n",
-                 "-s", server.url)  # fmt: skip
+    result = run(
+        "mirror",
+        "create",
+        name,
+        "--origin",
+        bucket,
+        "--keys",
+        "NEW.>",
+        "--ttl",
+        "1h",
+        "--deny-purge",
+        "-n",
+        "-s",
+        server.url,
+    )
     assert result.masked(BUCKET=bucket, MIRROR=name) == snapshot
     assert run("mirror", "show", name, "-s", server.url).exit_code == 3
 

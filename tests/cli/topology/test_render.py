@@ -61,8 +61,11 @@ def test_render_writes_a_file_for_each_stream(run, tmp_path, snapshot):
     render = ("topology", "render", "-f", "-", "--format", "nats")
     assert run(*render, "--to", str(folder), stdin=LOSSY.encode()) == snapshot
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == [
-        "KV_B.json", "M.json", "edge", "edge/KV_A.json",
-    ]  # fmt: skip
+        "KV_B.json",
+        "M.json",
+        "edge",
+        "edge/KV_A.json",
+    ]
     one = run(*render, stdin=b"version: 1\nbuckets: {B: {}}")
     assert run(*render, "--to", str(folder), stdin=b"version: 1\nbuckets: {B: {}}") == snapshot
     assert (folder / "KV_B.json").read_text() == one.out

@@ -36,11 +36,32 @@ def test_status_shows_replicas_in_a_table_and_as_records(run, server, raw, uniqu
     (record,) = json.loads(run("topology", "status", origin, "-o", "json", "-s", server.url).out)
     assert (record["replica"], record["origin"], record["state"], record["lag"]) == (mirror, origin, "ok", 0)
     assert list(record) == [
-        "replica", "stream", "kind", "context", "domain", "cluster", "origin", "origin_stream", "origin_context",
-        "origin_domain", "origin_api", "origin_cluster", "keys", "state", "lag", "last_seen", "error", "revision",
-        "origin_revision", "created", "origin_created", "evidence", "prefix", "map",
+        "replica",
+        "stream",
+        "kind",
+        "context",
+        "domain",
+        "cluster",
+        "origin",
+        "origin_stream",
+        "origin_context",
+        "origin_domain",
+        "origin_api",
+        "origin_cluster",
+        "keys",
+        "state",
+        "lag",
+        "last_seen",
+        "error",
+        "revision",
+        "origin_revision",
+        "created",
+        "origin_created",
+        "evidence",
+        "prefix",
+        "map",
         "transforms",
-    ]  # fmt: skip
+    ]
     assert run("topology", "status", mirror, "-s", server.url).out.split("\t")[12:15] == ["[]", "ok", "0"]
     assert run("topology", "status", unique("NONE"), "-s", server.url).exit_code == 3
 
@@ -147,6 +168,10 @@ def test_status_as_metrics(run, server, raw, unique, tmp_path):
         ).exit_code
         == 1
     )
-    for args in (["--format", "xml"], ["--to", "x"], ["--format", "prometheus", "--watch"],
-                 ["--format", "prometheus", "-o", "json"]):  # fmt: skip
+    for args in (
+        ["--format", "xml"],
+        ["--to", "x"],
+        ["--format", "prometheus", "--watch"],
+        ["--format", "prometheus", "-o", "json"],
+    ):
         assert run("topology", "status", *args, "-s", server.url).exit_code == 2

@@ -13,7 +13,7 @@ from kvctl.pipeline.jobs.audit import audit
 from kvctl.pipeline.options import parse
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import confirmation
-from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.topology.audited import audited, said
 
@@ -26,14 +26,16 @@ def on_spark(engine, server):
     """Audit an origin and its replicas; in a thread, as commands do."""
     import asyncio
 
-    async def run(origin: str, *names: str, report: Callable[[Difference], None] = lambda _: None) -> list[Outcome]:
+    async def run(
+        origin: str, *names: str, report: Callable[[AuditDifference], None] = lambda _: None
+    ) -> list[AuditOutcome]:
         options = parse({"bucket": origin, "url": server.url})
         return await asyncio.to_thread(audit, engine, options, names, SHORTLY, report=report)
 
     return run
 
 
-async def same(client: kvctl.Client, found: Sequence[Outcome], replica: str) -> None:
+async def same(client: kvctl.Client, found: Sequence[AuditOutcome], replica: str) -> None:
     """Check that an audit without Spark has the same result."""
     expected = [item for item in await audited(client, replica) if item.origin == found[0].origin]
     assert [asdict(item) for item in found] == [asdict(item) for item in expected]
@@ -84,7 +86,7 @@ async def test_audit_of_unrelated_buckets_compares_key_by_key(client, raw, uniqu
         raw.create_bucket(bucket)
         for key, value in entries.items():
             raw.put(bucket, key, value)
-    listed: list[Difference] = []
+    listed: list[AuditDifference] = []
     found = await on_spark(one, two, report=listed.append)
     assert said(found) == [("missing", "gone", None), ("extra", "new", None), ("differing", "changed", None)]
     assert {item.key for item in listed} == {"gone", "new", "changed"}
@@ -106,7 +108,7 @@ async def test_keys_that_differ_are_decided_about_in_blocks(client, raw, unique,
     await audited(client, mirror)
     for number in range(10):
         raw.api(f"STREAM.MSG.DELETE.{mirror}", {"seq": number + 1})
-    listed: list[Difference] = []
+    listed: list[AuditDifference] = []
     found = await on_spark(origin, mirror, other, report=listed.append)
     assert [dict(item.counts) for item in found] == [{"missing": 10}, {"differing": 15, "extra": 1}]
     assert {item.key for item in listed if item.replica == mirror} == {f"k.{number}" for number in range(10)}

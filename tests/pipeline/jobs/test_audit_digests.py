@@ -7,7 +7,7 @@ from zlib import crc32
 from kvctl.pipeline.jobs import audit as job
 from kvctl.pipeline.jobs.audit_digests import SLOTS, slot_of
 from kvctl.pipeline.options import parse
-from kvctl.topology.audit.findings import Outcome
+from kvctl.topology.audit.findings import AuditOutcome
 from tests.topology.audited import audited
 
 Names = Callable[..., str]
@@ -29,7 +29,7 @@ async def test_only_keys_of_differing_slots_are_joined(client, raw, engine, serv
 
     monkeypatch.setattr(job, "put_side_by_side", joined)
 
-    async def on_spark() -> Outcome:
+    async def on_spark() -> AuditOutcome:
         options = parse({"bucket": origin, "url": server.url})
         return (await asyncio.to_thread(job.audit, engine, options, [mirror]))[0]
 

@@ -14,11 +14,11 @@ from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import applier
-from kvctl.topology.apply.applier import Outcome, Report, Verb
-from kvctl.topology.apply.fill import Filling
+from kvctl.topology.apply.applier import ApplyOutcome, Report, Verb
+from kvctl.topology.apply.fill import ReplicaFilling
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.change import Plan
+from kvctl.topology.plan.change import TopologyPlan
 from kvctl.topology.plan.saved import SavedPlan, renewed
 
 Names = Callable[..., str]
@@ -31,12 +31,12 @@ def read(text: str) -> Topology:
 
 async def apply(
     apis: Api | Mapping[str, Api], text: str, *, prune: bool = False, wait_for: timedelta | None = PATIENCE
-) -> tuple[Plan, Report]:
+) -> tuple[TopologyPlan, Report]:
     """Plan, apply, wait, verify."""
     apis = {"": apis} if isinstance(apis, Api) else apis
     topology = read(text)
     plan = await planner.plan(topology, apis, prune=prune)
-    filling = Filling(wait_for)
+    filling = ReplicaFilling(wait_for)
     report = await applier.apply(apis, plan, filling)
     if report.error is None:
         await applier.fill(report, filling)
@@ -45,13 +45,13 @@ async def apply(
     return plan, report
 
 
-async def planned(client: kvctl.Client, text: str) -> tuple[Plan, SavedPlan]:
+async def planned(client: kvctl.Client, text: str) -> tuple[TopologyPlan, SavedPlan]:
     apis, document = {"": client.api}, parser.parse(f"version: 1\n{text}".encode(), "t.yaml")
     plan = await planner.plan(read_topology(document), apis)
     return plan, SavedPlan.of(document, plan, apis)
 
 
-def names(plan: Plan) -> list[str]:
+def names(plan: TopologyPlan) -> list[str]:
     return [change.name for change in plan.changes]
 
 
@@ -70,7 +70,7 @@ async def test_second_apply_has_no_changes(client, unique):
     )
     plan, report = await apply(client.api, text)
     assert (report.error, report.written) == (None, 3)
-    assert [report.outcome(change) for change in plan.changes] == [Outcome.DONE] * 3
+    assert [report.outcome(change) for change in plan.changes] == [ApplyOutcome.DONE] * 3
     plan, report = await apply(client.api, text)
     assert (plan.changes, report.written) == ([], 0)
 
@@ -172,7 +172,7 @@ async def test_deletion_that_another_apply_made_first_is_done(client, raw, uniqu
 
     monkeypatch.setattr(catalog, "delete", late)
     _, report = await apply(client.api, f"name: {kept}\nbuckets: {{{kept}: }}", prune=True)
-    assert (report.error, list(report.outcomes.values())) == (None, [Outcome.DONE])
+    assert (report.error, list(report.outcomes.values())) == (None, [ApplyOutcome.DONE])
 
 
 # -- what changes under it ---------------------------------------------------------------------------------
@@ -198,11 +198,14 @@ async def test_plan_is_stale_after_concurrent_changes(client, raw, unique):
     with pytest.raises(ConflictError) as caught:
         await renewed(saved, {"": client.api})
     for line in (
-        f"`{changed}` was changed", f"`{anew}` was recreated", f"`{gone}` was deleted",
-        f"`{made}` was created", f"`{origin}` was changed",
-    ):  # fmt: skip
+        f"`{changed}` was changed",
+        f"`{anew}` was recreated",
+        f"`{gone}` was deleted",
+        f"`{made}` was created",
+        f"`{origin}` was changed",
+    ):
         assert f"  {line}" in caught.value.message.splitlines()
-    report = await applier.apply({"": client.api}, plan, Filling(None))
+    report = await applier.apply({"": client.api}, plan, ReplicaFilling(None))
     assert isinstance(report.error, ConflictError)
     assert report.written == 0
 
@@ -212,7 +215,7 @@ async def test_completed_changes_are_not_repeated(client, unique):
     plan, saved = await planned(client, f"buckets: {{{first}: {{}}, {second}: {{}}}}")
     assert (await apply(client.api, f"buckets: {{{first}: }}"))[1].error is None
     assert names(await renewed(saved, {"": client.api})) == [second]
-    report = await applier.apply({"": client.api}, plan, Filling(None))
+    report = await applier.apply({"": client.api}, plan, ReplicaFilling(None))
     assert (report.error, report.written) == (None, 1)
 
 
@@ -222,7 +225,11 @@ async def test_failed_step_ends_the_apply_and_the_next_completes_it(client, raw,
     text = f"buckets: {{{first}: {{}}, {second}: {{}}, {third}: {{}}}}"
     plan, report = await apply(client.api, text)
     assert isinstance(report.error, PartlyDone)
-    assert [report.outcome(change) for change in plan.changes] == [Outcome.DONE, Outcome.FAILED, Outcome.NOT_TRIED]
+    assert [report.outcome(change) for change in plan.changes] == [
+        ApplyOutcome.DONE,
+        ApplyOutcome.FAILED,
+        ApplyOutcome.NOT_TRIED,
+    ]
     for line in (f"done: bucket `{first}`", f"failed: bucket `{second}`", f"not tried: bucket `{third}`"):
         assert f"  {line}" in report.error.message.splitlines()
     _, report = await apply(client.api, text.replace(f"{first}: {{}}, ", ""))
@@ -248,7 +255,7 @@ async def test_name_taken_concurrently_is_reported(client, raw, unique):
     bucket = unique()
     plan = await planner.plan(read(f"buckets: {{{bucket}: {{}}}}"), {"": client.api})
     raw.create_bucket(bucket, max_msgs_per_subject=9)
-    report = await applier.apply({"": client.api}, plan, Filling(None))
+    report = await applier.apply({"": client.api}, plan, ReplicaFilling(None))
     assert isinstance(report.error, ConflictError)
     assert not isinstance(report.error, BucketExists)
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["config"]["max_msgs_per_subject"] == 9

@@ -67,10 +67,25 @@ NAMES = (
     "TITLE",
 )
 WRITES = [
-    "CREATE.KV_NEW", "UPDATE.COPY", "UPDATE.KV_MORE", "DELETE.KV_LAST", "UPDATE.KV_LESS", "PURGE.KV_LESS",
-    "UPDATE.KV_LESS", "UPDATE.KV_KEPT", "DELETE.KV_ALL", "DELETE.NEAR", "DELETE.KV_MOVED", "CREATE.KV_MOVED",
-    "CREATE.NEAR", "CREATE.YOUNG", "CREATE.KV_ALL", "CREATE.KV_LAST", "DELETE.GONE", "DELETE.KV_LEFT",
-]  # fmt: skip
+    "CREATE.KV_NEW",
+    "UPDATE.COPY",
+    "UPDATE.KV_MORE",
+    "DELETE.KV_LAST",
+    "UPDATE.KV_LESS",
+    "PURGE.KV_LESS",
+    "UPDATE.KV_LESS",
+    "UPDATE.KV_KEPT",
+    "DELETE.KV_ALL",
+    "DELETE.NEAR",
+    "DELETE.KV_MOVED",
+    "CREATE.KV_MOVED",
+    "CREATE.NEAR",
+    "CREATE.YOUNG",
+    "CREATE.KV_ALL",
+    "CREATE.KV_LAST",
+    "DELETE.GONE",
+    "DELETE.KV_LEFT",
+]
 """What one that is left alone sends: each is a place to be killed at."""
 
 

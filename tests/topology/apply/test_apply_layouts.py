@@ -16,10 +16,10 @@ from kvctl.kv import catalog
 from kvctl.labs import Lab
 from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import Report
-from kvctl.topology.apply.fill import Filling
+from kvctl.topology.apply.fill import ReplicaFilling
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.change import Plan
+from kvctl.topology.plan.change import TopologyPlan
 from kvctl.topology.plan.saved import SavedPlan, renewed
 from tests.cli.conftest import Run, run_process
 from tests.support.waiting import until
@@ -34,11 +34,11 @@ async def connected(lab: Lab, *names: str) -> AsyncIterator[dict[str, kvctl.Clie
         yield {name: await stack.enter_async_context(kvctl.connect(lab.contexts[name])) for name in names}
 
 
-async def apply(apis: Mapping[str, Api], text: str) -> tuple[Plan, Report]:
+async def apply(apis: Mapping[str, Api], text: str) -> tuple[TopologyPlan, Report]:
     """Plan, apply, wait, verify."""
     topology = read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
     plan = await planner.plan(topology, apis)
-    filling = Filling(timedelta(seconds=120))
+    filling = ReplicaFilling(timedelta(seconds=120))
     report = await applier.apply(apis, plan, filling)
     if report.error is None:
         await applier.fill(report, filling)
@@ -103,8 +103,10 @@ async def test_apply_of_replicas_in_another_domain(leaf, unique):
         assert [key async for key in clients["leaf"].bucket(aggregate).keys()] == []
         plan, report = await apply(apis, text.replace("history: 3", "history: 6, storage: memory"))
         assert [(str(change.action), change.name) for change in plan.changes] == [
-            ("change", aggregate), ("change", mirror), ("change", bucket),
-        ]  # fmt: skip
+            ("change", aggregate),
+            ("change", mirror),
+            ("change", bucket),
+        ]
         assert report.error is None
 
 

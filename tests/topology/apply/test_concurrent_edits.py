@@ -54,8 +54,11 @@ async def test_concurrent_edits_of_different_fields_are_all_kept(server, raw, un
     await asyncio.gather(*(edit(change) for change in changes))
     config = raw.api(f"STREAM.INFO.KV_{bucket}")["config"]
     assert (config["max_msgs_per_subject"], config["max_age"], config["description"], config["metadata"]["a"]) == (
-        5, 3600 * 10**9, "d", "b",
-    )  # fmt: skip
+        5,
+        3600 * 10**9,
+        "d",
+        "b",
+    )
     assert raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["consumer_count"] == 0
 
 

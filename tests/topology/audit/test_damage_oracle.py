@@ -19,7 +19,7 @@ from kvctl.doctor import examination
 from kvctl.kv.maintenance import bucket_backup
 from kvctl.server import Server
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.audit.findings import Difference, Outcome
+from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
 from kvctl.topology.health.status import Wanted, status
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
@@ -247,9 +247,13 @@ def _purge(shape: Shape, stream: str, **request: Any) -> None:
 
 
 QUICK: tuple[Damage, ...] = (
-    purge_replica, purge_key_of_replica, purge_front_of_replica, purge_key_of_origin, purge_origin,
+    purge_replica,
+    purge_key_of_replica,
+    purge_front_of_replica,
+    purge_key_of_origin,
+    purge_origin,
     write_into_aggregate,
-)  # fmt: skip
+)
 
 
 def keep_one(server: Server) -> None:
@@ -264,7 +268,7 @@ class Said:
 
     states: dict[str, set[str]]
     findings: set[tuple[str, str]]
-    outcomes: list[Outcome]
+    outcomes: list[AuditOutcome]
     differences: dict[str, set[tuple[str, str]]]
 
 
@@ -281,7 +285,7 @@ async def said(client: kvctl.Client, shape: Shape) -> Said:
     }
     outcomes, differences = [], {}
     for replica in graph.named((await survey({"": client.api})).replicas(), shape.origins):
-        found: list[Difference] = []
+        found: list[AuditDifference] = []
         outcomes += await audit(replica, PATIENCE, report=found.append)
         kinds = {"stale": "other", "differing": "other"}
         differences[replica.stream] = {(item.subject, kinds.get(str(item.kind), str(item.kind))) for item in found}
@@ -408,7 +412,7 @@ def _damaged(raw: RawClient, dice: random.Random, topology: RandomTopology) -> d
 async def _check_random(client: kvctl.Client, topology: RandomTopology, damage: dict[str, set[str]]) -> None:
     found: dict[str, set[str]] = {}
     for replica in (await survey({"": client.api})).replicas():
-        differences: list[Difference] = []
+        differences: list[AuditDifference] = []
         outcomes = await audit(replica, PATIENCE, report=differences.append)
         assert all(outcome.error is None for outcome in outcomes), outcomes
         if differences:

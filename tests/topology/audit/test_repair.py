@@ -12,7 +12,7 @@ from kvctl.jetstream.api import Api
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import repair
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.audit.findings import Difference
+from kvctl.topology.audit.findings import AuditDifference
 from kvctl.topology.model.marks import is_stand_in, is_temporary
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from kvctl.topology.survey import graph
@@ -32,7 +32,7 @@ async def repaired(client: kvctl.Client, name: str, limit: timedelta = timedelta
     for left in repair.stand_ins(inventory, [name]):
         await repair.complete(left, limit)
     for replica in graph.named((await survey({"": client.api})).replicas(), [name]):
-        differences: list[Difference] = []
+        differences: list[AuditDifference] = []
         outcomes = await audit(replica, SHORTLY, report=differences.append)
         if (needed := repair.needed(replica, outcomes, differences)) is not None:
             await repair.run(needed, limit)
@@ -100,9 +100,8 @@ class TestMirrors:
     @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(6))
     async def test_repair_killed_at_any_write_is_completed_by_the_next(
-        self, client, raw, poisoned, writes,
-        monkeypatch,
-    ):  # fmt: skip
+        self, client, raw, poisoned, writes, monkeypatch
+    ):
         bucket, mirror = poisoned
         before = raw.api(f"STREAM.INFO.{mirror}")["config"]
         with monkeypatch.context() as patch:
@@ -159,17 +158,16 @@ class TestAggregates:
 
     @pytest.mark.guarantee("replicas-5")
     @pytest.mark.parametrize("many", [repair.FULL_REFILL_KEYS, 0])
-    async def test_aggregate_is_refilled_and_keeps_its_own_keys(
-        self, client, raw, merged, many,
-        monkeypatch,
-    ):  # fmt: skip
+    async def test_aggregate_is_refilled_and_keeps_its_own_keys(self, client, raw, merged, many, monkeypatch):
         monkeypatch.setattr(repair, "FULL_REFILL_KEYS", many)
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
         assert said(await audited(client, aggregate)) == [
-            ("missing", "a.k.3", None), ("differing", "a.k.1", "local-write"),
-            ("missing", "b.k.2", "local-write"), ("extra", "b.k.4", None),
-        ]  # fmt: skip
+            ("missing", "a.k.3", None),
+            ("differing", "a.k.1", "local-write"),
+            ("missing", "b.k.2", "local-write"),
+            ("extra", "b.k.4", None),
+        ]
         await repaired(client, aggregate)
         outcomes = await audited(client, aggregate)
         assert said(outcomes) == []
@@ -181,10 +179,7 @@ class TestAggregates:
 
     @pytest.mark.guarantee("replicas-5", by="kill")
     @pytest.mark.parametrize("writes", range(4))
-    async def test_repair_killed_at_any_write_is_completed_by_the_next(
-        self, client, raw, merged, writes,
-        monkeypatch,
-    ):  # fmt: skip
+    async def test_repair_killed_at_any_write_is_completed_by_the_next(self, client, raw, merged, writes, monkeypatch):
         aggregate = merged[2]
         before = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
         with monkeypatch.context() as patch:

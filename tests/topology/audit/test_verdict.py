@@ -11,10 +11,10 @@ from kvctl.topology.audit.verdict import (
     ORIGIN,
     REPLICA,
     Ages,
-    Comparison,
-    Held,
+    EntrySource,
+    LastEntry,
     Marked,
-    Source,
+    SideComparison,
     Verdict,
     difference,
     held,
@@ -28,9 +28,9 @@ A, B = mark(b"", b"a"), mark(b"", b"b")
 HEADER = b"NATS/1.0\r\nNats-Stream-Source: KV_O:hash 7 $KV.O.> $KV.A.> $KV.O.k id\r\n\r\n"
 
 
-def entry(said: bytes, revision: int, **settings: object) -> Held:
+def entry(said: bytes, revision: int, **settings: object) -> LastEntry:
     """Return an entry of the epoch's first second."""
-    return Held(said, revision, 10**9, **settings)  # type: ignore[arg-type]
+    return LastEntry(said, revision, 10**9, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_verdict_of_a_mirror(replica, origin, arrived, verdict):
 
 
 def test_verdict_of_an_aggregate_ignores_its_own_revisions():
-    copied = entry(A, 40, source=Source("KV_O", 5, "$KV.O.k"))
+    copied = entry(A, 40, source=EntrySource("KV_O", 5, "$KV.O.k"))
     assert judge(copied, entry(A, 5), 5, 9, mirror=False) is Verdict.AGREES
     assert judge(copied, entry(B, 9), 5, 8, mirror=False) is Verdict.LATE
     assert judge(copied, entry(B, 9), 5, 9, mirror=False) is Verdict.STALE
@@ -68,9 +68,9 @@ def test_verdict_of_an_aggregate_ignores_its_own_revisions():
 
 
 def test_source_of_an_entry_is_read_from_its_headers():
-    assert source_of(HEADER) == Source("KV_O", 7, "$KV.O.k")
+    assert source_of(HEADER) == EntrySource("KV_O", 7, "$KV.O.k")
     assert source_of(b"") is None
-    assert source_of(b"NATS/1.0\r\nNats-Stream-Source: KV_O 7\r\n\r\n") == Source("KV_O", 7, "")
+    assert source_of(b"NATS/1.0\r\nNats-Stream-Source: KV_O 7\r\n\r\n") == EntrySource("KV_O", 7, "")
 
 
 def test_entry_expires_by_per_key_ttl_or_stream_ttl():
@@ -92,9 +92,9 @@ def test_per_key_ttl_is_ignored_where_the_stream_does_not_allow_it():
 A, B = mark(b"", b"a"), mark(b"", b"b")
 
 
-def compared(origin: Marked, replica: Marked) -> Comparison:
+def compared(origin: Marked, replica: Marked) -> SideComparison:
     """Return both sides, one after the other."""
-    found = Comparison()
+    found = SideComparison()
     found.take(ORIGIN, origin)
     found.take(REPLICA, replica)
     return found
@@ -129,7 +129,7 @@ def test_mark_contains_the_revision_of_mirrors():
 
 
 def test_few_keys_wait_when_sides_are_read_in_step():
-    found = Comparison()
+    found = SideComparison()
     for start in range(0, 10_000, 100):
         batch = [(b"%d" % number, A) for number in range(start, start + 100)]
         for side in (ORIGIN, REPLICA):
@@ -144,7 +144,7 @@ def test_waiting_key_takes_at_most_200_bytes():
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        found = Comparison()
+        found = SideComparison()
         found.take(ORIGIN, [(b"$KV.A_BUCKET.k.%018d" % number, mark(b"", b"%d" % number)) for number in range(count)])
         assert found.waiting == count
         assert (tracemalloc.get_traced_memory()[1] - before) / count < 300  # with the batch itself

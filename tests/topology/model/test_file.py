@@ -46,11 +46,19 @@ def test_document_reads_example_of_the_contract():
     hub = {"external": {"api": "$JS.hub.API"}}
     place = "$KV.EDGE.stock.{{wildcard(2)}}.{{wildcard(1)}}"
     assert streams["KV_EDGE"]["sources"] == [
-        {"name": "KV_ORDERS", **hub, "opt_start_seq": 1,
-         "subject_transforms": [{"src": "$KV.ORDERS.NEW.>", "dest": "$KV.EDGE.orders.new.>"}]},
-        {"name": "KV_STOCK", **hub, "opt_start_seq": 1,
-         "subject_transforms": [{"src": "$KV.STOCK.*.*", "dest": place}]},
-    ]  # fmt: skip
+        {
+            "name": "KV_ORDERS",
+            **hub,
+            "opt_start_seq": 1,
+            "subject_transforms": [{"src": "$KV.ORDERS.NEW.>", "dest": "$KV.EDGE.orders.new.>"}],
+        },
+        {
+            "name": "KV_STOCK",
+            **hub,
+            "opt_start_seq": 1,
+            "subject_transforms": [{"src": "$KV.STOCK.*.*", "dest": place}],
+        },
+    ]
 
 
 def test_document_reports_all_errors_in_their_order():
@@ -138,8 +146,11 @@ def test_document_reads_origins_in_command_line_notation():
         ("version: 1\nmirrors: {KV_M: {origin: B}}", "mirrors.KV_M: `KV_M` is a bucket stream name", ""),
         ("version: 1\naggregates: {A: {}}", "aggregates.A: The aggregate has no `origins`", ""),
         ("version: 1\naggregates: {A: {origins: B}}", "`origins` must be a list", ""),
-        ("version: 1\naggregates:\n  A:\n    origins:\n      - {bucket: B}\n      - {buckt: B}",
-         "t.yaml:6:10: aggregates.A.origins[1].buckt: `buckt` is not a field of an origin", "`bucket`?"),
+        (
+            "version: 1\naggregates:\n  A:\n    origins:\n      - {bucket: B}\n      - {buckt: B}",
+            "t.yaml:6:10: aggregates.A.origins[1].buckt: `buckt` is not a field of an origin",
+            "`bucket`?",
+        ),
         ("version: 1\nbuckets: {B: {}}\nmirrors: {B: {origin: C}}", "`B` appears twice in the file", ""),
         ("version: 1\ncontexts: {hub: {}}\nbuckets: {B: {in: hbu}}", "`hbu` is not a context of this file", "`hub`?"),
         ("version: 1\nbuckets: {B: {in: hub}}", "`hub` is not a context of this file", "None are defined"),
@@ -149,7 +160,7 @@ def test_document_reads_origins_in_command_line_notation():
         ("version: 1\nbuckets: {B: {entries: [a]}}", "buckets.B.entries: `entries` must be a mapping", ""),
         ("version: 1\naggregates: {A: {origins: [B], entries: {}}}", "`entries` is not a field of an aggregate", ""),
     ],
-)  # fmt: skip
+)
 def test_document_error_names_place_and_suggestion(text, message, hint):
     with pytest.raises(UsageError) as caught:
         read(text)
@@ -176,37 +187,66 @@ RIGHT = [
     "version: 1\ncontexts: {hub: {context: h, domain: d}, here: }\nbuckets: {B: {in: hub}}",
 ]
 WRONG = [
-    "", "[]", "version: 2", "version: true", "version: '1'", "buckets: {}", "version: 1\nbucket: {}",
-    "version: 1\nname: a b", "version: 1\nbuckets: [B]", "version: 1\nbuckets: {a b: {}}",
-    "version: 1\nbuckets: {B: 5}", "version: 1\nbuckets: {B: {entries: {a: 5}}}",
-    "version: 1\nbuckets: {B: {entries: {a b: x}}}", "version: 1\nbuckets: {B: {entries: [a]}}",
-    "version: 1\nbuckets: {B: {histroy: 5}}", "version: 1\nbuckets: {B: {history: 65}}",
-    "version: 1\nbuckets: {B: {history: 0}}", "version: 1\nbuckets: {B: {history: many}}",
-    "version: 1\nbuckets: {B: {history: true}}", "version: 1\nbuckets: {B: {replicas: 6}}",
-    "version: 1\nbuckets: {B: {ttl: soon}}", "version: 1\nbuckets: {B: {ttl: 5}}",
+    "",
+    "[]",
+    "version: 2",
+    "version: true",
+    "version: '1'",
+    "buckets: {}",
+    "version: 1\nbucket: {}",
+    "version: 1\nname: a b",
+    "version: 1\nbuckets: [B]",
+    "version: 1\nbuckets: {a b: {}}",
+    "version: 1\nbuckets: {B: 5}",
+    "version: 1\nbuckets: {B: {entries: {a: 5}}}",
+    "version: 1\nbuckets: {B: {entries: {a b: x}}}",
+    "version: 1\nbuckets: {B: {entries: [a]}}",
+    "version: 1\nbuckets: {B: {histroy: 5}}",
+    "version: 1\nbuckets: {B: {history: 65}}",
+    "version: 1\nbuckets: {B: {history: 0}}",
+    "version: 1\nbuckets: {B: {history: many}}",
+    "version: 1\nbuckets: {B: {history: true}}",
+    "version: 1\nbuckets: {B: {replicas: 6}}",
+    "version: 1\nbuckets: {B: {ttl: soon}}",
+    "version: 1\nbuckets: {B: {ttl: 5}}",
     "version: 1\nbuckets: {B: {ttl: [1h]}}",
-    "version: 1\nbuckets: {B: {max_bytes: -1}}", "version: 1\nbuckets: {B: {max_bytes: 0}}",
-    "version: 1\nbuckets: {B: {max_bytes: 10 potatoes a day}}", "version: 1\nbuckets: {B: {compress: maybe}}",
-    "version: 1\nbuckets: {B: {storage: floppy}}", "version: 1\nbuckets: {B: {description: ''}}",
-    "version: 1\nbuckets: {B: {description: {a: b}}}", "version: 1\nbuckets: {B: {tags: {a: b}}}",
-    "version: 1\nbuckets: {B: {metadata: [a]}}", "version: 1\nbuckets: {B: {metadata: {a: [b]}}}",
-    "version: 1\nbuckets: {B: {metadata: {'': b}}}", "version: 1\nbuckets: {B: {republish: somewhere}}",
-    "version: 1\nbuckets: {B: {republish_headers_only: true}}", "version: 1\nbuckets: {B: {origin: C}}",
-    "version: 1\nmirrors: {M: }", "version: 1\nmirrors: {M: {}}", "version: 1\nmirrors: {KV_M: {origin: B}}",
-    "version: 1\nmirrors: {M: {origin: B, keys: a..b}}", "version: 1\nmirrors: {M: {origin: B, deliver: D}}",
+    "version: 1\nbuckets: {B: {max_bytes: -1}}",
+    "version: 1\nbuckets: {B: {max_bytes: 0}}",
+    "version: 1\nbuckets: {B: {max_bytes: 10 potatoes a day}}",
+    "version: 1\nbuckets: {B: {compress: maybe}}",
+    "version: 1\nbuckets: {B: {storage: floppy}}",
+    "version: 1\nbuckets: {B: {description: ''}}",
+    "version: 1\nbuckets: {B: {description: {a: b}}}",
+    "version: 1\nbuckets: {B: {tags: {a: b}}}",
+    "version: 1\nbuckets: {B: {metadata: [a]}}",
+    "version: 1\nbuckets: {B: {metadata: {a: [b]}}}",
+    "version: 1\nbuckets: {B: {metadata: {'': b}}}",
+    "version: 1\nbuckets: {B: {republish: somewhere}}",
+    "version: 1\nbuckets: {B: {republish_headers_only: true}}",
+    "version: 1\nbuckets: {B: {origin: C}}",
+    "version: 1\nmirrors: {M: }",
+    "version: 1\nmirrors: {M: {}}",
+    "version: 1\nmirrors: {KV_M: {origin: B}}",
+    "version: 1\nmirrors: {M: {origin: B, keys: a..b}}",
+    "version: 1\nmirrors: {M: {origin: B, deliver: D}}",
     "version: 1\nmirrors: {M: {origin: B, origin_domain: a.b}}",
     "version: 1\nmirrors: {M: {origin: B, origin_domain: hub, origin_api: X.API}}",
-    "version: 1\nmirrors: {M: {origin: B, origin_api: 'X.*'}}", "version: 1\nmirrors: {M: {origin: B, atomic: true}}",
-    "version: 1\naggregates: {A: {}}", "version: 1\naggregates: {A: {origins: []}}",
-    "version: 1\naggregates: {A: {origins: B}}", "version: 1\naggregates: {A: {origins: [5]}}",
-    "version: 1\naggregates: {A: {origins: [{}]}}", "version: 1\naggregates: {A: {origins: [{buckt: B}]}}",
+    "version: 1\nmirrors: {M: {origin: B, origin_api: 'X.*'}}",
+    "version: 1\nmirrors: {M: {origin: B, atomic: true}}",
+    "version: 1\naggregates: {A: {}}",
+    "version: 1\naggregates: {A: {origins: []}}",
+    "version: 1\naggregates: {A: {origins: B}}",
+    "version: 1\naggregates: {A: {origins: [5]}}",
+    "version: 1\naggregates: {A: {origins: [{}]}}",
+    "version: 1\naggregates: {A: {origins: [{buckt: B}]}}",
     "version: 1\naggregates: {A: {origins: [{bucket: B, keys: [a.b*]}]}}",
     "version: 1\naggregates: {A: {origins: [{bucket: B, map: {'a': ''}}]}}",
     "version: 1\naggregates: {A: {origins: [{bucket: B, domain: d, api: X}]}}",
     "version: 1\naggregates: {A: {origins: [{bucket: B, deliver: D}]}}",
-    "version: 1\ncontexts: {h: {context: a, url: b}}", "version: 1\ncontexts: {h: {server: b}}",
+    "version: 1\ncontexts: {h: {context: a, url: b}}",
+    "version: 1\ncontexts: {h: {server: b}}",
     "version: 1\ncontexts: {h: {domain: a, api_prefix: b}}",
-]  # fmt: skip
+]
 
 
 def data(text: str) -> Any:

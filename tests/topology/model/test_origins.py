@@ -50,8 +50,11 @@ def test_mirror_inherits_ttl_history_and_per_key_ttl():
     origin = {"name": "KV_B", "max_age": HOUR, "max_msgs_per_subject": 7, "allow_msg_ttl": True, "allow_direct": True}
     stream = Mirror("M", Origin("B")).to_stream(origin)
     assert {name: stream[name] for name in ("max_age", "max_msgs_per_subject", "allow_msg_ttl", "mirror_direct")} == {
-        "max_age": HOUR, "max_msgs_per_subject": 7, "allow_msg_ttl": True, "mirror_direct": True,
-    }  # fmt: skip
+        "max_age": HOUR,
+        "max_msgs_per_subject": 7,
+        "allow_msg_ttl": True,
+        "mirror_direct": True,
+    }
     assert Mirror("M", Origin("B"), history=9).to_stream(origin)["max_msgs_per_subject"] == 9
 
 
@@ -119,24 +122,39 @@ def test_transforms_read_back_in_shortest_notation():
     ("spec", "origin"),
     [
         ("ORDERS", Origin("ORDERS")),
-        ("bucket=ORDERS,keys=NEW.>,prefix=orders.new,domain=hub",
-         Origin("ORDERS", keys=("NEW.>",), prefix="orders.new", external=External("$JS.hub.API"))),
+        (
+            "bucket=ORDERS,keys=NEW.>,prefix=orders.new,domain=hub",
+            Origin("ORDERS", keys=("NEW.>",), prefix="orders.new", external=External("$JS.hub.API")),
+        ),
         ("stream=M,bucket=B", Origin("B", stream="M")),
         ("stream=M", Origin(stream="M")),
         ("bucket=B,keys=a,keys=b.>,map=*.*:$2.$1", Origin("B", keys=("a", "b.>"), maps=(("*.*", "$2.$1"),))),
         ("bucket=B,api=X.API,deliver=D.x", Origin("B", external=External("X.API", "D.x"))),
     ],
-)  # fmt: skip
+)
 def test_spec_is_parsed_as_in_the_contract(spec, origin):
     assert parse_origin(spec) == origin
 
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "a b", "bucket=", "bucket=B,", "bucket=B,what=1", "keys=a", "bucket=B,bucket=C", "bucket=B,map=a",
-     "bucket=B,domain=hub,api=X.API", "bucket=B,deliver=D", "bucket=B,domain=a.b", "bucket=B,api=X..API",
-     "bucket=B,keys=a..b", "bucket=B,x"],
-)  # fmt: skip
+    [
+        "",
+        "a b",
+        "bucket=",
+        "bucket=B,",
+        "bucket=B,what=1",
+        "keys=a",
+        "bucket=B,bucket=C",
+        "bucket=B,map=a",
+        "bucket=B,domain=hub,api=X.API",
+        "bucket=B,deliver=D",
+        "bucket=B,domain=a.b",
+        "bucket=B,api=X..API",
+        "bucket=B,keys=a..b",
+        "bucket=B,x",
+    ],
+)
 def test_invalid_spec_is_a_usage_error(spec):
     with pytest.raises(UsageError):
         parse_origin(spec)

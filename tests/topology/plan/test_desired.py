@@ -4,12 +4,12 @@ from typing import Any
 
 from kvctl.documents import parser
 from kvctl.topology.model.file import read_topology
-from kvctl.topology.plan.desired import Rendered, render
+from kvctl.topology.plan.desired import RenderedStreams, render
 
 HOUR = 3600 * 10**9
 
 
-def rendered(text: str) -> Rendered:
+def rendered(text: str) -> RenderedStreams:
     return render(read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml")))
 
 

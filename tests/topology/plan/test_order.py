@@ -3,13 +3,15 @@
 from typing import Any
 
 from kvctl.kv.stream_kind import Kind
-from kvctl.topology.plan.change import Action, Change
+from kvctl.topology.plan.change import Action, ResourceChange
 from kvctl.topology.plan.planner import ordered
 from tests.topology.plain import info
 
 
-def change(action: Action, name: str, *, origins: str = "", reads: str = "", leaving: str = "", **more: Any) -> Change:
-    found = Change(
+def change(
+    action: Action, name: str, *, origins: str = "", reads: str = "", leaving: str = "", **more: Any
+) -> ResourceChange:
+    found = ResourceChange(
         kind=Kind.AGGREGATE,
         name=name,
         place="",
@@ -25,7 +27,7 @@ def change(action: Action, name: str, *, origins: str = "", reads: str = "", lea
     return found
 
 
-def order(*changes: Change) -> str:
+def order(*changes: ResourceChange) -> str:
     return "".join(item.name for item in ordered(changes))
 
 

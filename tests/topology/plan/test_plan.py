@@ -16,7 +16,7 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
-from kvctl.topology.plan.change import Change, Plan, fingerprint
+from kvctl.topology.plan.change import ResourceChange, TopologyPlan, fingerprint
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.location import Locator
 from kvctl.topology.plan.planner import compare
@@ -29,21 +29,21 @@ def read(text: str) -> Topology:
     return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
-async def plan(client: kvctl.Client, text: str, *, prune: bool = False) -> Plan:
+async def plan(client: kvctl.Client, text: str, *, prune: bool = False) -> TopologyPlan:
     return await planner.plan(read(text), {"": client.api}, prune=prune)
 
 
-def steps(found: Plan) -> list[str]:
+def steps(found: TopologyPlan) -> list[str]:
     """`+ NAME`, `~ NAME field: before -> after`"""
     return [step(change) for change in found.changes]
 
 
-def step(change: Change) -> str:
+def step(change: ResourceChange) -> str:
     lines = [line for item in description.differences(change) for line in description.difference_lines(item)]
     return f"{description.SIGNS[change.action]} {change.name} {'; '.join(lines)}".rstrip()
 
 
-def names(found: Plan) -> set[str]:
+def names(found: TopologyPlan) -> set[str]:
     return {hazard.name for hazard in found.hazards}
 
 
@@ -65,9 +65,12 @@ async def test_plan_creates_missing_streams_origins_first(client, unique):
         assert (config["max_msgs_per_subject"], config["max_age"]) == (3, 3600 * 10**9)
         assert config["metadata"] == {TOPOLOGY: "default"}
     assert (configs[first] or {})["sources"] == [
-        {"name": mirror, "opt_start_seq": 1,
-         "subject_transforms": [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{first}.p.>"}]}
-    ]  # fmt: skip
+        {
+            "name": mirror,
+            "opt_start_seq": 1,
+            "subject_transforms": [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{first}.p.>"}],
+        }
+    ]
     assert found.summary == {"create": 4, "change": 0, "delete": 0, "recreate": 0}
 
 
@@ -94,15 +97,30 @@ async def test_plan_ignores_notation_of_sources(client, raw, unique):
     one, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     raw.create_bucket(one, allow_direct=False)
     raw.create_bucket(other)
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "storage": "file", "max_msgs_per_subject": 1, "mirror": {
-        "name": f"KV_{one}", "subject_transforms": [{"src": f"$KV.{one}.a.>", "dest": f"$KV.{one}.a.>"}]}})  # fmt: skip
+    raw.api(
+        f"STREAM.CREATE.{mirror}",
+        {
+            "name": mirror,
+            "storage": "file",
+            "max_msgs_per_subject": 1,
+            "mirror": {
+                "name": f"KV_{one}",
+                "subject_transforms": [{"src": f"$KV.{one}.a.>", "dest": f"$KV.{one}.a.>"}],
+            },
+        },
+    )
     sources = [
-        {"name": f"KV_{name}", "opt_start_seq": 1,
-         "subject_transforms": [{"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.{name}.>"}]}
+        {
+            "name": f"KV_{name}",
+            "opt_start_seq": 1,
+            "subject_transforms": [{"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.{name}.>"}],
+        }
         for name in (other, one)
-    ]  # fmt: skip
-    raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "storage": "file", "max_msgs_per_subject": 1,
-                                              "sources": sources})  # fmt: skip
+    ]
+    raw.api(
+        f"STREAM.CREATE.KV_{aggregate}",
+        {"name": f"KV_{aggregate}", "storage": "file", "max_msgs_per_subject": 1, "sources": sources},
+    )
     text = (
         f"mirrors: {{{mirror}: {{origin: {one}, keys: a.>}}}}\naggregates: {{{aggregate}: {{origins: "
         f"[{{bucket: {one}, prefix: {one}}}, {{bucket: {other}, prefix: {other}}}]}}}}"
@@ -245,8 +263,10 @@ async def test_prune_deletes_only_marked_streams_readers_first(client, raw, uniq
     raw.create_bucket(unmarked)
     raw.create_bucket(theirs, metadata={TOPOLOGY: "another"})
     raw.create_bucket(bucket, metadata={TOPOLOGY: title})
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "storage": "file", "metadata": {TOPOLOGY: title},
-                                        "mirror": {"name": f"KV_{bucket}"}})  # fmt: skip
+    raw.api(
+        f"STREAM.CREATE.{mirror}",
+        {"name": mirror, "storage": "file", "metadata": {TOPOLOGY: title}, "mirror": {"name": f"KV_{bucket}"}},
+    )
     found = await plan(client, f"name: {title}")
     assert (steps(found), [change.name for change in found.unlisted]) == ([], [bucket, mirror])
     found = await plan(client, f"name: {title}", prune=True)

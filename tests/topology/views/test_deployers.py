@@ -9,7 +9,7 @@ from kvctl.kv.config import differences
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan.desired import render
 from kvctl.topology.views import deployers
-from kvctl.topology.views.deployers import Placed
+from kvctl.topology.views.deployers import PlacedStream
 from tests.topology.views import schemas, tools
 
 EVERYTHING = """
@@ -39,9 +39,9 @@ def topology(text: str) -> Topology:
     return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
-def streams(text: str) -> list[Placed]:
+def streams(text: str) -> list[PlacedStream]:
     found = render(topology(text))
-    return [Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
+    return [PlacedStream(config, place) for config, place in zip(found.streams, found.places, strict=True)]
 
 
 def refused(format: str, text: str) -> list[str]:
@@ -92,13 +92,16 @@ def test_format_of_nothing_lost_is_not_refused():
 @pytest.mark.parametrize(
     ("format", "fields", "evidence"),
     [
-        ("nack", "republish: 'a.>=b.>', republish_headers_only: true",
-         "a `Stream` resource cannot express republish_headers_only yes"),
+        (
+            "nack",
+            "republish: 'a.>=b.>', republish_headers_only: true",
+            "a `Stream` resource cannot express republish_headers_only yes",
+        ),
         ("terraform", "ttl: 1500ms", "the provider cannot express ttl 1s500ms"),
         ("terraform", "marker_ttl: 1500ms", "the provider cannot express marker_ttl 1s500ms"),
         ("terraform", "tags: [a, b]", "the provider cannot express tags a, b"),
     ],
-)  # fmt: skip
+)
 def test_setting_that_a_format_cannot_express_is_refused_by_name(format, fields, evidence):
     """The duplicate window follows a short ttl."""
     found = refused(format, f"buckets: {{B: {{{fields}}}, C: {{}}}}")
@@ -128,9 +131,11 @@ def test_origins_are_created_before_their_replicas_with_terraform():
     text = "mirrors: {M: {origin: B}}\nbuckets: {B: {}, C: {}}\naggregates: {A: {origins: [{stream: M, prefix: m}, C]}}"
     depends = {stream["name"]: stream.get("depends_on") for stream in bodies("terraform", text)}
     assert depends == {
-        "KV_B": None, "KV_C": None, "M": ["jetstream_stream.KV_B"],
+        "KV_B": None,
+        "KV_C": None,
+        "M": ["jetstream_stream.KV_B"],
         "KV_A": ["jetstream_stream.M", "jetstream_stream.KV_C"],
-    }  # fmt: skip
+    }
 
 
 def test_origins_in_a_cycle_do_not_depend_on_each_other():
@@ -156,8 +161,11 @@ buckets: {A: {in: hub}, B: {in: EU 1}, C: {in: leaf}, D: {}}
 def test_contexts_become_accounts_and_domains_of_resources():
     specs = bodies("nack", PLACES)
     assert [(spec.get("account"), spec.get("jsDomain")) for spec in specs] == [
-        ("hub", "h"), ("eu-1", None), (None, "leaf"), (None, None),
-    ]  # fmt: skip
+        ("hub", "h"),
+        ("eu-1", None),
+        (None, "leaf"),
+        (None, None),
+    ]
     assert list(deployers.nack_warnings(written("nack", PLACES))) == [
         "The resources refer to `Account` resources that have to exist: `hub`, `eu-1`",
         "The controller has to run with `--control-loop`, or it ignores `mirrorDirect` and `jsDomain`",
@@ -188,15 +196,21 @@ def test_contexts_that_differ_in_characters_alone_stay_apart():
 
 
 def test_contexts_become_folders():
-    found = [*streams(PLACES), Placed({"name": "KV_X"}, "../etc"), Placed({"name": "KV_X"}, "/etc")]
+    found = [*streams(PLACES), PlacedStream({"name": "KV_X"}, "../etc"), PlacedStream({"name": "KV_X"}, "/etc")]
     names = [deployers.file_name(stream) for stream in found]
-    assert names == ["hub/KV_A.json", "EU_1/KV_B.json", "leaf/KV_C.json", "KV_D.json", "_._etc/KV_X.json",
-                     "_etc/KV_X.json"]  # fmt: skip
+    assert names == [
+        "hub/KV_A.json",
+        "EU_1/KV_B.json",
+        "leaf/KV_C.json",
+        "KV_D.json",
+        "_._etc/KV_X.json",
+        "_etc/KV_X.json",
+    ]
 
 
 def test_field_that_no_tool_has_is_refused():
     config = {**streams("buckets: {B: {}}")[0].config, "newer": True}
-    assert [hazard.evidence for format in TABLES for hazard in deployers.lossy(format, [Placed(config)], {})] == [
+    assert [hazard.evidence for format in TABLES for hazard in deployers.lossy(format, [PlacedStream(config)], {})] == [
         "`KV_B`: a `Stream` resource cannot express newer yes",
         "`KV_B`: the provider cannot express newer yes",
     ]

@@ -14,7 +14,7 @@ from kvctl.render.yaml_text import dump
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan.desired import render
 from kvctl.topology.views import deployers
-from kvctl.topology.views.deployers import Placed
+from kvctl.topology.views.deployers import PlacedStream
 from tests.topology.random_topology import RandomTopology
 from tests.topology.views import schemas, tools
 
@@ -38,23 +38,29 @@ DOMAINS = {"": "home", "hub": "h", "leaf node": "l"}
 def settings(dice: random.Random) -> dict[str, Any]:
     """Return settings that all formats can express."""
     found: dict[str, Any] = {
-        "description": dice.choice(TEXTS), "ttl": dice.choice(["90s", "1h30m", "400d", "0"]),
-        "marker_ttl": dice.choice(["1s", "2h"]), "replicas": dice.choice([1, 3, 5]),
-        "max_bytes": dice.choice([1, 10**12]), "storage": dice.choice(["file", "memory"]),
-        "max_value_size": dice.choice([1, 2**31 - 1]), "compress": dice.random() < 0.5, "atomic": dice.random() < 0.5,
-        "first_revision": dice.choice([1, 2**40]), "metadata": {dice.choice(TEXTS): dice.choice(TEXTS), "m": ""},
+        "description": dice.choice(TEXTS),
+        "ttl": dice.choice(["90s", "1h30m", "400d", "0"]),
+        "marker_ttl": dice.choice(["1s", "2h"]),
+        "replicas": dice.choice([1, 3, 5]),
+        "max_bytes": dice.choice([1, 10**12]),
+        "storage": dice.choice(["file", "memory"]),
+        "max_value_size": dice.choice([1, 2**31 - 1]),
+        "compress": dice.random() < 0.5,
+        "atomic": dice.random() < 0.5,
+        "first_revision": dice.choice([1, 2**40]),
+        "metadata": {dice.choice(TEXTS): dice.choice(TEXTS), "m": ""},
         "republish": "$KV.B.>=copies.{{wildcard(1)}}.>",
-    }  # fmt: skip
+    }
     chosen = dict(dice.sample(sorted(found.items()), dice.randint(0, len(found))))
     return chosen | dice.choice([{}, {"cluster": "c"}, {"cluster": "c", "tags": ["az:1", "ssd"]}])
 
 
-def placed_streams(topology: Topology) -> list[Placed]:
+def placed_streams(topology: Topology) -> list[PlacedStream]:
     found = render(topology)
-    return [Placed(config, place) for config, place in zip(found.streams, found.places, strict=True)]
+    return [PlacedStream(config, place) for config, place in zip(found.streams, found.places, strict=True)]
 
 
-def created(format: str, placed: list[Placed], topology: Topology) -> list[dict[str, Any]]:
+def created(format: str, placed: list[PlacedStream], topology: Topology) -> list[dict[str, Any]]:
     """Return the streams that the tool creates from the files, written as text and parsed again."""
     if format == "nack":
         text = "---\n".join(map(dump, deployers.nack(placed, topology.contexts)))

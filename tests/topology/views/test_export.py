@@ -17,15 +17,27 @@ from kvctl.topology.plan import planner
 from kvctl.topology.plan.desired import render
 from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.survey.inventory import survey
-from kvctl.topology.views.export import Exported, export
+from kvctl.topology.views.export import TopologyExport, export
 from tests.topology.conftest import source
 
 ORDERS = BucketConfig("ORDERS", history=5, ttl=timedelta(days=30))
 EVERYTHING = BucketConfig(
-    "ALL", description="on", history=64, ttl=timedelta(hours=36), marker_ttl=timedelta(minutes=5), replicas=3,
-    storage="memory", max_value_size=1500, max_bytes=10 * 1024**2, compress=True, cluster="lon", tags=("a", "b:1"),
-    republish=Republish("$KV.ALL.>", "copies.>", headers_only=True), metadata={"1e3": "no", "e": ""}, atomic=True,
-)  # fmt: skip
+    "ALL",
+    description="on",
+    history=64,
+    ttl=timedelta(hours=36),
+    marker_ttl=timedelta(minutes=5),
+    replicas=3,
+    storage="memory",
+    max_value_size=1500,
+    max_bytes=10 * 1024**2,
+    compress=True,
+    cluster="lon",
+    tags=("a", "b:1"),
+    republish=Republish("$KV.ALL.>", "copies.>", headers_only=True),
+    metadata={"1e3": "no", "e": ""},
+    atomic=True,
+)
 
 
 def world_of(*configs: dict[str, Any]) -> Inventory:
@@ -40,7 +52,7 @@ def world_of(*configs: dict[str, Any]) -> Inventory:
     return Inventory({"": place}, tuple(links))
 
 
-def exported(*configs: dict[str, Any], names: tuple[str, ...] = ()) -> Exported:
+def exported(*configs: dict[str, Any], names: tuple[str, ...] = ()) -> TopologyExport:
     return export(world_of(*configs), names)
 
 
@@ -53,11 +65,22 @@ def test_export_of_bucket_has_only_settings_that_are_not_default():
 
 def test_export_writes_every_setting_as_a_file_does():
     assert exported(EVERYTHING.to_stream()).document["buckets"]["ALL"] == {
-        "description": "on", "history": 64, "ttl": "1d12h", "replicas": 3, "storage": "memory", "max_bytes": "10MiB",
-        "cluster": "lon", "tags": ["a", "b:1"], "marker_ttl": "5m", "max_value_size": 1500, "compress": True,
-        "republish": "$KV.ALL.>=copies.>", "republish_headers_only": True, "metadata": {"1e3": "no", "e": ""},
+        "description": "on",
+        "history": 64,
+        "ttl": "1d12h",
+        "replicas": 3,
+        "storage": "memory",
+        "max_bytes": "10MiB",
+        "cluster": "lon",
+        "tags": ["a", "b:1"],
+        "marker_ttl": "5m",
+        "max_value_size": 1500,
+        "compress": True,
+        "republish": "$KV.ALL.>=copies.>",
+        "republish_headers_only": True,
+        "metadata": {"1e3": "no", "e": ""},
         "atomic": True,
-    }  # fmt: skip
+    }
 
 
 def test_export_omits_settings_inherited_from_origins_in_the_file():
@@ -138,16 +161,32 @@ def test_export_remarks_settings_that_a_file_cannot_express(change, remark):
         (ORDERS.to_stream() | {"metadata": {"kvctl.unfinished": "1"}}, "left behind by an interrupted restore or copy"),
         (ORDERS.to_stream() | {"name": "KV_é", "subjects": ["$KV.é.>"]}, "`é` is not a bucket name"),
         (ORDERS.to_stream() | {"subjects": [], "sources": [{"name": "KV_B"}]}, "its origins cannot be fully described"),
-        (ORDERS.to_stream() | {"name": "M", "mirror": {"name": "KV_B", "opt_start_seq": 5}},
-         "its origins cannot be fully described"),
-        (ORDERS.to_stream() | {"name": "M", "mirror": {"name": "KV_B", "subject_transforms": [
-            {"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]}}, "its origins cannot be fully described"),
-        (ORDERS.to_stream() | {"name": "KV_M", "mirror": {"name": "KV_B"}},
-         "`KV_M` is a bucket stream name; the name of a mirror must not start with `KV_`"),
-        (ORDERS.to_stream() | {"subjects": [], "sources": [{"name": "KV_B", "subject_transforms": [
-            {"src": "$KV.B.>", "dest": "elsewhere.>"}]}]}, "`$KV.B.>` to `elsewhere.>` maps keys out of the bucket"),
+        (
+            ORDERS.to_stream() | {"name": "M", "mirror": {"name": "KV_B", "opt_start_seq": 5}},
+            "its origins cannot be fully described",
+        ),
+        (
+            ORDERS.to_stream()
+            | {
+                "name": "M",
+                "mirror": {"name": "KV_B", "subject_transforms": [{"src": "$KV.B.a.>", "dest": "$KV.B.b.>"}]},
+            },
+            "its origins cannot be fully described",
+        ),
+        (
+            ORDERS.to_stream() | {"name": "KV_M", "mirror": {"name": "KV_B"}},
+            "`KV_M` is a bucket stream name; the name of a mirror must not start with `KV_`",
+        ),
+        (
+            ORDERS.to_stream()
+            | {
+                "subjects": [],
+                "sources": [{"name": "KV_B", "subject_transforms": [{"src": "$KV.B.>", "dest": "elsewhere.>"}]}],
+            },
+            "`$KV.B.>` to `elsewhere.>` maps keys out of the bucket",
+        ),
     ],
-)  # fmt: skip
+)
 def test_export_leaves_out_other_streams_with_the_reason(stream, reason):
     found = exported(stream, BucketConfig("OTHER").to_stream())
     assert list(found.left_out.values()) == [reason]

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from kvctl.jetstream import stream_info
-from kvctl.topology.audit.verdict import DELETED, Ages, Held, Source
+from kvctl.topology.audit.verdict import DELETED, Ages, EntrySource, LastEntry
 from kvctl.topology.survey.graph import Upstream
 from kvctl.topology.views.key_state import KeyReading, Passage, TraceState, inherited, judge, of_start
 
 VALUE, OTHER = b"value", b"other"
 NOW = 10**18
 CONNECTED = Upstream(stream_info.Source("KV_O"), 0, 0.1, None)
-HERE = Source("KV_O", 5, "$KV.O.k")
+HERE = EntrySource("KV_O", 5, "$KV.O.k")
 
 
-def held(revision: int, mark: bytes = VALUE, source: Source | None = None, **more: Any) -> KeyReading:
-    return KeyReading(Held(mark, revision, NOW - 10**9, source, **more))
+def held(revision: int, mark: bytes = VALUE, source: EntrySource | None = None, **more: Any) -> KeyReading:
+    return KeyReading(LastEntry(mark, revision, NOW - 10**9, source, **more))
 
 
 NOTHING, ORIGIN = KeyReading(), held(5)
@@ -60,11 +60,11 @@ ERROR = {"arrived": 4, "upstream": replace(CONNECTED, error="stream not found (1
             "no message from the origin for 42 s",
         ),
         (passage(held(9)), TraceState.OVERWRITTEN, "by a client of the aggregate"),
-        (passage(held(9, source=Source("KV_P", 1, "$KV.P.k"))), TraceState.OVERWRITTEN, "by `P`"),
-        (passage(held(9, source=Source("KV_O", 7, "$KV.O.l"))), TraceState.OVERWRITTEN, "by `l` of `O`"),
-        (passage(held(9, source=Source("KV_O", 7, "other"))), TraceState.OVERWRITTEN, "by `other` of `O`"),
+        (passage(held(9, source=EntrySource("KV_P", 1, "$KV.P.k"))), TraceState.OVERWRITTEN, "by `P`"),
+        (passage(held(9, source=EntrySource("KV_O", 7, "$KV.O.l"))), TraceState.OVERWRITTEN, "by `l` of `O`"),
+        (passage(held(9, source=EntrySource("KV_O", 7, "other"))), TraceState.OVERWRITTEN, "by `other` of `O`"),
         (
-            passage(held(9, source=Source("KV_P", 1, "$KV.P.k")), arrived=None),
+            passage(held(9, source=EntrySource("KV_P", 1, "$KV.P.k")), arrived=None),
             TraceState.UNKNOWN,
             "an entry of `P` hides whether revision 5 has arrived",
         ),

@@ -10,9 +10,11 @@ from typing import Any
 from kvctl.units import duration_ns, parse_duration
 
 _NACK = {
-    "replicas": "num_replicas", "firstSequence": "first_seq", "allowRollup": "allow_rollup_hdrs",
+    "replicas": "num_replicas",
+    "firstSequence": "first_seq",
+    "allowRollup": "allow_rollup_hdrs",
     "allowAtomicPublish": "allow_atomic",
-}  # fmt: skip
+}
 _TERRAFORM = {"replicas": "num_replicas", "source": "sources"}
 _SECONDS = ("max_age", "duplicate_window", "subject_delete_marker_ttl")
 _DROPPED = ("account", "jsDomain", "provider", "depends_on")
