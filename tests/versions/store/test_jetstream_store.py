@@ -240,7 +240,12 @@ async def test_commit_and_diff_are_few_writes_to_the_socket(client, store, monke
     await repository.put("main", "a", b"2")
     writes.clear()
     await repository.commit("main", "two")
-    assert len(writes) <= 9  # records with the seal, listing, the stream, the batch, clearing; and UNSUB after reads
+    assert len(requests(writes)) <= 7  # records, the seal, two for the listing, the stream, the batch, clearing
     writes.clear()
     assert len(await Repository(store).diff("main~1", "main")) == 1
-    assert len(writes) <= 7  # head, commit, its parent, both roots; and UNSUB after reads
+    assert len(requests(writes)) <= 4  # head, commit, its parent, both roots
+
+
+def requests(writes: list[bytes]) -> list[bytes]:
+    """Return the writes but those that only end a subscription: they come at any time after an answer."""
+    return [one for one in writes if not one.startswith(b"UNSUB") or b"PUB" in one]
