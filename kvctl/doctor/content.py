@@ -18,7 +18,7 @@ from kvctl.tables import catalog as tables
 from kvctl.tables.config import PARTITION_PREFIX, is_table, stream_name
 from kvctl.versions import catalog, repositories
 from kvctl.versions.branch import branch_state, epochs
-from kvctl.versions.config import VERSION, RepositoryConfig, is_repository, layout
+from kvctl.versions.catalog import VERSION, RepositoryConfig, is_repository, layout
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
@@ -49,7 +49,7 @@ def settings(info: StreamInfo) -> Iterator[Finding]:
     yield from _changed("repository-changed", name, config, wanted, _OF_REPOSITORIES)
 
 
-async def _records(api: Api, found: catalog.Found) -> list[Finding]:
+async def _records(api: Api, found: catalog.ExistingRepository) -> list[Finding]:
     name = found.config.name
     if layout(found.info["config"]) > VERSION:
         text = "The repository was created by a newer kvctl"
@@ -68,7 +68,7 @@ async def _records(api: Api, found: catalog.Found) -> list[Finding]:
         return [Finding(ERROR, "broken-record", name, f"Could not decode a record: {error!r}", _LOST)]
 
 
-async def inspect(found: catalog.Found, repository: Repository) -> AsyncIterator[Finding]:
+async def inspect(found: catalog.ExistingRepository, repository: Repository) -> AsyncIterator[Finding]:
     """Yield the problems in a repository's records. Raises what reading raises."""
     store, name = repository.store, found.config.name
     leads = {f"Branch `{branch}`": commit for branch, commit in (await repository.branches()).items()}
@@ -126,7 +126,7 @@ def of_tables(infos: Mapping[str, StreamInfo], unreachable: tuple[str, ...] = ()
         yield Finding(WARNING, "table-leftovers", name, text, fix)
 
 
-def _table(table: tables.TableFound, info: StreamInfo, there: set[str]) -> Iterator[Finding]:
+def _table(table: tables.ExistingTable, info: StreamInfo, there: set[str]) -> Iterator[Finding]:
     name, state = table.config.name, tables.state(info)
     if state:
         doing, command = ("created", "create") if state == tables.CREATING else ("deleted", "delete")

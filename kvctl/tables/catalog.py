@@ -45,7 +45,7 @@ _STATE = "kvctl.table.state"
 
 
 @dataclass(frozen=True, slots=True)
-class TableFound:
+class ExistingTable:
     """An existing table."""
 
     config: TableConfig
@@ -74,7 +74,7 @@ class TableFound:
         return [self.info["config"]["name"], *(partition_stream(self.config.name, number) for number in parts)]
 
 
-async def create(api: Api, config: TableConfig) -> tuple[TableFound, bool]:
+async def create(api: Api, config: TableConfig) -> tuple[ExistingTable, bool]:
     """Create a table, and return whether it is new; one with the same configuration is left unchanged.
 
     Raises TableExists, OutcomeUnknown, ServerError, and KvctlError if the server is too old.
@@ -97,7 +97,7 @@ async def create(api: Api, config: TableConfig) -> tuple[TableFound, bool]:
     return found(info), fresh
 
 
-async def find(api: Api, name: str, *, incomplete: bool = False) -> TableFound:
+async def find(api: Api, name: str, *, incomplete: bool = False) -> ExistingTable:
     """Return the table of a name; with `incomplete` also one that is being created or deleted. Raises TableNotFound."""
     info = await streams.find(api, stream_name(check_table(name)))
     if info is None or not is_table(info["config"]) or (state(info) and not incomplete):
@@ -105,7 +105,7 @@ async def find(api: Api, name: str, *, incomplete: bool = False) -> TableFound:
     return found(info)
 
 
-async def find_complete(api: Api, name: str) -> TableFound:
+async def find_complete(api: Api, name: str) -> ExistingTable:
     """Return the table if all partitions exist. Raises TableNotFound, KvctlError if some do not."""
     prefix = subject_prefix(check_table(name))
     table, names = await asyncio.gather(find(api, name), streams.names(api, f"{prefix}>"))
@@ -118,20 +118,20 @@ async def find_complete(api: Api, name: str) -> TableFound:
     return table
 
 
-async def listing(api: Api) -> list[TableFound]:
+async def listing(api: Api) -> list[ExistingTable]:
     """Return all tables, by name."""
     infos = (await streams.listing(api)).answering
     tables = [found(info) for info in infos if is_table(info["config"]) and not state(info)]
     return sorted(tables, key=lambda table: table.config.name)
 
 
-async def partitions(api: Api, table: TableFound) -> AsyncIterator[tuple[str, StreamInfo | None]]:
+async def partitions(api: Api, table: ExistingTable) -> AsyncIterator[tuple[str, StreamInfo | None]]:
     """Yield the partition streams of a table in order, with None for one that does not answer."""
     async for item in streams.infos(api, table.streams[1:], MAX_CONCURRENT_STREAMS):
         yield item
 
 
-async def counts(api: Api, table: TableFound) -> list[int]:
+async def counts(api: Api, table: ExistingTable) -> list[int]:
     """Return the number of entries of each partition, removed ones included: their markers are counted too.
 
     The server counts them for temporary consumers; nothing is read.
@@ -182,9 +182,9 @@ async def delete(api: Api, name: str) -> None:
     await _delete(api, found(info))
 
 
-def found(info: StreamInfo) -> TableFound:
+def found(info: StreamInfo) -> ExistingTable:
     """Return the table of a stream, which must be one."""
-    return TableFound(TableConfig.from_stream(info["config"]), info)
+    return ExistingTable(TableConfig.from_stream(info["config"]), info)
 
 
 def state(info: StreamInfo) -> str | None:
@@ -192,7 +192,7 @@ def state(info: StreamInfo) -> str | None:
     return (info["config"].get("metadata") or {}).get(_STATE)
 
 
-async def _parts(api: Api, table: TableFound) -> list[StreamInfo]:
+async def _parts(api: Api, table: ExistingTable) -> list[StreamInfo]:
     """Return the infos of the partition streams. Raises UnreachableError for one that does not answer."""
     infos: list[StreamInfo] = []
     async for stream, info in partitions(api, table):
@@ -205,7 +205,7 @@ async def _parts(api: Api, table: TableFound) -> list[StreamInfo]:
     return infos
 
 
-async def _delete(api: Api, table: TableFound) -> None:
+async def _delete(api: Api, table: ExistingTable) -> None:
     own, *parts = table.streams
     if parts and state(table.info) != DELETING:
         await streams.update(api, _marked(table.info["config"], DELETING))

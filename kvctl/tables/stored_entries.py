@@ -15,7 +15,7 @@ from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
 from kvctl.kv.ordered_token import token
 from kvctl.tables.batch import KeySpace
-from kvctl.tables.catalog import TableFound
+from kvctl.tables.catalog import ExistingTable
 from kvctl.tables.changes import Entry, TableEntry, Version, unknown
 from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.keys import MAX_PARTITIONS, check_key, partition_of, read_tail, tail
@@ -35,7 +35,7 @@ Name = tuple[str | None, bytes]
 class TableLayout:
     """The streams of a table as buckets, with the ends of the entries' subjects (`keys.tail`) as keys: places."""
 
-    def __init__(self, api: Api, found: TableFound) -> None:
+    def __init__(self, api: Api, found: ExistingTable) -> None:
         self.config = found.config
         self.life = found.life
         self.prefix = found.prefix

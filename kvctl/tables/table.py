@@ -19,7 +19,7 @@ from kvctl.kv.read.bulk_get import get_many
 from kvctl.kv.transaction.group_commit import GroupCommit
 from kvctl.tables import catalog, scan
 from kvctl.tables.batch import TableBatch, TableUpdate, prepare, update_queue
-from kvctl.tables.catalog import TableFound
+from kvctl.tables.catalog import ExistingTable
 from kvctl.tables.changes import (
     NO_VERSION,
     NOT_EXISTS,
@@ -50,7 +50,7 @@ class Table(Generic[K, V]):
     """
 
     def __init__(
-        self, api: Api, found: TableFound, keys: Serializer[K], values: Serializer[V], *, read_only: bool = False
+        self, api: Api, found: ExistingTable, keys: Serializer[K], values: Serializer[V], *, read_only: bool = False
     ) -> None:
         self._keys = keys
         self._values = values
@@ -71,7 +71,7 @@ class Table(Generic[K, V]):
         return Table.of_bytes(api, await catalog.find_complete(api, name), read_only=read_only)
 
     @staticmethod
-    def of_bytes(api: Api, found: TableFound, *, read_only: bool = False) -> Table[bytes, bytes]:
+    def of_bytes(api: Api, found: ExistingTable, *, read_only: bool = False) -> Table[bytes, bytes]:
         """Return a handle with keys and values of bytes."""
         return Table(api, found, Bytes(), Bytes(), read_only=read_only)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvctl.kv.client import Client
 from kvctl.tables import catalog
-from kvctl.tables.catalog import TableFound
+from kvctl.tables.catalog import ExistingTable
 from kvctl.tables.changes import K, V
 from kvctl.tables.config import TableConfig
 from kvctl.tables.serializers import Serializer
@@ -60,7 +60,7 @@ class Tables:
         self._client.connection.context.require_writable()
         await catalog.delete(self._api, name)
 
-    async def listing(self) -> list[TableFound]:
+    async def listing(self) -> list[ExistingTable]:
         """Return all tables, by name."""
         return await catalog.listing(self._api)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvctl.versions.branch.staging import Writer
+from kvctl.versions.branch.staging import StagingWriter
 from kvctl.versions.model import check_versioned_key
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.objects import Objects
@@ -16,7 +16,7 @@ class RepositoryAccess:
         self.author = author
         """Author of commits."""
         self.objects = Objects(store)
-        self.writer = Writer(store)
+        self.writer = StagingWriter(store)
 
     def check(self, key: str, value: bytes | None) -> None:
         """Check a key and a value. Raises UsageError for one that no branch can hold."""

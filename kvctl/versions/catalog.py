@@ -1,35 +1,91 @@
-"""Create, find, list and delete repositories: streams with a metadata mark."""
+"""Repositories as streams with a metadata mark: configuration, creation, lookup, listing, deletion.
+
+A repository is the stream `KVR_<name>`, whose records are below `$KVR.<name>.`, out of reach of writes to buckets.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from kvctl.errors import BucketNotFound, ConflictError, KvctlError, RefusedError, RepositoryExists, RepositoryNotFound
+from kvctl.errors import (
+    BucketNotFound,
+    ConflictError,
+    KvctlError,
+    RefusedError,
+    RepositoryExists,
+    RepositoryNotFound,
+    UsageError,
+)
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import listed
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
-from kvctl.kv.config import differences
+from kvctl.kv.config import BucketConfig, StreamConfig, differences, edited
+from kvctl.kv.names import BUCKET_PATTERN
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
+from kvctl.kv.settings import FIELDS, settings_of
+from kvctl.kv.stream_kind import KIND
 from kvctl.suggest import did_you_mean
-from kvctl.versions.config import (
-    STREAM_PREFIX,
-    VERSION,
-    RepositoryConfig,
-    check_repository,
-    is_repository,
-    layout,
-    stream_name,
-    subject_prefix,
-)
+
+REPOSITORY = "repository"
+"""Value of the metadata mark of a repository's stream."""
+LAYOUT = "kvctl.repository.layout"
+"""Metadata key of the version of the record layout."""
+VERSION = 1
+"""Layout version that this kvctl writes, and the newest that it reads."""
+STREAM_PREFIX = "KVR_"
+SUBJECT_PREFIX = "$KVR."
+MAX_NAME = 251
+"""Maximum number of characters: a stream's name has at most 255."""
+SETTINGS = settings_of("repository")
+"""Bucket settings that a repository has, too: no ttl, as nothing expires, and no history, as it has its own."""
+
+_NAME = re.compile(rf"{BUCKET_PATTERN}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RepositoryConfig:
+    """Repository, by its name and the settings of its stream."""
+
+    name: str
+    _: KW_ONLY
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of BucketConfig (SETTINGS)."""
+
+    def __post_init__(self) -> None:
+        check_repository(self.name)
+        if unknown := [name for name in self.settings if name not in SETTINGS]:
+            raise UsageError(f"`{unknown[0]}` is not a setting of a repository")
+
+    def stream(self, life: int) -> StreamConfig:
+        """Return the repository's stream; `life` is its first sequence. Raises UsageError for an invalid setting."""
+        stream = BucketConfig(self.name, atomic=True).to_stream()
+        stream |= {
+            "name": stream_name(self.name),
+            "subjects": [f"{subject_prefix(self.name)}>"],
+            "first_seq": life,
+            "allow_msg_ttl": True,
+            "deny_delete": False,  # unreferenced objects are deleted by their sequence
+            "metadata": {KIND: REPOSITORY, LAYOUT: str(VERSION)},
+        }
+        return edited(stream, self.settings)
+
+    @classmethod
+    def from_stream(cls, stream: StreamConfig) -> RepositoryConfig:
+        """Return the configuration of a repository's stream."""
+        bucket = BucketConfig.from_stream(stream)
+        settings = {name: value for name in SETTINGS if (value := getattr(bucket, name)) != FIELDS[name]}
+        return cls(stream["name"].removeprefix(STREAM_PREFIX), settings=settings)
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingRepository:
     """Existing repository."""
 
     config: RepositoryConfig
@@ -53,7 +109,7 @@ class Found:
         return subject_prefix((self.origin or self.stream).removeprefix(STREAM_PREFIX))
 
 
-async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
+async def create(api: Api, config: RepositoryConfig) -> tuple[ExistingRepository, bool]:
     """Create a repository's stream; return it, and whether it is new. An existing one must have the same configuration.
 
     Raises RepositoryExists, OutcomeUnknown, ServerError, and KvctlError if the server is too old.
@@ -72,11 +128,11 @@ async def create(api: Api, config: RepositoryConfig) -> tuple[Found, bool]:
     return found(info), fresh
 
 
-async def find(api: Api, name: str) -> Found:
+async def find(api: Api, name: str) -> ExistingRepository:
     """Find the repository of this name, or a mirror of one. Raises RepositoryNotFound, RefusedError (newer layout)."""
     info = await streams.find(api, stream_name(check_repository(name)))
     if info is None and (mirror := await streams.find(api, name)) and _mirrors_repository(mirror["config"]):
-        return Found(RepositoryConfig(name), mirror)
+        return ExistingRepository(RepositoryConfig(name), mirror)
     if info is None or not is_repository(info["config"]):
         raise await _missing(api, name)
     if layout(info["config"]) > VERSION:
@@ -84,7 +140,7 @@ async def find(api: Api, name: str) -> Found:
     return found(info)
 
 
-async def listing(api: Api) -> list[Found]:
+async def listing(api: Api) -> list[ExistingRepository]:
     """List all repositories, by name."""
     infos = (await streams.listing(api)).answering
     return sorted((found(info) for info in infos if is_repository(info["config"])), key=lambda item: item.config.name)
@@ -106,9 +162,9 @@ async def _own(api: Api, name: str) -> str:
     return there.stream
 
 
-def found(info: StreamInfo) -> Found:
+def found(info: StreamInfo) -> ExistingRepository:
     """Return the repository of a stream, which must be one."""
-    return Found(RepositoryConfig.from_stream(info["config"]), info)
+    return ExistingRepository(RepositoryConfig.from_stream(info["config"]), info)
 
 
 def _mirrors_repository(stream: dict[str, Any]) -> bool:
@@ -139,3 +195,35 @@ async def _missing(api: Api, name: str) -> RepositoryNotFound:
         names = [one.removeprefix(STREAM_PREFIX) for one in known if one.startswith(STREAM_PREFIX)]
     remedy = f"`kvctl repo ls` lists repositories; `kvctl repo init {name}` creates one"
     return RepositoryNotFound(f"Repository `{name}` does not exist", hint=did_you_mean(name, names, remedy))
+
+
+def check_repository(name: str) -> str:
+    """Return the name. Raises UsageError."""
+    if not _NAME.match(name):
+        what = f"`{name}` is not a valid repository name" if name else "The repository name is empty"
+        raise UsageError(what, hint="Use letters, digits, `_` and `-`")
+    if len(name) > MAX_NAME:
+        raise UsageError(f"The repository name has {len(name)} characters; the maximum is {MAX_NAME}")
+    return name
+
+
+def is_repository(stream: StreamConfig) -> bool:
+    """Return whether the stream is a repository."""
+    metadata = stream.get("metadata") or {}
+    return stream["name"].startswith(STREAM_PREFIX) and metadata.get(KIND) == REPOSITORY and LAYOUT in metadata
+
+
+def layout(stream: StreamConfig) -> int:
+    """Return the layout version of a repository's records."""
+    text = stream["metadata"][LAYOUT]
+    return int(text) if text.isdecimal() else VERSION + 1
+
+
+def stream_name(repository: str) -> str:
+    """Return the name of the repository's stream."""
+    return STREAM_PREFIX + repository
+
+
+def subject_prefix(repository: str) -> str:
+    """Return the prefix of the subjects of all its records."""
+    return f"{SUBJECT_PREFIX}{repository}."

@@ -31,9 +31,9 @@ from kvctl.versions.model import (
     staged_leaf_value,
 )
 from kvctl.versions.refs import BranchRecord
-from kvctl.versions.store.protocol import Change, Store
-from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
-from kvctl.versions.tree.tree import ChunkBytes, Edit, Tree, get
+from kvctl.versions.store.protocol import Store, StoreChange
+from kvctl.versions.tree.objects import OBJECTS, MissingObject, Objects
+from kvctl.versions.tree.tree import ChunkBytes, Edit, NewTree, get
 
 OBJECTS_PER_WRITE = 400
 """Number of objects written together with the commit; more are written before it."""
@@ -52,7 +52,7 @@ class NothingToCommit(KvctlError, kind="nothing-to-commit"):
         self.taken_by = taken_by
 
 
-class Staged(ConflictError, kind="staged-changes"):
+class HasStagedChanges(ConflictError, kind="staged-changes"):
     """A branch has staged changes, where it must not have any."""
 
     def __init__(self, branch: str) -> None:
@@ -79,7 +79,7 @@ class CommitInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class _PreparedCommit:
     """Commit whose tree is built from these epochs; its objects are safe while no collection begins."""
 
     commit: Commit
@@ -98,12 +98,12 @@ async def commit(
 ) -> Commit:
     """Commit the staged changes.
 
-    Raises NothingToCommit, BranchNotFound, Broken, ConflictError after too many retries.
+    Raises NothingToCommit, BranchNotFound, MissingObject, ConflictError after too many retries.
     """
     store, objects, written = repo.store, repo.objects, repo.writer.epoch(branch)
     info = CommitInfo(message, repo.author, meta or {}, allow_empty)
     own, state = await _seal(store, branch, info, written)
-    prepared: _Prepared | None = None
+    prepared: _PreparedCommit | None = None
     for attempt in range(branch_state.MAX_ATTEMPTS):
         if attempt:
             state = await branch_state.read(store, branch)
@@ -112,7 +112,7 @@ async def commit(
         if prepared is None or not _still_good(prepared, state):
             try:
                 prepared = await _prepare(store, objects, state, info, sorted({*written.keys}) if written else [])
-            except Broken:
+            except MissingObject:
                 if await branch_state.is_unchanged(store, state.record):
                     raise
                 continue  # the branch was deleted or reset, and its old head collected
@@ -146,7 +146,7 @@ async def move_to(
     repo: RepositoryAccess,
     state: BranchState,
     info: CommitInfo,
-    tree: Tree,
+    tree: NewTree,
     *,
     second_parent: str | None = None,
     linking: bool = False,
@@ -170,7 +170,7 @@ async def read_clean(
 ) -> BranchState:
     """Return the state of a branch without staged changes.
 
-    Staged values equal to the branch's content are removed: they would hide later changes. Raises Staged,
+    Staged values equal to the branch's content are removed: they would hide later changes. Raises HasStagedChanges,
     BranchNotFound, ConflictError after too many retries.
     """
     store = repo.store
@@ -182,7 +182,7 @@ async def read_clean(
         staged = await epochs.listed(store, held.epochs[::-1], staged_leaf_value)
         if await differing(repo.objects, bytes.fromhex(held.root), staged):
             if await branch_state.is_unchanged(store, state.record):
-                raise Staged(branch)
+                raise HasStagedChanges(branch)
             continue
         if dry_run:
             return state
@@ -268,7 +268,7 @@ def _check_left(own: str | None, state: BranchState) -> None:
     raise NothingToCommit(f"The staged changes of `{branch}` are already committed in `{where[:12]}`", taken_by=where)
 
 
-def _still_good(prepared: _Prepared, state: BranchState) -> bool:
+def _still_good(prepared: _PreparedCommit, state: BranchState) -> bool:
     """Return whether others have only sealed epochs since."""
     return (
         prepared.commit.parents[0] == state.branch.commit
@@ -279,17 +279,17 @@ def _still_good(prepared: _Prepared, state: BranchState) -> bool:
 
 async def _prepare(
     store: Store, objects: Objects, state: BranchState, info: CommitInfo, likely: Sequence[bytes]
-) -> _Prepared:
+) -> _PreparedCommit:
     held = state.branch
     tree = await _with_changes(store, objects, bytes.fromhex(held.root), held.sealed, likely)
     made = await _commit_of(store, held, tree.root, info, None)
     together = {} if tree.root.hex() == held.root else await _go_first(objects, tree.objects)
-    return _Prepared(made, held.sealed, together, state.collections.collection.begun)
+    return _PreparedCommit(made, held.sealed, together, state.collections.collection.begun)
 
 
 async def _with_changes(
     store: Store, objects: Objects, root: bytes, sealed: Sequence[str], likely: Sequence[bytes]
-) -> Tree:
+) -> NewTree:
     """Return the tree with the changes of epochs, and its objects that are not stored yet.
 
     Values are read when they are stored. The changes go into the tree part by part, as many as fit into PART_BYTES.
@@ -313,10 +313,10 @@ async def _with_changes(
                 await objects.write(tree.objects)
                 root, edits, size = tree.root, [], 0
     tree = await objects.updated(root, edits)
-    return Tree(tree.root, {**tree.objects, **large})
+    return NewTree(tree.root, {**tree.objects, **large})
 
 
-async def _move(store: Store, objects: Objects, state: BranchState, prepared: _Prepared) -> bool:
+async def _move(store: Store, objects: Objects, state: BranchState, prepared: _PreparedCommit) -> bool:
     """Write the remaining objects, the commit and the branch's move in one atomic write."""
     made = prepared.commit
     left = state.branch.without(prepared.epochs, made.id)
@@ -357,13 +357,13 @@ async def _go_first(objects: Objects, found: ChunkBytes) -> ChunkBytes:
     return {identity: data for identity, data in found.items() if identity not in large}
 
 
-def _objects(found: ChunkBytes) -> list[Change]:
-    return [Change(OBJECTS, identity, data) for identity, data in found.items()]
+def _objects(found: ChunkBytes) -> list[StoreChange]:
+    return [StoreChange(OBJECTS, identity, data) for identity, data in found.items()]
 
 
-def _heading(made: Commit, record: BranchRecord, branch: Branch) -> list[Change]:
+def _heading(made: Commit, record: BranchRecord, branch: Branch) -> list[StoreChange]:
     """Return the commit, and the branch moved to it."""
-    return [Change(refs.COMMITS, bytes.fromhex(made.id), made.encode()), record.replaced(branch.at(made.id, made))]
+    return [StoreChange(refs.COMMITS, bytes.fromhex(made.id), made.encode()), record.replaced(branch.at(made.id, made))]
 
 
 def edits_of(changes: Iterable[tuple[bytes, bytes | None]]) -> tuple[list[Edit], ChunkBytes]:

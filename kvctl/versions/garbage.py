@@ -17,9 +17,9 @@ from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import Collection, CollectionRecord
 from kvctl.versions.model import Branch, Commit, apart_id, inline_value
 from kvctl.versions.refs import BRANCHES, COMMITS, TAGS
-from kvctl.versions.store.protocol import Change, Condition, Store
-from kvctl.versions.tree.chunks import Chunk
-from kvctl.versions.tree.objects import OBJECTS, Broken, Objects
+from kvctl.versions.store.protocol import Store, StoreChange, StoreCondition
+from kvctl.versions.tree.chunks import TreeChunk
+from kvctl.versions.tree.objects import OBJECTS, MissingObject, Objects
 from kvctl.versions.tree.tree import Reading
 
 DELETIONS_PER_WRITE = 400
@@ -32,7 +32,7 @@ Candidates = dict[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedGarbage:
     """Numbers of removed items; with a dry run, of those that would be removed."""
 
     objects: int = 0
@@ -41,7 +41,7 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ExistingObjects:
     """All existing objects and commits, before the reachable ones are searched."""
 
     objects: Candidates
@@ -49,7 +49,7 @@ class _Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _ReachableObjects:
     """Objects and commits that branches and tags reach."""
 
     objects: set[bytes]
@@ -59,14 +59,14 @@ class _Reached:
 T = TypeVar("T")
 
 
-class _Ended(Exception):
+class _CollectionEnded(Exception):
     """The collection record was changed while this collection deleted."""
 
 
-async def collect(repo: RepositoryAccess, *, dry_run: bool = False) -> Collected:
+async def collect(repo: RepositoryAccess, *, dry_run: bool = False) -> CollectedGarbage:
     """Remove objects and commits that no branch or tag reaches, and epochs that no branch has.
 
-    Raises Broken if a reachable object is missing; ConflictError.
+    Raises MissingObject if a reachable object is missing; ConflictError.
     """
     store, objects = repo.store, repo.objects
     if dry_run:
@@ -81,30 +81,30 @@ async def collect(repo: RepositoryAccess, *, dry_run: bool = False) -> Collected
             for at, (partition, order) in enumerate(await _doomed(store, listed, reached)):
                 for some in _runs(order, DELETIONS_PER_WRITE):
                     gone[at] += await _delete(store, held, partition, some)
-        except _Ended:
+        except _CollectionEnded:
             continue
         # If a linking operation comes first, that ends it.
         await store.written([held.unchanged], [held.replaced(Collection(held.collection.begun))])
-        return Collected(objects=gone[1], commits=gone[0], epochs=cleared)
+        return CollectedGarbage(objects=gone[1], commits=gone[0], epochs=cleared)
     raise branch_state.crowded()
 
 
-async def _look(store: Store, objects: Objects) -> Collected:
+async def _look(store: Store, objects: Objects) -> CollectedGarbage:
     listed = await _listing(store)
     reached = await _reach(store, objects)
-    return Collected(
+    return CollectedGarbage(
         objects=len(listed.objects.keys() - reached.objects),
         commits=len(listed.commits.keys() - reached.commits),
         epochs=len(await epochs.uncollected(store)),
     )
 
 
-async def _listing(store: Store) -> _Listed:
+async def _listing(store: Store) -> _ExistingObjects:
     found = [
         {entry.key: entry.revision async for entry in store.scan(partition, values=False)}
         for partition in (OBJECTS, COMMITS)
     ]
-    return _Listed(*found)
+    return _ExistingObjects(*found)
 
 
 async def _advance(store: Store) -> int:
@@ -118,7 +118,7 @@ async def _advance(store: Store) -> int:
     raise branch_state.crowded()
 
 
-async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionRecord, _Reached]:
+async def _begin(store: Store, objects: Objects, begun: int) -> tuple[CollectionRecord, _ReachableObjects]:
     """Return the reachable objects, and the record that this collection deletes; no link was added in between."""
     for _ in range(branch_state.MAX_ATTEMPTS):
         held = await _own(store, begun)
@@ -139,7 +139,9 @@ async def _own(store: Store, begun: int) -> CollectionRecord:
     return held
 
 
-async def _doomed(store: Store, listed: _Listed, reached: _Reached) -> list[tuple[bytes, list[tuple[bytes, int]]]]:
+async def _doomed(
+    store: Store, listed: _ExistingObjects, reached: _ReachableObjects
+) -> list[tuple[bytes, list[tuple[bytes, int]]]]:
     """Return the commits to delete, youngest first so that remaining ones are complete; then objects."""
     commits = [(key, at) for key, at in listed.commits.items() if key not in reached.commits]
     ages: dict[bytes, int] = {}
@@ -158,20 +160,20 @@ async def _delete(store: Store, held: CollectionRecord, partition: bytes, some: 
     for _ in range(branch_state.MAX_ATTEMPTS):
         if not left:
             return 0
-        conditions = [Condition(partition, key, at) for key, at in left]
+        conditions = [StoreCondition(partition, key, at) for key, at in left]
         # An object that a crash restores is collected again; a restored commit could be linked to and lack its objects.
-        gone = [Change(partition, key, None, traceless=partition == OBJECTS) for key, _ in left]
+        gone = [StoreChange(partition, key, None, traceless=partition == OBJECTS) for key, _ in left]
         if await store.written([*conditions, held.unchanged], gone):
             return len(left)
         if (await branch_state.collections(store)).revision != held.revision:
-            raise _Ended
+            raise _CollectionEnded
         found = await store.get_many([(partition, key) for key, _ in left])
         left = [one for one, now in zip(left, found, strict=True) if now is not None and now.revision == one[1]]
-    raise _Ended
+    raise _CollectionEnded
 
 
-async def _reach(store: Store, objects: Objects) -> _Reached:
-    """Return what branches and tags reach. Raises Broken."""
+async def _reach(store: Store, objects: Objects) -> _ReachableObjects:
+    """Return what branches and tags reach. Raises MissingObject."""
     starts = {bytes.fromhex(Branch.decode(entry.value).commit) async for entry in store.scan(BRANCHES)}
     starts |= {bytes.fromhex(entry.value.decode()) async for entry in store.scan(TAGS)}
     commits: set[bytes] = set()
@@ -179,18 +181,18 @@ async def _reach(store: Store, objects: Objects) -> _Reached:
     async for identity, commit in _ancestors(store, starts):
         commits.add(identity)
         await objects.run(_of_tree(bytes.fromhex(commit.root), trees))
-    return _Reached(trees, commits)
+    return _ReachableObjects(trees, commits)
 
 
 async def _ancestors(store: Store, starts: Iterable[bytes]) -> AsyncIterator[tuple[bytes, Commit]]:
-    """Yield commits and all their ancestors, unordered. Raises Broken."""
+    """Yield commits and all their ancestors, unordered. Raises MissingObject."""
     waiting = list(starts)
     seen = set(waiting)
     while waiting:
         some, waiting = waiting[:READ], waiting[READ:]
         for identity, found in zip(some, await store.get_many([(COMMITS, one) for one in some]), strict=True):
             if found is None:
-                raise Broken(f"Commit `{identity.hex()}` is missing", hint="`kvctl doctor` shows what refers to it")
+                raise MissingObject(f"Commit `{identity.hex()}`")
             commit = Commit.decode(found.value)
             parents = [one for parent in commit.parents if (one := bytes.fromhex(parent)) not in seen]
             seen.update(parents)
@@ -207,7 +209,7 @@ def _of_tree(root: bytes, seen: set[bytes]) -> Reading[None]:
         del waiting[-READ:]
         data = yield some
         for identity in some:
-            chunk = Chunk.decode(data[identity])
+            chunk = TreeChunk.decode(data[identity])
             for _, value in chunk.pairs:
                 if chunk.level:
                     if value not in seen:

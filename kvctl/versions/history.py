@@ -14,7 +14,7 @@ from kvctl.versions.model import Commit
 from kvctl.versions.ref_diff import Apart, KeyChange, shown
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import object_id
-from kvctl.versions.tree.tree import EMPTY_ROOT, Difference
+from kvctl.versions.tree.tree import EMPTY_ROOT, TreeDifference
 
 MAX_LOOKUPS = 1000
 """Maximum number of keys looked up one by one; for more, all differences between two commits are read."""
@@ -93,7 +93,7 @@ async def key_history(
     """Yield the versions of keys, at most one commit at a time, by key; a branch's staged changes come last.
 
     A merge counts for keys that differ from all its parents. Holds all commits in memory. Raises RefNotFound,
-    UsageError, Broken.
+    UsageError, MissingObject.
     """
     chosen = tuple(filters)
     meant = await refs.resolve(repo.store, ref)
@@ -133,7 +133,7 @@ async def _touches(repo: RepositoryAccess, commit: Commit, key: bytes, first_par
 
 async def _differences(
     repo: RepositoryAccess, parent: str | None, commit: Commit, keys: Collection[bytes] | None = None
-) -> dict[bytes, Difference]:
+) -> dict[bytes, TreeDifference]:
     """Return the keys whose value differs between a commit and its parent, if any: those of some, or of all."""
     before = EMPTY_ROOT if parent is None else bytes.fromhex((await refs.commit(repo.store, parent)).root)
     after = bytes.fromhex(commit.root)
@@ -142,7 +142,7 @@ async def _differences(
     if keys is None or len(keys) > MAX_LOOKUPS:
         return {one.key: one for one in await repo.objects.run(tree.diff(before, after))}
     was, now = [await repo.objects.run(tree.get(root, list(keys))) for root in (before, after)]
-    found = (Difference(key, was.get(key), now.get(key)) for key in keys)
+    found = (TreeDifference(key, was.get(key), now.get(key)) for key in keys)
     return {one.key: one for one in found if one.before != one.after}
 
 

@@ -13,17 +13,17 @@ from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
 from kvctl.versions.model import Branch, Commit
-from kvctl.versions.ref_diff import KeyChange, KeyConflict, Unrelated, between, shown
+from kvctl.versions.ref_diff import KeyChange, KeyConflict, UnrelatedHistories, between, shown
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.objects import Broken
-from kvctl.versions.tree.tree import Conflict, Difference, Edit, Strategy
+from kvctl.versions.tree.objects import MissingObject
+from kvctl.versions.tree.tree import Conflict, Edit, Strategy, TreeDifference
 
 SHOWN = 10
 """Maximum number of conflicting keys in a message."""
 
 
-class Conflicting(ConflictError, kind="merge-conflict"):
+class MergeConflict(ConflictError, kind="merge-conflict"):
     """Both sides changed keys, listed in `conflicts`; nothing was changed."""
 
     def __init__(self, conflicts: Sequence[KeyConflict], *, strategies: bool) -> None:
@@ -74,7 +74,8 @@ async def merge(
 ) -> MergeResult:
     """Merge the source's changes since the merge base into a branch; no commit if it has them already.
 
-    Raises Conflicting, Unrelated, Staged, RefNotFound, UsageError, ConflictError after too many retries.
+    Raises MergeConflict, UnrelatedHistories, HasStagedChanges, RefNotFound, UsageError, and ConflictError after too
+    many retries.
     """
     info = CommitInfo(message or f"Merge {source} into {dest}", repo.author, allow_empty=True)
 
@@ -82,7 +83,7 @@ async def merge(
         theirs = await refs.committed(repo.store, source)
         base = await refs.merge_base(repo.store, theirs, head.commit)
         if base is None:
-            raise Unrelated(source, dest)
+            raise UnrelatedHistories(source, dest)
         if base == theirs:
             raise AlreadyMerged
         return MergeInput(base, theirs, info, None if squash else theirs)
@@ -119,7 +120,7 @@ async def cherry_pick(
 async def reset_hard(repo: RepositoryAccess, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
     """Move a branch without staged changes to a commit; return that commit.
 
-    Raises Staged, RefNotFound, UsageError, ConflictError after too many retries.
+    Raises HasStagedChanges, RefNotFound, UsageError, ConflictError after too many retries.
     """
     for _ in range(branch_state.MAX_ATTEMPTS):
         state = await commits.read_clean(repo, branch, linking=True, dry_run=dry_run)
@@ -145,7 +146,7 @@ async def _combine(
 ) -> MergeResult:
     """Apply a plan's changes to a branch; a merge without changes and with one parent creates no commit.
 
-    Raises Conflicting, Staged, NothingToCommit, ConflictError after too many retries, and what the plan raises.
+    Raises MergeConflict, HasStagedChanges, NothingToCommit, ConflictError after too many retries, and as the plan.
     """
     for _ in range(branch_state.MAX_ATTEMPTS):
         state = await commits.read_clean(repo, branch, linking=True, dry_run=dry_run)
@@ -155,7 +156,7 @@ async def _combine(
             return MergeResult(None, ())
         try:
             edits, changes = await _edits(repo, sides, state.branch, strategy, is_merge)
-        except Broken:
+        except MissingObject:
             if (await branch_state.collections(repo.store)).revision == state.collections.revision:
                 raise
             continue  # unreachable commits were collected concurrently
@@ -182,16 +183,18 @@ _REVERSED = re.compile(r"(Revert|Reapply) `(.+)`")
 async def _edits(
     repo: RepositoryAccess, sides: MergeInput, head: Branch, strategy: Strategy | None, is_merge: bool
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
-    """Return the changes to the head. Raises Conflicting."""
+    """Return the changes to the head. Raises MergeConflict."""
     ours = await between(repo, sides.base, sides.source)
     theirs = await between(repo, sides.base, head.commit)
     found = tree.merge(ours, theirs, strategy)
     if found.conflicts:
-        raise Conflicting(_conflicts(found.conflicts), strategies=is_merge)
+        raise MergeConflict(_conflicts(found.conflicts), strategies=is_merge)
     return found.edits, _changes(found.edits, ours, theirs)
 
 
-def _changes(edits: Sequence[Edit], ours: Sequence[Difference], theirs: Sequence[Difference]) -> tuple[KeyChange, ...]:
+def _changes(
+    edits: Sequence[Edit], ours: Sequence[TreeDifference], theirs: Sequence[TreeDifference]
+) -> tuple[KeyChange, ...]:
     held = {one.key: one.before for one in ours} | {one.key: one.after for one in theirs}
     return tuple(KeyChange.of(key, shown(held[key]), shown(value)) for key, value in edits)
 

@@ -12,21 +12,21 @@ from kvctl.versions import ref_reader, refs
 from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.model import StagedChange, apart_id, inline_value, staged_leaf_value
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.objects import Broken
-from kvctl.versions.tree.tree import Difference, merge
+from kvctl.versions.tree.objects import MissingObject
+from kvctl.versions.tree.tree import TreeDifference, merge
 
 Stored = bytes | None
 """Value as stored in a leaf."""
 
 
-class Unrelated(KvctlError):
+class UnrelatedHistories(KvctlError):
     """Two histories without a common commit."""
 
     def __init__(self, one: str, other: str) -> None:
         super().__init__(f"`{one}` and `{other}` have no common commit")
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """Kind of change to a key."""
 
     ADDED = "added"
@@ -57,7 +57,7 @@ class KeyChange:
     key: str
     before: Value
     after: Value
-    kind: Kind
+    kind: ChangeKind
     revision: int | None = field(default=None, compare=False)
     """Revision of a staged change."""
 
@@ -69,15 +69,15 @@ class KeyChange:
     @property
     def is_conflict(self) -> bool:
         """True if both sides changed the key."""
-        return self.kind is Kind.CONFLICT
+        return self.kind is ChangeKind.CONFLICT
 
     @classmethod
     def of(
         cls, key: bytes, before: Value, after: Value, *, conflict: bool = False, revision: int | None = None
     ) -> KeyChange:
         """Create the change, with the kind that follows from the values."""
-        kind = Kind.ADDED if before is None else Kind.REMOVED if after is None else Kind.CHANGED
-        return cls(key.decode(), before, after, Kind.CONFLICT if conflict else kind, revision)
+        kind = ChangeKind.ADDED if before is None else ChangeKind.REMOVED if after is None else ChangeKind.CHANGED
+        return cls(key.decode(), before, after, ChangeKind.CONFLICT if conflict else kind, revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class KeyConflict:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _DiffSide:
     """Tree and the changes staged on top of it, values as leaves store them."""
 
     root: bytes
@@ -120,7 +120,7 @@ async def status(repo: RepositoryAccess, branch: str) -> Status:
     Raises BranchNotFound, ConflictError after too many retries.
     """
     state = await ref_reader.staged(repo.store, branch, staged_leaf_value)
-    found = await _differing(repo, _State(state.root), _State(state.root, state.staged, branch))
+    found = await _differing(repo, _DiffSide(state.root), _DiffSide(state.root, state.staged, branch))
     return Status(branch, state.commit, tuple(found))
 
 
@@ -131,7 +131,7 @@ async def diff(
 
     A branch stands for its committed state, with `$` for its staged changes, too. Without `after`, the changes staged
     on the branch `before`. With `three_dot`, the changes of `after` since the merge base, where keys that `before`
-    changed differently are conflicts. Raises RefNotFound, UsageError, Unrelated, Broken.
+    changed differently are conflicts. Raises RefNotFound, UsageError, UnrelatedHistories, MissingObject.
     """
     if after is None:
         ref = await refs.resolve(repo.store, before)
@@ -151,24 +151,24 @@ async def diff(
 async def resolved(repo: RepositoryAccess, changes: Iterable[KeyChange]) -> AsyncGenerator[list[KeyChange], None]:
     """Yield changes with the values that are Apart read, in batches, so that few are held.
 
-    Raises Broken, and ConflictError for a large value that was replaced on its branch in the meantime.
+    Raises MissingObject, and ConflictError for a large value that was replaced on its branch in the meantime.
     """
     for some in ref_reader.in_parts(changes, lambda one: sum(isinstance(value, Apart) for value in one.values)):
         yield await _filled(repo, some)
 
 
-async def between(repo: RepositoryAccess, before: str, after: str) -> list[Difference]:
-    """Return the keys that differ between two commits, values as stored. Raises RefNotFound, Broken."""
+async def between(repo: RepositoryAccess, before: str, after: str) -> list[TreeDifference]:
+    """Return the keys that differ between two commits, values as stored. Raises RefNotFound, MissingObject."""
     commits = await asyncio.gather(refs.commit(repo.store, before), refs.commit(repo.store, after))
     return await repo.objects.run(tree.diff(*(bytes.fromhex(one.root) for one in commits)))
 
 
 async def merge_base(repo: RepositoryAccess, one: str, other: str) -> str:
-    """Return the id of the newest common ancestor of both refs. Raises Unrelated, RefNotFound, UsageError."""
+    """Return the id of the newest common ancestor of both refs. Raises UnrelatedHistories, RefNotFound, UsageError."""
     found = [(await refs.resolve(repo.store, ref)).commit for ref in (one, other)]
     base = await refs.merge_base(repo.store, *found)
     if base is None:
-        raise Unrelated(one, other)
+        raise UnrelatedHistories(one, other)
     return base
 
 
@@ -181,7 +181,7 @@ async def _filled(repo: RepositoryAccess, changes: Sequence[KeyChange]) -> list[
     left = [one for one, _ in apart if one.identity not in found]
     try:
         read = await repo.objects.read({bytes.fromhex(one.identity) for one in left}, keep=False)
-    except Broken:
+    except MissingObject:
         if not any(one.branch for one in left):
             raise
         raise ConflictError("Staged changes were replaced while they were read", hint="Try again") from None
@@ -209,19 +209,19 @@ async def _since_base(repo: RepositoryAccess, before: str, after: str) -> list[K
     return [KeyChange.of(one.key, shown(one.before), shown(one.after), conflict=one.key in conflicting) for one in ours]
 
 
-async def _state(repo: RepositoryAccess, ref: refs.Ref, expression: str) -> _State:
+async def _state(repo: RepositoryAccess, ref: refs.Ref, expression: str) -> _DiffSide:
     if ref.branch is None or not expression.endswith("$"):
-        return _State(await refs.root(repo.store, ref))
+        return _DiffSide(await refs.root(repo.store, ref))
     state = await ref_reader.staged(repo.store, ref.branch, staged_leaf_value)
-    return _State(state.root, state.staged, ref.branch)
+    return _DiffSide(state.root, state.staged, ref.branch)
 
 
-async def _differing(repo: RepositoryAccess, before: _State, after: _State) -> list[KeyChange]:
+async def _differing(repo: RepositoryAccess, before: _DiffSide, after: _DiffSide) -> list[KeyChange]:
     """Return the differences between two states."""
     found = {one.key: one for one in await repo.objects.run(tree.diff(before.root, after.root))}
     if keys := sorted(before.staged.keys() | after.staged.keys()):
         was, now = [await _with_staged(repo, state, keys) for state in (before, after)]
-        found.update((key, Difference(key, was.get(key), now.get(key))) for key in keys)
+        found.update((key, TreeDifference(key, was.get(key), now.get(key))) for key in keys)
     changes: list[KeyChange] = []
     for key in sorted(found):
         one = found[key]
@@ -232,6 +232,6 @@ async def _differing(repo: RepositoryAccess, before: _State, after: _State) -> l
     return changes
 
 
-async def _with_staged(repo: RepositoryAccess, state: _State, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+async def _with_staged(repo: RepositoryAccess, state: _DiffSide, keys: Sequence[bytes]) -> dict[bytes, Stored]:
     committed = await repo.objects.run(tree.get(state.root, keys))
     return {**committed, **{key: change.value for key, change in state.staged.items()}}

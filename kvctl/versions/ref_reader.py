@@ -36,7 +36,7 @@ VALUES_IN_FLIGHT = 16
 """Maximum number of large values read together: each may be as large as a message."""
 
 
-class Selection:
+class EntrySelection:
     """Selection of the entries to read; without `values`, large values are left out."""
 
     def __init__(self, filters: tuple[str, ...] = (), start: str = "", *, values: bool = True) -> None:
@@ -54,7 +54,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RefState:
     """State of a ref at one time: a commit, its tree, and the changes staged on top of it."""
 
     commit: str
@@ -100,7 +100,7 @@ async def entry_batches(
     for one in filters:
         check_filter(one)
     at = await state(repo.store, await refs.resolve(repo.store, ref))
-    async with aclosing(batches(repo.objects, at, Selection(filters, start, values=values))) as some:
+    async with aclosing(batches(repo.objects, at, EntrySelection(filters, start, values=values))) as some:
         async for batch in some:
             yield batch
 
@@ -115,13 +115,17 @@ async def show(repo: RepositoryAccess, ref: str) -> Commit:
     return await refs.commit(repo.store, (await refs.resolve(repo.store, ref)).commit)
 
 
-async def state(store: Store, ref: Ref) -> State:
+async def state(store: Store, ref: Ref) -> RefState:
     """Return the current state of a ref. Raises as `get`."""
-    return State(ref.commit, await refs.root(store, ref), {}) if ref.branch is None else await staged(store, ref.branch)
+    return (
+        RefState(ref.commit, await refs.root(store, ref), {}) if ref.branch is None else await staged(store, ref.branch)
+    )
 
 
-async def batches(objects: Objects, state: State, selection: Selection) -> AsyncGenerator[list[VersionedEntry], None]:
-    """Yield the selected entries, sorted by the bytes of their keys. Raises Broken."""
+async def batches(
+    objects: Objects, state: RefState, selection: EntrySelection
+) -> AsyncGenerator[list[VersionedEntry], None]:
+    """Yield the selected entries, sorted by the bytes of their keys. Raises MissingObject."""
     changes = state.staged
     left = sorted((key for key in changes if selection.takes(key)), reverse=True)
     found: list[VersionedEntry] = []
@@ -140,7 +144,7 @@ async def batches(objects: Objects, state: State, selection: Selection) -> Async
         yield found
 
 
-async def staged(store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged) -> State:
+async def staged(store: Store, branch: str, take: Callable[[bytes], bytes | None] = decode_staged) -> RefState:
     """Return the state of a branch, each staged change as `take` returns it.
 
     Raises BranchNotFound, ConflictError after too many retries.
@@ -149,7 +153,7 @@ async def staged(store: Store, branch: str, take: Callable[[bytes], bytes | None
         record = await refs.branch(store, branch)
         changes = await epochs.listed(store, record.branch.epochs[::-1], take)
         if await branch_state.is_unchanged(store, record):
-            return State(record.branch.commit, bytes.fromhex(record.branch.root), changes)
+            return RefState(record.branch.commit, bytes.fromhex(record.branch.root), changes)
     raise branch_state.busy(branch)
 
 
@@ -173,7 +177,7 @@ async def _merged(
     waiting: list[bytes],
     changes: Mapping[bytes, StagedChange],
     end: bytes | None,
-    selection: Selection,
+    selection: EntrySelection,
 ) -> list[VersionedEntry]:
     """Merge committed pairs with the staged keys up to the end, if any, which are removed from those left."""
     own: list[bytes] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions.model import Branch, Commit, record_key
-from kvctl.versions.store.protocol import Change, Condition, Store, StoredValue
+from kvctl.versions.store.protocol import Store, StoreChange, StoreCondition, StoredValue
 
 BRANCHES, TAGS, COMMITS = b"branches", b"tags", b"commits"
 MAIN = "main"
@@ -60,13 +60,13 @@ class BranchRecord:
     revision: int
 
     @property
-    def unchanged(self) -> Condition:
+    def unchanged(self) -> StoreCondition:
         """Return the condition that it is as read: nothing was sealed, folded, dropped or committed since."""
-        return Condition(BRANCHES, self.name.encode(), self.revision)
+        return StoreCondition(BRANCHES, self.name.encode(), self.revision)
 
-    def replaced(self, branch: Branch) -> Change:
+    def replaced(self, branch: Branch) -> StoreChange:
         """Return the change that replaces it."""
-        return Change(BRANCHES, self.name.encode(), branch.encode())
+        return StoreChange(BRANCHES, self.name.encode(), branch.encode())
 
     @classmethod
     def of(cls, name: str, found: StoredValue | None) -> BranchRecord:

@@ -13,8 +13,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.client import Client
 from kvctl.versions import catalog
-from kvctl.versions.catalog import Found
-from kvctl.versions.config import STREAM_PREFIX, RepositoryConfig
+from kvctl.versions.catalog import STREAM_PREFIX, ExistingRepository, RepositoryConfig
 from kvctl.versions.model import check_text
 from kvctl.versions.refs import COMMITS
 from kvctl.versions.repository import Repository
@@ -47,7 +46,7 @@ class Repositories:
         """Open the repository. Raises RepositoryNotFound."""
         return await open_repository(self._api, name, author=author)
 
-    async def listing(self) -> list[Found]:
+    async def listing(self) -> list[ExistingRepository]:
         """List all repositories, by name."""
         return await catalog.listing(self._api)
 
@@ -77,7 +76,9 @@ async def open_repository(api: Api, name: str, *, author: str | None = None, wri
     return (await opened(api, name, author=author, write=write))[1]
 
 
-async def opened(api: Api, name: str, *, author: str | None = None, write: bool = False) -> tuple[Found, Repository]:
+async def opened(
+    api: Api, name: str, *, author: str | None = None, write: bool = False
+) -> tuple[ExistingRepository, Repository]:
     """Open as `open_repository`, and return its stream as found in the same request."""
     found = await catalog.find(api, name)
     if write and found.origin:
@@ -95,7 +96,7 @@ async def opened(api: Api, name: str, *, author: str | None = None, write: bool 
     return found, handle(api, found, author)
 
 
-def handle(api: Api, found: Found, author: str | None = None) -> Repository:
+def handle(api: Api, found: ExistingRepository, author: str | None = None) -> Repository:
     """Return the repository of a stream; without an author, commits are the user's (`default_author`)."""
     name = found.config.name
     bucket = Bucket(api, name, stream=found.stream, prefix=found.prefix, read_only=found.origin is not None)

@@ -13,7 +13,7 @@ from kvctl.versions.branch import branch_names, epochs, private_epoch, staging
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
 from kvctl.versions.model import Branch, Commit, check_versioned_key
 from kvctl.versions.refs import BRANCHES, COMMITS, MAIN, TAGS
-from kvctl.versions.store.protocol import ABSENT, Change, Condition
+from kvctl.versions.store.protocol import ABSENT, StoreChange, StoreCondition
 from kvctl.versions.transfer import record_bucket
 from kvctl.versions.tree.chunks import EMPTY
 from kvctl.versions.tree.objects import OBJECTS
@@ -50,11 +50,11 @@ class Repository(RepositoryAccess):
             author=self.author,
             created_ns=time.time_ns(),
         )
-        conditions = [Condition(BRANCHES, MAIN.encode(), ABSENT)]
+        conditions = [StoreCondition(BRANCHES, MAIN.encode(), ABSENT)]
         changes = [
-            Change(COLLECTION, COLLECTION, Collection().encode()),
-            Change(OBJECTS, EMPTY_ROOT, EMPTY.encode()),
-            Change(COMMITS, bytes.fromhex(first.id), first.encode()),
+            StoreChange(COLLECTION, COLLECTION, Collection().encode()),
+            StoreChange(OBJECTS, EMPTY_ROOT, EMPTY.encode()),
+            StoreChange(COMMITS, bytes.fromhex(first.id), first.encode()),
             *branch_names.branch_records(MAIN, first.id, first.root, 0),
         ]
         if not await self.store.written(conditions, changes):

@@ -12,7 +12,7 @@ from kvctl.tables.config import TableConfig, partition_stream
 from kvctl.versions import catalog
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import COLLECTION, Collection
-from kvctl.versions.config import LAYOUT, RepositoryConfig, stream_name
+from kvctl.versions.catalog import LAYOUT, RepositoryConfig, stream_name
 from kvctl.versions.model import encode_staged
 from kvctl.versions.refs import BRANCHES, COMMITS
 from kvctl.versions.tree.objects import OBJECTS

@@ -22,7 +22,7 @@ from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.read.moment import parse_moment
 from kvctl.topology.survey import edit_cost
 from kvctl.units import parse_time
-from kvctl.versions.config import stream_name
+from kvctl.versions.catalog import stream_name
 from tests.cli.conftest import run_process
 
 pytestmark = pytest.mark.guarantee("writing-13", by="fault")

@@ -162,7 +162,7 @@ class Model:
 
     def _clean(self, branch: str) -> None:
         if self.changes(branch):
-            raise Refused("Staged")
+            raise Refused("HasStagedChanges")
 
     def _free(self, name: str, equal: tuple[dict[str, str], str]) -> None:
         """Check that only an equal branch or tag has the name."""
@@ -185,7 +185,7 @@ class Model:
                 continue
             if ours.get(key) != was.get(key):
                 if strategy is None:
-                    raise Refused("Conflicting")
+                    raise Refused("MergeConflict")
                 if strategy == "dest-wins":
                     continue
             _set(merged, key, theirs.get(key))

@@ -7,9 +7,9 @@ import pytest
 from kvctl.errors import KvctlError
 from kvctl.versions import refs
 from kvctl.versions.commits import NothingToCommit
-from kvctl.versions.merges import Conflicting
+from kvctl.versions.merges import MergeConflict
 from kvctl.versions.model import INLINE
-from kvctl.versions.ref_diff import Apart, Kind, Value
+from kvctl.versions.ref_diff import Apart, ChangeKind, Value
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.tree.chunks import object_id
@@ -77,7 +77,7 @@ async def test_merge_equals_the_model(seed, strategy):
     head = (await repo.show("main")).id
     if conflicts:
         for dry_run in (True, False):
-            with pytest.raises(Conflicting) as caught:
+            with pytest.raises(MergeConflict) as caught:
                 await repo.merge("side", "main", strategy=strategy, dry_run=dry_run)
         assert [(one.key, one.base, one.source, one.dest) for one in caught.value.conflicts] == [
             (key, *(apart(side.get(key)) for side in (base, source, dest))) for key in conflicts
@@ -114,7 +114,7 @@ async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed):
         expected, conflicts = merged(base, source, now, None)
         try:
             made = await (repo.cherry_pick("side", "main") if pick else repo.revert("side", "main"))
-        except Conflicting as error:
+        except MergeConflict as error:
             found = [one.key for one in error.conflicts]
         except NothingToCommit:
             found = []
@@ -133,7 +133,7 @@ async def test_merge_does_not_have_the_known_bugs_of_lakefs():
     await repo.merge("side", "main")
     assert await held(repo) == {"a": b"x"}
     repo = await branched({"m": b"x"}, {"k": b"x", "m": b"x"}, {"k": b"y", "m": b"x"})
-    with pytest.raises(Conflicting) as caught:
+    with pytest.raises(MergeConflict) as caught:
         await repo.merge("side", "main")
     assert [one.key for one in caught.value.conflicts] == ["k"]
 
@@ -143,7 +143,7 @@ async def test_squash_has_one_parent_and_repeating_it_changes_nothing():
     made = await repo.merge("side", "main", squash=True)
     assert made.commit is not None
     assert len(made.commit.parents) == 1
-    assert [(one.key, one.kind) for one in made.changes] == [("a", Kind.CHANGED)]
+    assert [(one.key, one.kind) for one in made.changes] == [("a", ChangeKind.CHANGED)]
     again = await repo.merge("side", "main", squash=True)
     assert (again.commit, again.changes) == (None, ())
 

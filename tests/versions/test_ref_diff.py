@@ -3,15 +3,16 @@
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions.ref_diff import Apart, Kind, Unrelated, Value
+from kvctl.versions.ref_diff import Apart, ChangeKind, UnrelatedHistories, Value
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree.chunks import object_id
 from tests.versions.repos import committed, resolved, stranger
 
+Kind = ChangeKind
 LARGE = b"x" * 10_000
 
 
-async def shown(repo: Repository, *refs: str, three_dot: bool = False) -> dict[str, tuple[Kind, Value]]:
+async def shown(repo: Repository, *refs: str, three_dot: bool = False) -> dict[str, tuple[ChangeKind, Value]]:
     changes = await resolved(repo, await repo.diff(*refs, three_dot=three_dot))
     return {one.key: (one.kind, one.after) for one in changes}
 
@@ -57,7 +58,7 @@ async def test_three_dot_diff_shows_one_sides_changes_and_marks_conflicts(repo):
     assert (await repo.show(base)).message == "base"
     other = await stranger(repo)
     for attempt in (repo.diff("main", other, three_dot=True), repo.merge_base(other, "main")):
-        with pytest.raises(Unrelated):
+        with pytest.raises(UnrelatedHistories):
             await attempt
 
 

@@ -11,7 +11,7 @@ from kvctl.versions.model import INLINE
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Place, StoredValue
-from kvctl.versions.tree.objects import OBJECTS, Broken
+from kvctl.versions.tree.objects import OBJECTS, MissingObject
 
 MANY = 5000
 
@@ -151,5 +151,5 @@ async def test_listing_during_a_commit_and_a_collection_is_complete():
 async def test_missing_object_is_named(large):
     repo, store = large
     await store.clear(OBJECTS)
-    with pytest.raises(Broken, match="is missing"):
+    with pytest.raises(MissingObject, match="is missing"):
         await listed(repo, "main")

@@ -16,7 +16,7 @@ from kvctl.jetstream import streams
 from kvctl.kv import stream_kind
 from kvctl.server import run_server
 from kvctl.versions import catalog
-from kvctl.versions.config import LAYOUT, RepositoryConfig, check_repository
+from kvctl.versions.catalog import LAYOUT, RepositoryConfig, check_repository
 from kvctl.versions.repositories import default_author
 
 

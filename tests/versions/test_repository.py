@@ -8,14 +8,14 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
 from kvctl.versions.branch.branch_names import RefExists
-from kvctl.versions.commits import NothingToCommit, Staged
-from kvctl.versions.merges import Conflicting
+from kvctl.versions.commits import HasStagedChanges, NothingToCommit
+from kvctl.versions.merges import MergeConflict
 from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
-from kvctl.versions.ref_diff import Kind, Unrelated
+from kvctl.versions.ref_diff import ChangeKind, UnrelatedHistories
 from kvctl.versions.refs import COMMITS, BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Change, Condition
+from kvctl.versions.store.protocol import StoreChange, StoreCondition
 from kvctl.versions.tree.chunks import BadRecord
 from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
@@ -36,7 +36,7 @@ class TestStaging:
         ]
         assert await staged(repo) == {"a": b"2", "b": None, "c": b""}
         kinds = [change.kind for change in (await repo.status("main")).changes]
-        assert kinds == [Kind.CHANGED, Kind.REMOVED, Kind.ADDED]
+        assert kinds == [ChangeKind.CHANGED, ChangeKind.REMOVED, ChangeKind.ADDED]
 
     @pytest.mark.guarantee("versions-2")
     async def test_writes_need_a_branch_and_keys_of_adr_8(self, repo):
@@ -179,7 +179,7 @@ class TestCommit:
 
         write = repo.store.write
 
-        async def fail(conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+        async def fail(conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
             if any(change.partition == COMMITS for change in changes):
                 raise Fails
             return await write(conditions, changes)
@@ -201,7 +201,7 @@ class Unanswered(MemoryStore):
 
     stored: bool | None = None
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         stored, self.stored = self.stored, None
         if stored is None:
             return await super().write(conditions, changes)
@@ -353,7 +353,7 @@ class TestMerge:
         await repo.create_branch("side")
         await committed(repo, "side", "side", a=b"2", b=None, same=b"2", only=b"1")
         before = await committed(repo, "main", "main", a=b"3", b=b"4", same=b"2")
-        with pytest.raises(Conflicting) as caught:
+        with pytest.raises(MergeConflict) as caught:
             await repo.merge("side", "main")
         assert [item.key for item in caught.value.conflicts] == ["a", "b"]
         assert (await history_ids(repo))[0] == before.id
@@ -375,7 +375,7 @@ class TestMerge:
             root=(await refs.branch(store, "main")).branch.root, parents=(), message="", author="", created_ns=1
         )
         await store.set(refs.COMMITS, bytes.fromhex(stranger.id), stranger.encode())
-        with pytest.raises(Unrelated):
+        with pytest.raises(UnrelatedHistories):
             await repo.merge(stranger.id, "main")
 
     async def test_revert_and_cherry_pick(self, repo):
@@ -390,7 +390,7 @@ class TestMerge:
         assert made is not None
         assert made.message == "two"
         await committed(repo, "main", "four", a=b"5")
-        with pytest.raises(Conflicting):
+        with pytest.raises(MergeConflict):
             await repo.revert("main", "main~1")
         with pytest.raises(UsageError, match="first commit"):
             await repo.revert("main", (await history_ids(repo))[-1])
@@ -458,7 +458,7 @@ class TestRecord:
 
     async def test_record_is_refused_with_staged_changes_and_for_unsorted_content(self, repo):
         await repo.put("main", "a", b"1")
-        with pytest.raises(Staged):
+        with pytest.raises(HasStagedChanges):
             await repo.record("main", {"b": b"1"}, "refused")
         assert await staged(repo) == {"a": b"1"}
         await repo.reset("main")

@@ -162,7 +162,7 @@ async def _branch_hint(name: str, repository: "kvctl.Repository") -> str:
     return f"Create one at the newest commit: `kvctl branch create {name}@main --from {newest}`"
 
 
-async def _dependents(api: "jetstream_api.Api", found: "catalog.Found") -> "list[graph.Dependent]":
+async def _dependents(api: "jetstream_api.Api", found: "catalog.ExistingRepository") -> "list[graph.Dependent]":
     """Return the repository's visible mirrors, and streams that do not answer and may be mirrors of it."""
     with suppress(KvctlError):
         return await inventory.dependents(api, found.stream)

@@ -156,10 +156,10 @@ async def _combine(
     dry_run: bool,
     idle: str,
 ) -> None:
-    """Run it and print the commit, with `dry_run` the changes, or the conflicts. Raises Conflicting."""
+    """Run it and print the commit, with `dry_run` the changes, or the conflicts. Raises MergeConflict."""
     try:
         done = await combined
-    except merges.Conflicting as error:
+    except merges.MergeConflict as error:
         await views.show_conflicts(session, repository, error.conflicts)
         raise
     if dry_run:

@@ -11,7 +11,7 @@ from kvctl.cli.app.session import Session
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv.names import is_ref, split_ref
-from kvctl.versions import config, refs, repositories
+from kvctl.versions import catalog, refs, repositories
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,251}\Z")
 
@@ -63,7 +63,7 @@ def parse_name(text: str) -> str:
     """Parse the name of a repository. Raises UsageError."""
     if is_ref(text):
         raise UsageError(f"`{text}` is a ref, not a repository", hint=f"Use `{split_ref(text)[0]}`")
-    return config.check_repository(text)
+    return catalog.check_repository(text)
 
 
 def parse_ref(text: str, repository: str) -> str:

@@ -65,12 +65,14 @@ def show_commit(session: Session, commit: "model.Commit") -> None:
     session.show(document(commit_row(commit), *COMMIT, tsv=NEW_COMMIT.columns, name="id"))
 
 
-def repository_row(found: "catalog.Found") -> dict[str, Any]:
+def repository_row(found: "catalog.ExistingRepository") -> dict[str, Any]:
     """Return a repository as a JSON object, from its stream."""
     return row_of(REPOSITORY_ROW, of_stream(found.info), name=found.config.name)
 
 
-def repository_document(found: "catalog.Found", branches: Mapping[str, str], tags: Mapping[str, str]) -> View:
+def repository_document(
+    found: "catalog.ExistingRepository", branches: Mapping[str, str], tags: Mapping[str, str]
+) -> View:
     """Build the view of one repository, with branches and tags."""
     facts = of_stream(found.info)
     row = row_of(
@@ -164,8 +166,8 @@ async def show_conflicts(
 
     async def rows() -> AsyncIterator[list[Row]]:
         for one in conflicts:
-            pairs = [ref_diff.KeyChange(one.key, one.base, one.source, ref_diff.Kind.CONFLICT),
-                     ref_diff.KeyChange(one.key, None, one.dest, ref_diff.Kind.CONFLICT)]  # fmt: skip
+            pairs = [ref_diff.KeyChange(one.key, one.base, one.source, ref_diff.ChangeKind.CONFLICT),
+                     ref_diff.KeyChange(one.key, None, one.dest, ref_diff.ChangeKind.CONFLICT)]  # fmt: skip
             first, second = [change async for some in repository.resolved(pairs) for change in some]
             values = zip(sides, (first.before, first.after, second.after), strict=True)
             yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]

@@ -66,7 +66,7 @@ def entry_row(entry: "changes.Entry", encoding: str | None = None) -> dict[str, 
     }  # fmt: skip
 
 
-def table_row(found: "catalog.TableFound", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
+def table_row(found: "catalog.ExistingTable", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
     """Return the row of a table; `infos` are those of its partitions' streams."""
     config = found.config
     known = [item for item in (found.info, *infos) if item is not None]
@@ -81,7 +81,7 @@ def table_row(found: "catalog.TableFound", infos: Sequence[StreamInfo | None] = 
     )
 
 
-async def table_document(api: "jetstream_api.Api", found: "catalog.TableFound") -> View:
+async def table_document(api: "jetstream_api.Api", found: "catalog.ExistingTable") -> View:
     """Build the view of one table and its partitions."""
     config = found.config
     infos = [info async for _, info in catalog.partitions(api, found)]
@@ -113,5 +113,5 @@ def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: boo
     session.show(view)
 
 
-def _metadata(found: "catalog.TableFound") -> dict[str, str]:
+def _metadata(found: "catalog.ExistingTable") -> dict[str, str]:
     return stream_kind.own_metadata(found.info["config"])

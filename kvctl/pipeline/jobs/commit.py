@@ -24,8 +24,8 @@ from kvctl.versions.model import Commit, leaf_value
 from kvctl.versions.repositories import open_repository, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.chunks import Chunk, Chunker
-from kvctl.versions.tree.tree import Made, joined
+from kvctl.versions.tree.chunks import Chunker, TreeChunk
+from kvctl.versions.tree.tree import NewChunks, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,16 +107,16 @@ async def _leaf_rows(
             )
 
 
-async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerator[Chunk, None]:
+async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerator[TreeChunk, None]:
     """Yield leaves in order, with a few of them in memory at a time."""
     for start in range(0, len(ids), READ_AHEAD):
         some = ids[start : start + READ_AHEAD]
         data = await repository.objects.read(some)
         for identity in some:
-            yield Chunk.decode(data[identity])
+            yield TreeChunk.decode(data[identity])
 
 
-def _matching(chunk: Chunk, filters: tuple[str, ...]) -> tuple[list[str], list[bytes]]:
+def _matching(chunk: TreeChunk, filters: tuple[str, ...]) -> tuple[list[str], list[bytes]]:
     """Return the keys of a leaf that match a filter (without filters, all), and their values as stored."""
     keys = [key.decode() for key in chunk.keys]
     if not filters:
@@ -181,7 +181,7 @@ class _LeafWriter:
         self._repository = repository
         self._dry_run = dry_run
         self._cut = Chunker(0)
-        self._made = Made()
+        self._made = NewChunks()
         self._leaves: list[Leaf] = []
         self._before = ""
 
@@ -223,7 +223,7 @@ class _LeafWriter:
         self._repository.check(key, value)
         return value
 
-    def _end(self, chunk: Chunk) -> None:
+    def _end(self, chunk: TreeChunk) -> None:
         last, identity = self._made.add(chunk)
         self._leaves.append(Leaf(last, identity, len(chunk.keys)))
 
@@ -256,7 +256,7 @@ def commit(
 ) -> Committed:  # fmt: skip
     """Record the rows, and nothing else, onto a branch of the repository `options.bucket` without staged changes.
 
-    Raises Staged, NothingToCommit, BranchNotFound, RepositoryNotFound, UsageError; the branch is then unchanged.
+    Raises HasStagedChanges, NothingToCommit, BranchNotFound, RepositoryNotFound, UsageError: the branch is unchanged.
     """
     begun = time.monotonic()
     info = _Note(message, author, meta)
@@ -302,7 +302,7 @@ class _Note:
 
 
 async def _ready(options: SourceOptions, branch: str) -> int:
-    """Return how many garbage collections began before any object is stored. Raises Staged, BranchNotFound."""
+    """Return how many collections began before any object is stored. Raises HasStagedChanges, BranchNotFound."""
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True)
         state = await commits.read_clean(repository, branch)

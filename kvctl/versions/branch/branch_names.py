@@ -9,7 +9,7 @@ from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import GUARDS
 from kvctl.versions.model import Branch, record_key
 from kvctl.versions.refs import BRANCHES, MAIN, TAGS, RefNotFound
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, Store
+from kvctl.versions.store.protocol import ABSENT, Store, StoreChange, StoreCondition
 
 
 class RefExists(ConflictError, kind="ref-exists"):
@@ -38,7 +38,7 @@ async def create_tag(repo: RepositoryAccess, name: str, ref: str = MAIN) -> bool
 
 async def delete_branch(repo: RepositoryAccess, name: str) -> None:
     """Delete a branch with its staged changes. Raises BranchNotFound, ConflictError after too many retries."""
-    gone = [Change(partition, record_key(name), None) for partition in (BRANCHES, GUARDS)]
+    gone = [StoreChange(partition, record_key(name), None) for partition in (BRANCHES, GUARDS)]
     for _ in range(branch_state.MAX_ATTEMPTS):
         record = await refs.branch(repo.store, name)
         if await epochs.dropped(repo.store, [record.unchanged], gone, record.branch.epochs):
@@ -51,15 +51,15 @@ async def delete_tag(repo: RepositoryAccess, name: str) -> None:
     """Delete a tag; its commit stays. Raises RefNotFound."""
     key = record_key(name)
     found = await repo.store.get(TAGS, key)
-    unchanged = [Condition(TAGS, key, found.revision if found else ABSENT)]
-    if found is None or not await repo.store.written(unchanged, [Change(TAGS, key, None)]):
+    unchanged = [StoreCondition(TAGS, key, found.revision if found else ABSENT)]
+    if found is None or not await repo.store.written(unchanged, [StoreChange(TAGS, key, None)]):
         raise RefNotFound(f"Tag `{name}` does not exist", hint="`kvctl tag ls` lists tags")
 
 
-def branch_records(name: str, commit: str, root: str, generation: int) -> list[Change]:
+def branch_records(name: str, commit: str, root: str, generation: int) -> list[StoreChange]:
     """Return the records of a new branch."""
     branch = Branch(commit, root, generation, epochs.new_epoch())
-    return [Change(BRANCHES, name.encode(), branch.encode()), branch_state.touch(name)]
+    return [StoreChange(BRANCHES, name.encode(), branch.encode()), branch_state.touch(name)]
 
 
 async def _create(store: Store, partition: bytes, name: str, ref: str) -> bool:
@@ -67,10 +67,10 @@ async def _create(store: Store, partition: bytes, name: str, ref: str) -> bool:
         held = await branch_state.ready_to_link(store)
         identity = await refs.committed(store, ref)
         found = await refs.commit(store, identity)
-        own = [Change(TAGS, name.encode(), identity.encode())]
+        own = [StoreChange(TAGS, name.encode(), identity.encode())]
         if partition == BRANCHES:
             own = branch_records(name, identity, found.root, found.generation)
-        conditions = [Condition(where, name.encode(), ABSENT) for where in (BRANCHES, TAGS)]
+        conditions = [StoreCondition(where, name.encode(), ABSENT) for where in (BRANCHES, TAGS)]
         if await store.written([*conditions, held.unchanged], [*own, held.touched]):
             return True
         if await _exists(store, partition, name, identity):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from kvctl.errors import ConflictError
 from kvctl.versions.model import Branch, record_key
 from kvctl.versions.refs import BRANCHES, BranchNotFound, BranchRecord
-from kvctl.versions.store.protocol import Change, Condition, Store, StoredValue
+from kvctl.versions.store.protocol import Store, StoreChange, StoreCondition, StoredValue
 from kvctl.versions.tree.chunks import BadRecord, understood
 
 GUARDS = b"guards"
@@ -56,18 +56,18 @@ class CollectionRecord:
     revision: int
 
     @property
-    def unchanged(self) -> Condition:
+    def unchanged(self) -> StoreCondition:
         """Return the condition that it is as read."""
-        return Condition(COLLECTION, COLLECTION, self.revision)
+        return StoreCondition(COLLECTION, COLLECTION, self.revision)
 
     @property
-    def touched(self) -> Change:
+    def touched(self) -> StoreChange:
         """Return a change that rewrites it unchanged, so that earlier reads of it are outdated."""
         return self.replaced(self.collection)
 
-    def replaced(self, collection: Collection) -> Change:
+    def replaced(self, collection: Collection) -> StoreChange:
         """Return the change that replaces it."""
-        return Change(COLLECTION, COLLECTION, collection.encode())
+        return StoreChange(COLLECTION, COLLECTION, collection.encode())
 
     @classmethod
     def of(cls, found: StoredValue | None) -> CollectionRecord:
@@ -95,14 +95,14 @@ class BranchState:
         return self.record.branch
 
     @property
-    def unmoved(self) -> list[Condition]:
+    def unmoved(self) -> list[StoreCondition]:
         """Return the conditions for a commit: the branch is as read, and no collection began."""
         return [self.record.unchanged, self.collections.unchanged]
 
     @property
-    def clean(self) -> list[Condition]:
+    def clean(self) -> list[StoreCondition]:
         """Return the conditions for moving a branch without staged changes: no conditional write came in between."""
-        return [*self.unmoved, Condition(GUARDS, self.record.name.encode(), self.guard)]
+        return [*self.unmoved, StoreCondition(GUARDS, self.record.name.encode(), self.guard)]
 
 
 async def read(store: Store, name: str) -> BranchState:
@@ -162,6 +162,6 @@ def crowded() -> ConflictError:
     return ConflictError("Too many concurrent changes to branches", hint="Try again")
 
 
-def touch(branch: str) -> Change:
+def touch(branch: str) -> StoreChange:
     """Return a conditional write's change to the branch's guard."""
-    return Change(GUARDS, branch.encode(), b"")
+    return StoreChange(GUARDS, branch.encode(), b"")

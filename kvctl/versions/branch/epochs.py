@@ -20,7 +20,7 @@ from kvctl.versions import refs
 from kvctl.versions.branch import branch_state
 from kvctl.versions.model import DROPPED, Branch, StagedChange, decode_staged
 from kvctl.versions.refs import BRANCHES, BranchRecord
-from kvctl.versions.store.protocol import Change, Condition, PredicateFailed, Store, StoredValue, StoreEntry
+from kvctl.versions.store.protocol import PredicateFailed, Store, StoreChange, StoreCondition, StoredValue, StoreEntry
 
 RESERVED = b"reserved"
 """Partition of the reservations: the time of each, by epoch."""
@@ -109,7 +109,7 @@ async def sealed(store: Store, record: BranchRecord) -> BranchRecord | None:
 
 
 async def dropped(
-    store: Store, conditions: Sequence[Condition], changes: Sequence[Change], epochs: Sequence[str]
+    store: Store, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange], epochs: Sequence[str]
 ) -> bool:
     """Write changes that take epochs off a branch, and begin to clear these; return False if a condition fails."""
     if not await store.written(conditions, changes):
@@ -184,27 +184,29 @@ async def _selected(store: Store, epoch: str, start: bytes, selected: Callable[[
 # -- reservations and garbage --------------------------------------------------------------------------
 
 
-async def reserve(store: Store, epoch: str) -> Condition:
+async def reserve(store: Store, epoch: str) -> StoreCondition:
     """Reserve an epoch before it is filled; return the condition that it still is, as long as nobody renews it."""
-    return Condition(RESERVED, epoch.encode(), await store.set(RESERVED, epoch.encode(), b"%d" % await store.now_ns()))
+    return StoreCondition(
+        RESERVED, epoch.encode(), await store.set(RESERVED, epoch.encode(), b"%d" % await store.now_ns())
+    )
 
 
-async def reserved(store: Store, epoch: str) -> Condition:
+async def reserved(store: Store, epoch: str) -> StoreCondition:
     """Return the condition that an epoch is still reserved. Raises ConflictError if garbage collection has taken it."""
     if (found := await store.get(RESERVED, epoch.encode())) is None:
         raise ConflictError("A garbage collection removed the changes before they were complete", hint="Try again")
-    return Condition(RESERVED, epoch.encode(), found.revision)
+    return StoreCondition(RESERVED, epoch.encode(), found.revision)
 
 
 async def renew(store: Store, epoch: str) -> None:
     """Renew a reservation. Raises ConflictError if garbage collection has taken the epoch."""
     own = await reserved(store, epoch)
-    await store.written([own], [Change(own.partition, own.key, b"%d" % await store.now_ns())])
+    await store.written([own], [StoreChange(own.partition, own.key, b"%d" % await store.now_ns())])
 
 
-def unreserved(epoch: str) -> Change:
+def unreserved(epoch: str) -> StoreChange:
     """Return the change that removes a reservation, for the write that gives the epoch to a branch."""
-    return Change(RESERVED, epoch.encode(), None, traceless=True)
+    return StoreChange(RESERVED, epoch.encode(), None, traceless=True)
 
 
 async def release(store: Store, epoch: str) -> None:
@@ -217,7 +219,7 @@ async def collect(store: Store) -> int:
     """Clear all epochs that no branch has or gets; return their number."""
     for key, revision in (await _expired(store)).items():
         # The marker stays: a reservation that a killed server restored would let a branch get the cleared epoch.
-        await store.written([Condition(RESERVED, key, revision)], [Change(RESERVED, key, None)])
+        await store.written([StoreCondition(RESERVED, key, revision)], [StoreChange(RESERVED, key, None)])
     gone = await _garbage(store, ())
     for epoch in gone:
         await store.clear(partition_of(epoch))

@@ -19,9 +19,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from kvctl.errors import ConflictError, KvctlError, NotFoundError
 from kvctl.versions import refs
 from kvctl.versions.branch import branch_state, epochs
-from kvctl.versions.branch.staging import Writer
+from kvctl.versions.branch.staging import StagingWriter
 from kvctl.versions.model import decode_staged, encode_staged
-from kvctl.versions.store.protocol import Filling, Store
+from kvctl.versions.store.protocol import Store, StoreFilling
 
 FEW = 1000
 """Maximum number of changes that are staged in one batch, without an epoch of their own."""
@@ -32,7 +32,7 @@ KEYS_PER_REQUEST = 1000
 class Load:
     """Changes that are staged together at the end; see `load`."""
 
-    def __init__(self, store: Store, writer: Writer, branch: str) -> None:
+    def __init__(self, store: Store, writer: StagingWriter, branch: str) -> None:
         self.epoch: str | None = None
         """The private epoch, if there is one by now."""
         self.few: dict[bytes, bytes | None] = {}
@@ -42,7 +42,7 @@ class Load:
         self._branch = branch
         self._size = 0
         self._stack = AsyncExitStack()
-        self._filling: Filling
+        self._filling: StoreFilling
 
     async def add(self, changes: Mapping[bytes, bytes | None]) -> None:
         """Add changes; None deletes. Those of a later call replace those of an earlier one. Raises as `load`."""
@@ -91,7 +91,7 @@ class Load:
 
 
 @asynccontextmanager
-async def load(store: Store, writer: Writer, branch: str) -> AsyncIterator[Load]:
+async def load(store: Store, writer: StagingWriter, branch: str) -> AsyncIterator[Load]:
     """Stage any number of changes at the end of the block, together; if it raises an error, none.
 
     Raises BranchNotFound, UsageError, UnreachableError, ConflictError (nothing was staged), OutcomeUnknown.

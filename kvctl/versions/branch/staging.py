@@ -16,7 +16,7 @@ from kvctl.versions import refs
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.model import decode_staged, encode_staged
 from kvctl.versions.refs import BranchRecord
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, PredicateFailed, Store, StoredValue
+from kvctl.versions.store.protocol import ABSENT, PredicateFailed, Store, StoreChange, StoreCondition, StoredValue
 from kvctl.versions.tree.chunks import object_id
 from kvctl.versions.tree.objects import Objects
 
@@ -53,7 +53,7 @@ class WrittenEpoch:
 
     record: BranchRecord
     partition: bytes
-    fence: Condition
+    fence: StoreCondition
     keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_KEYS))
     """Keys that were staged last."""
 
@@ -75,7 +75,7 @@ class _KeyState:
         return None if self.value is None else object_id(self.value).hex()
 
 
-class Writer:
+class StagingWriter:
     """One session's writes to the branches of a store."""
 
     def __init__(self, store: Store) -> None:
@@ -113,7 +113,7 @@ class Writer:
         self.check_all(value for _, value in changes)
 
         async def write(epoch: WrittenEpoch) -> list[int]:
-            written = [Change(epoch.partition, key, encode_staged(value)) for key, value in changes]
+            written = [StoreChange(epoch.partition, key, encode_staged(value)) for key, value in changes]
             return await self._store.write([epoch.fence], written)
 
         return await self._staged(branch, [key for key, _ in changes[-RECENT_KEYS:]], write)
@@ -198,8 +198,8 @@ async def _write(
                 raise objection
             continue  # the reads are not consistent
         partition = epochs.partition_of(state.record.branch.epoch)
-        own = Condition(partition, name, state.own.revision if state.own else ABSENT)
-        changes = [Change(partition, name, encode_staged(value)), branch_state.touch(branch)]
+        own = StoreCondition(partition, name, state.own.revision if state.own else ABSENT)
+        changes = [StoreChange(partition, name, encode_staged(value)), branch_state.touch(branch)]
         try:
             return (await store.write([state.record.unchanged, own], changes))[0]
         except PredicateFailed:

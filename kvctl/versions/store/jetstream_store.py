@@ -20,7 +20,16 @@ from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions.store import reads
 from kvctl.versions.store.bulk_writes import BulkWrites
-from kvctl.versions.store.protocol import ABSENT, Change, Condition, Place, Store, StoredValue, StoreEntry, check_size
+from kvctl.versions.store.protocol import (
+    ABSENT,
+    Place,
+    Store,
+    StoreChange,
+    StoreCondition,
+    StoredValue,
+    StoreEntry,
+    check_size,
+)
 from kvctl.versions.store.writes import BucketWriting, Fence, PendingWrite, map_store_errors
 
 HEADERS = 1024
@@ -28,10 +37,10 @@ HEADERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Fenced:
+class _FencedPartition:
     """What the fenced messages into one partition share."""
 
-    condition: Condition
+    condition: StoreCondition
     partition: bytes
     head: str
     """Prefix of the partition's keys."""
@@ -44,7 +53,7 @@ class BucketStore(Store):
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self._writing = BucketWriting(bucket)
-        self._fenced: _Fenced | None = None
+        self._fenced: _FencedPartition | None = None
         """What `put_while` prepared last."""
 
     @property
@@ -105,7 +114,7 @@ class BucketStore(Store):
     async def now_ns(self) -> int:
         return (await ServerClock.of_connection(self.bucket.binding.api)).now_ns()
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         self.bucket.check_writable(None)
         self.check_write(conditions, changes)
         values = [None if item.value is None else bytes(item.value) for item in changes]
@@ -119,7 +128,7 @@ class BucketStore(Store):
             revisions = await self._writing.write(pending)
         return [ABSENT if value is None else revisions[place] for place, value in pending.changes.items()]
 
-    async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> int:
+    async def put_while(self, fence: StoreCondition, partition: bytes, key: bytes, value: bytes) -> int:
         """See `Store.put_while`: one message on one replica, a share of a batch on several."""
         self.check_open()
         fenced = self._fenced
@@ -134,11 +143,11 @@ class BucketStore(Store):
             with map_store_errors(self.bucket.binding):
                 raise
 
-    async def _prepared(self, condition: Condition, partition: bytes) -> _Fenced:
+    async def _prepared(self, condition: StoreCondition, partition: bytes) -> _FencedPartition:
         self.bucket.check_writable(None)
         self.check_partition(partition)
         fence = await self._writing.fence(self._place(condition.partition, condition.key), condition.revision)
-        return _Fenced(condition, partition, _prefix(partition), fence)
+        return _FencedPartition(condition, partition, _prefix(partition), fence)
 
     def _place(self, partition: bytes, key: bytes) -> str:
         """Return partition and key as tokens: the end of a subject."""

@@ -9,14 +9,14 @@ from itertools import count
 
 from kvctl.versions.store.protocol import (
     ABSENT,
-    Change,
-    Condition,
-    Filling,
     Place,
     PredicateFailed,
     Store,
+    StoreChange,
+    StoreCondition,
     StoredValue,
     StoreEntry,
+    StoreFilling,
 )
 
 PAGE_ENTRIES = 1000
@@ -54,7 +54,7 @@ class MemoryStore(Store):
             self.check_open()
             at = bisect_right(self._keys.get(partition, []), some[-1])
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         self.check_write(conditions, changes)
         for condition in conditions:
             held = self._values.get(condition.partition, {}).get(condition.key)
@@ -63,7 +63,7 @@ class MemoryStore(Store):
         return [self._apply(change) for change in changes]
 
     @asynccontextmanager
-    async def fill(self, partition: bytes) -> AsyncIterator[Filling]:
+    async def fill(self, partition: bytes) -> AsyncIterator[StoreFilling]:
         self.check_partition(partition)
         yield MemoryFilling(self, partition)
 
@@ -83,7 +83,7 @@ class MemoryStore(Store):
         self.check_open()
         return sorted(partition for partition, held in self._values.items() if held)
 
-    def _apply(self, change: Change) -> int:
+    def _apply(self, change: StoreChange) -> int:
         values, keys = self._values.setdefault(change.partition, {}), self._keys.setdefault(change.partition, [])
         if change.value is None:
             if values.pop(change.key, None) is not None:
@@ -105,7 +105,7 @@ class MemoryFilling:
     async def add(self, values: Mapping[bytes, bytes]) -> None:
         """See `Filling.add`."""
         for key, value in values.items():
-            await self._store.write([], [Change(self._partition, key, value)])
+            await self._store.write([], [StoreChange(self._partition, key, value)])
 
     async def flush(self) -> None:
         """See `Filling.flush`."""

@@ -60,7 +60,7 @@ class StoreEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class StoreCondition:
     """Revision that a key must have."""
 
     partition: bytes
@@ -69,7 +69,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoreChange:
     """Value for a key; None deletes it."""
 
     partition: bytes
@@ -79,7 +79,7 @@ class Change:
     """True if a server crash may undo the deletion after a while: only for harmless deletions."""
 
 
-class Filling(Protocol):
+class StoreFilling(Protocol):
     """Writes into a partition, in flight until `flush` or the end of the block; not atomic.
 
     Both raise UnreachableError and ServerError: some keys may be written then.
@@ -122,14 +122,14 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         """Apply all changes if all conditions hold, else none. No key may be changed twice.
 
         Returns the new revision for each change: ABSENT after a deletion. Raises PredicateFailed, UsageError.
         """
 
     @abstractmethod
-    def fill(self, partition: bytes) -> AbstractAsyncContextManager[Filling]:
+    def fill(self, partition: bytes) -> AbstractAsyncContextManager[StoreFilling]:
         """Write any number of keys that nobody else gives other values, thousands at a time."""
 
     @abstractmethod
@@ -167,18 +167,18 @@ class Store(ABC):
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> int:
         """Write a key unconditionally; return its revision."""
-        return (await self.write([], [Change(partition, key, check_value(value, self.largest))]))[0]
+        return (await self.write([], [StoreChange(partition, key, check_value(value, self.largest))]))[0]
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, revision: int) -> int:
         """Write a key if it has this revision; return the new one. Raises PredicateFailed."""
-        change = Change(partition, key, check_value(value, self.largest))
-        return (await self.write([Condition(partition, key, revision)], [change]))[0]
+        change = StoreChange(partition, key, check_value(value, self.largest))
+        return (await self.write([StoreCondition(partition, key, revision)], [change]))[0]
 
     async def delete(self, partition: bytes, key: bytes) -> None:
         """Delete a key; an absent one is not an error."""
-        await self.write([], [Change(partition, key, None)])
+        await self.write([], [StoreChange(partition, key, None)])
 
-    async def written(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> bool:
+    async def written(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> bool:
         """Write as `write`; return False if a condition does not hold."""
         try:
             await self.write(conditions, changes)
@@ -186,12 +186,12 @@ class Store(ABC):
             return False
         return True
 
-    async def put_while(self, fence: Condition, partition: bytes, key: bytes, value: bytes) -> int:
+    async def put_while(self, fence: StoreCondition, partition: bytes, key: bytes, value: bytes) -> int:
         """Write one key of a partition while another place is as read; as `write`, but faster where it can be.
 
         `fence` is the condition on the other place. Headers are prepared once for each fence object.
         """
-        return (await self.write([fence], [Change(partition, key, value)]))[0]
+        return (await self.write([fence], [StoreChange(partition, key, value)]))[0]
 
     async def set_many(self, partition: bytes, values: Mapping[bytes, bytes]) -> None:
         """Write many keys that nobody else gives other values; not atomic. Raises as `Filling`."""
@@ -219,7 +219,7 @@ class Store(ABC):
         if not key:
             raise MissingArgument("The key is missing")
 
-    def check_write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> None:
+    def check_write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> None:
         """Check a write. Raises StoreClosed, MissingArgument, UsageError for a key changed twice or a large value."""
         self.check_open()
         if not changes:

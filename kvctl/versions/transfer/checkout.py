@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from kvctl.errors import (
     ConditionsFailed,
@@ -30,6 +29,7 @@ from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.transaction import LIMIT, Transaction
 from kvctl.versions import refs
 from kvctl.versions.model import VersionedEntry
+from kvctl.versions.ref_diff import ChangeKind
 from kvctl.versions.repository import Repository
 from kvctl.versions.transfer.record_bucket import Live, is_legal, read_bucket
 from kvctl.versions.tree.chunks import object_id
@@ -44,19 +44,11 @@ Advance = Callable[[int], None]
 """Callback that receives the number of further keys done."""
 
 
-class Kind(StrEnum):
-    """Kind of change to a key of the bucket."""
-
-    ADDED = "added"
-    CHANGED = "changed"
-    REMOVED = "removed"
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One key that differs."""
 
-    kind: Kind
+    kind: ChangeKind
     key: str
     value: bytes
     revision: int
@@ -65,12 +57,14 @@ class Step:
     @property
     def header(self) -> bytes:
         """Return the header block of its message."""
-        return write_headers(operation="DEL" if self.kind is Kind.REMOVED else None, expected=self.revision)
+        return write_headers(operation="DEL" if self.kind is ChangeKind.REMOVED else None, expected=self.revision)
 
     def is_done_in(self, entry: Entry | None) -> bool:
         """Return whether the key is in the state that the step produces; `entry` is its last entry, if any."""
         lives = entry is not None and entry.operation is Operation.PUT
-        return not lives if self.kind is Kind.REMOVED else entry is not None and lives and entry.value == self.value
+        return (
+            not lives if self.kind is ChangeKind.REMOVED else entry is not None and lives and entry.value == self.value
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +118,11 @@ async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: boo
             left.discard(entry.key)
             if step := _step(entry, found):
                 steps.append(step)
-    steps += (Step(Kind.REMOVED, key, b"", found.keys[key][0]) for key in left)
+    steps += (Step(ChangeKind.REMOVED, key, b"", found.keys[key][0]) for key in left)
     touched = {step.key for step in steps}
     return CheckoutPlan(
         commit, bucket.name, found.revision, sorted(steps, key=lambda step: step.key.encode()),
-        unchanged=len(found.keys) - sum(step.kind is not Kind.ADDED for step in steps),
+        unchanged=len(found.keys) - sum(step.kind is not ChangeKind.ADDED for step in steps),
         foreign=sorted(found.foreign), adorned=sorted(found.adorned & touched),
     )  # fmt: skip
 
@@ -174,8 +168,8 @@ async def _written_by_others(rollout: CheckoutPlan, done: CheckoutResult, bucket
 def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
     known = found.keys.get(entry.key)
     if known is None:
-        return Step(Kind.ADDED, entry.key, entry.value, found.deleted.get(entry.key, 0))
-    return None if known[1] == object_id(entry.value) else Step(Kind.CHANGED, entry.key, entry.value, known[0])
+        return Step(ChangeKind.ADDED, entry.key, entry.value, found.deleted.get(entry.key, 0))
+    return None if known[1] == object_id(entry.value) else Step(ChangeKind.CHANGED, entry.key, entry.value, known[0])
 
 
 async def _takes_batches(bucket: Bucket) -> bool:
@@ -190,7 +184,7 @@ def _fits(steps: Sequence[Step]) -> bool:
 async def _at_once(rollout: CheckoutPlan, bucket: Bucket, advance: Advance) -> CheckoutResult:
     transaction = Transaction()
     for step in rollout.steps:
-        if step.kind is Kind.REMOVED:
+        if step.kind is ChangeKind.REMOVED:
             transaction.delete(step.key, revision=step.revision)
         else:
             transaction.update(step.key, step.value, step.revision)

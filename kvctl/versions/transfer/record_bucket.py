@@ -25,9 +25,9 @@ from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
 from kvctl.versions.model import INLINE, Branch, Commit, apart_id, leaf_value
 from kvctl.versions.store.protocol import Store
-from kvctl.versions.tree.chunks import Chunk, Chunker, Pair
-from kvctl.versions.tree.objects import Broken, Objects
-from kvctl.versions.tree.tree import Made, Reading, Tree, get
+from kvctl.versions.tree.chunks import Chunker, Pair, TreeChunk
+from kvctl.versions.tree.objects import MissingObject, Objects
+from kvctl.versions.tree.tree import NewChunks, NewTree, Reading, get
 from kvctl.versions.tree.tree_update import HAND_OVER
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def record(
 ) -> Commit:
     """Replace the branch's content by this one in one commit, onto a branch without staged changes.
 
-    An iterable that is not a mapping must be sorted by the bytes of the keys. Raises NothingToCommit, Staged,
+    An iterable that is not a mapping must be sorted by the bytes of the keys. Raises NothingToCommit, HasStagedChanges,
     UsageError, BranchNotFound, ConflictError after too many retries.
     """
     info = CommitInfo(message, repo.author, meta or {}, allow_empty)
@@ -215,7 +215,7 @@ async def _record_stored(
             try:
                 async with aclosing(stored(root)) as parts:
                     tree = await _built(repo.objects, parts, await repo.objects.run(_above_leaves(root)))
-            except Broken:
+            except MissingObject:
                 if await branch_state.is_unchanged(repo.store, state.record):
                     raise
                 based = None  # the branch was reset, and its old head collected
@@ -263,11 +263,11 @@ class _LargeValues:
             await self._objects.write(new, keep=False)
 
 
-async def _built(objects: Objects, parts: AsyncIterator[Sequence[Pair]], known: set[bytes]) -> Tree:
+async def _built(objects: Objects, parts: AsyncIterator[Sequence[Pair]], known: set[bytes]) -> NewTree:
     """Return the tree of sorted entries, and its objects that are not stored; those known are."""
-    cut, made, row = Chunker(0), Made(), list[Pair]()
+    cut, made, row = Chunker(0), NewChunks(), list[Pair]()
 
-    def end(chunk: Chunk) -> None:
+    def end(chunk: TreeChunk) -> None:
         row.append(made.add(chunk))
         if row[-1][1] in known:
             made.remove(row[-1][1])
@@ -281,7 +281,7 @@ async def _built(objects: Objects, parts: AsyncIterator[Sequence[Pair]], known: 
     if (last := cut.end()) is not None:
         end(last)
     whole = made.tree(row)
-    return Tree(whole.root, {identity: data for identity, data in whole.objects.items() if identity not in known})
+    return NewTree(whole.root, {identity: data for identity, data in whole.objects.items() if identity not in known})
 
 
 def _above_leaves(root: bytes) -> Reading[set[bytes]]:
@@ -289,7 +289,7 @@ def _above_leaves(root: bytes) -> Reading[set[bytes]]:
     known, waiting = {root}, {root}
     while waiting:
         data = yield waiting
-        chunks = [Chunk.decode(data[identity]) for identity in waiting]
+        chunks = [TreeChunk.decode(data[identity]) for identity in waiting]
         below = {child for chunk in chunks if chunk.level for _, child in chunk.pairs}
         known |= below
         waiting = below if any(chunk.level > 1 for chunk in chunks) else set()

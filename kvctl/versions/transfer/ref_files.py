@@ -23,7 +23,7 @@ from kvctl.versions.branch import private_epoch
 from kvctl.versions.branch.private_epoch import Load
 from kvctl.versions.branch.staging import IdentityMismatch
 from kvctl.versions.model import leaf_value
-from kvctl.versions.ref_reader import Selection
+from kvctl.versions.ref_reader import EntrySelection
 from kvctl.versions.repository import Repository
 
 ROWS_PER_BATCH = 10_000
@@ -92,7 +92,7 @@ async def dump(
         **({"filters": list(filters)} if filters else {}),
     }
     writer = DumpWriter(file, header)
-    async with aclosing(ref_reader.batches(repository.objects, state, Selection(tuple(filters)))) as batches:
+    async with aclosing(ref_reader.batches(repository.objects, state, EntrySelection(tuple(filters)))) as batches:
         async for batch in batches:
             writer.add(b"".join([entry_line(name, entry.key, entry.value) for entry in batch]), len(batch))
             advance(len(batch))

@@ -57,7 +57,7 @@ def understood() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TreeChunk:
     """Run of entries: a leaf (level 0), or an index of chunks one level below. Keys and values are parallel lists."""
 
     level: int
@@ -65,7 +65,7 @@ class Chunk:
     values: list[bytes]
 
     @classmethod
-    def of(cls, level: int, pairs: Iterable[Pair]) -> Chunk:
+    def of(cls, level: int, pairs: Iterable[Pair]) -> TreeChunk:
         """Create the chunk of these pairs."""
         found = list(pairs)
         return cls(level, [key for key, _ in found], [value for _, value in found])
@@ -87,7 +87,7 @@ class Chunk:
         ))  # fmt: skip
 
     @classmethod
-    def decode(cls, data: bytes) -> Chunk:
+    def decode(cls, data: bytes) -> TreeChunk:
         """Decode the chunk of these bytes. Raises BadRecord."""
         try:
             magic, version, level, count = _HEAD.unpack_from(data)
@@ -142,7 +142,7 @@ def _place(data: bytes, ends: Sequence[int], count: int, key: bytes, place: int)
     return -1
 
 
-EMPTY = Chunk(0, [], [])
+EMPTY = TreeChunk(0, [], [])
 """Tree without entries."""
 
 
@@ -168,24 +168,24 @@ class Chunker:
         """True if there is a chunk that has not ended."""
         return bool(self._keys)
 
-    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Chunk]:
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[TreeChunk]:
         """Add pairs that follow those before; return the chunks that they complete."""
-        made: list[Chunk] = []
+        made: list[TreeChunk] = []
         looked = len(self._keys)
         self._keys += keys
         self._values += values
         start = 0
         while (end := self._end(start, looked)) is not None:
-            made.append(Chunk(self.level, self._keys[start:end], self._values[start:end]))
+            made.append(TreeChunk(self.level, self._keys[start:end], self._values[start:end]))
             start = looked = end
         del self._keys[:start], self._values[:start]
         return made
 
-    def end(self) -> Chunk | None:
+    def end(self) -> TreeChunk | None:
         """Return the last chunk, if one has not ended."""
         keys, self._keys = self._keys, []
         values, self._values = self._values, []
-        return Chunk(self.level, keys, values) if keys else None
+        return TreeChunk(self.level, keys, values) if keys else None
 
     def _end(self, start: int, looked: int) -> int | None:
         """Return the end of the chunk that begins at `start`; there is none before `looked`."""
@@ -207,7 +207,7 @@ class Chunker:
         return next((start + count for count in full), end)
 
 
-def chunks_of(level: int, pairs: Iterable[Pair]) -> Iterator[Chunk]:
+def chunks_of(level: int, pairs: Iterable[Pair]) -> Iterator[TreeChunk]:
     """Split a complete level into chunks."""
     chunker = Chunker(level)
     waiting = iter(pairs)

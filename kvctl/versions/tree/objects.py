@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from kvctl.errors import KvctlError
 from kvctl.versions.model import apart_id, inline_value
 from kvctl.versions.store.protocol import Store
-from kvctl.versions.tree.chunks import Chunk
-from kvctl.versions.tree.tree import Edit, Made, Reading, Tree, child_of, get
+from kvctl.versions.tree.chunks import TreeChunk
+from kvctl.versions.tree.tree import Edit, NewChunks, NewTree, Reading, child_of, get
 from kvctl.versions.tree.tree_update import HAND_OVER, Ahead, read_for, update
 
 OBJECTS = b"objects"
@@ -27,8 +27,11 @@ CACHE = 64 << 20
 T = TypeVar("T")
 
 
-class Broken(KvctlError):
-    """Object that a commit needs does not exist."""
+class MissingObject(KvctlError):
+    """Object that a commit needs, or a commit, does not exist."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is missing", hint="`kvctl doctor` shows what refers to it")
 
 
 class Objects:
@@ -40,7 +43,7 @@ class Objects:
         self._size = 0
 
     async def run(self, reading: Reading[T]) -> T:
-        """Run a reading of trees. Raises Broken."""
+        """Run a reading of trees. Raises MissingObject."""
         try:
             wanted = next(reading)
             while True:
@@ -63,9 +66,9 @@ class Objects:
         finally:
             await _stopped(task)
 
-    async def updated(self, root: bytes, edits: Sequence[Edit]) -> Tree:
-        """Return the tree with these changes; most of its new objects are stored, the rest are in it. Raises Broken."""
-        made = Made()
+    async def updated(self, root: bytes, edits: Sequence[Edit]) -> NewTree:
+        """Return the tree with these changes. Most new objects are stored, the rest are in it. Raises MissingObject."""
+        made = NewChunks()
         reading = update(root, edits, made)
         storing, since = _Storing(self), time.monotonic()
         ahead: asyncio.Task[dict[bytes, bytes]] | None = None
@@ -84,15 +87,15 @@ class Objects:
                     ahead, wanted = asyncio.create_task(self.read(wanted)), set()
                 wanted = reading.send(await self.read(wanted) if wanted else {})
         except StopIteration as end:
-            result: Tree = end.value
+            result: NewTree = end.value
         finally:
             await _stopped(ahead)
             await storing.end()
         return result
 
-    async def leaves(self, root: bytes, start: bytes = b"") -> AsyncGenerator[Chunk, None]:
-        """Yield the leaves of a tree from a key on, in order, some read in advance. Raises Broken."""
-        top = Chunk.decode((await self.read([root]))[root])
+    async def leaves(self, root: bytes, start: bytes = b"") -> AsyncGenerator[TreeChunk, None]:
+        """Yield the leaves of a tree from a key on, in order, some read in advance. Raises MissingObject."""
+        top = TreeChunk.decode((await self.read([root]))[root])
         if top.level == 0:
             yield top
             return
@@ -109,12 +112,12 @@ class Objects:
                 data = await ahead
                 ahead = asyncio.create_task(self.read(children[at + AHEAD : at + 2 * AHEAD]))
                 for child in children[at : at + AHEAD]:
-                    yield Chunk.decode(data[child])
+                    yield TreeChunk.decode(data[child])
         finally:
             await _stopped(ahead)
 
     async def read(self, wanted: Iterable[bytes], *, keep: bool = True) -> dict[bytes, bytes]:
-        """Read objects by their ids; `keep` caches them. Raises Broken."""
+        """Read objects by their ids; `keep` caches them. Raises MissingObject."""
         found: dict[bytes, bytes] = {}
         missing: list[bytes] = []
         for identity in wanted:
@@ -128,13 +131,13 @@ class Objects:
         return found
 
     async def values(self, stored: Sequence[bytes]) -> list[bytes]:
-        """Read the values that leaves refer to, those stored separately included. Raises Broken."""
+        """Read the values that leaves refer to, those stored separately included. Raises MissingObject."""
         apart = {apart_id(item) for item in stored if inline_value(item) is None}
         objects = await self.read(apart)
         return [objects[apart_id(item)] if (value := inline_value(item)) is None else value for item in stored]
 
     async def values_at(self, root: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Read the values of those keys that a tree has. Raises Broken."""
+        """Read the values of those keys that a tree has. Raises MissingObject."""
         stored = await self.run(get(root, keys))
         return dict(zip(stored, await self.values(list(stored.values())), strict=True))
 
@@ -160,7 +163,7 @@ class Objects:
         found: dict[bytes, bytes] = {}
         for identity, one in zip(identities, stored, strict=True):
             if one is None:
-                raise Broken(f"Object `{identity.hex()}` is missing", hint="`kvctl doctor` shows what refers to it")
+                raise MissingObject(f"Object `{identity.hex()}`")
             found[identity] = one.value
         if keep:
             self.keep(found)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
 
-from kvctl.versions.tree.chunks import EMPTY, Chunk, Chunker, Pair, chunks_of, object_id
+from kvctl.versions.tree.chunks import EMPTY, Chunker, Pair, TreeChunk, chunks_of, object_id
 
 ChunkBytes = dict[bytes, bytes]
 """Bytes of chunks by their ids."""
@@ -30,7 +30,7 @@ EMPTY_ROOT = object_id(EMPTY.encode())
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class NewTree:
     """Root, and the chunks that were created for it."""
 
     root: bytes
@@ -38,7 +38,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TreeDifference:
     """Key whose value differs between two sides; None: absent."""
 
     key: bytes
@@ -73,9 +73,9 @@ class Merge:
     """Unresolved keys; empty with a strategy."""
 
 
-def build(pairs: Iterable[Pair]) -> Tree:
+def build(pairs: Iterable[Pair]) -> NewTree:
     """Build the tree of entries sorted by key without duplicates."""
-    made = Made()
+    made = NewChunks()
     return made.tree([made.add(chunk) for chunk in chunks_of(0, pairs)])
 
 
@@ -100,10 +100,10 @@ def get(root: bytes, keys: Sequence[bytes]) -> Reading[dict[bytes, bytes]]:
 
 def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
     """Return all entries from a key on, sorted."""
-    waiting, leaves = [root], list[Chunk]()
+    waiting, leaves = [root], list[TreeChunk]()
     while waiting:
         data = yield set(waiting)
-        chunks = [Chunk.decode(data[identity]) for identity in waiting]
+        chunks = [TreeChunk.decode(data[identity]) for identity in waiting]
         waiting = []
         for chunk in chunks:
             if chunk.level == 0:
@@ -113,9 +113,9 @@ def entries(root: bytes, start: bytes = b"") -> Reading[list[Pair]]:
     return [pair for leaf in leaves for pair in leaf.pairs if pair[0] >= start]
 
 
-def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
+def diff(before: bytes, after: bytes) -> Reading[list[TreeDifference]]:
     """Return the keys that differ, sorted; subtrees with the same id are never read."""
-    found: list[Difference] = []
+    found: list[TreeDifference] = []
     step = differences(before, after)
     data: Mapping[bytes, bytes] = {}
     with suppress(StopIteration):
@@ -129,7 +129,9 @@ def diff(before: bytes, after: bytes) -> Reading[list[Difference]]:
     return found
 
 
-def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Difference], Mapping[bytes, bytes], None]:
+def differences(
+    before: bytes, after: bytes
+) -> Generator[set[bytes] | list[TreeDifference], Mapping[bytes, bytes], None]:
     """Compare as `diff`, in batches: yields ids, to be sent their bytes, or differences, to be sent nothing.
 
     Holds the ids of all differing leaves, and the content of some.
@@ -145,7 +147,7 @@ def differences(before: bytes, after: bytes) -> Generator[set[bytes] | list[Diff
         data = yield {identity for _, identity in (*first, *second)}
         for held, side in ((mine, first), (theirs, second)):
             for _, identity in side:
-                chunk = Chunk.decode(data[identity])
+                chunk = TreeChunk.decode(data[identity])
                 held.update(zip(chunk.keys, chunk.values, strict=True))
         yield _compared(mine, theirs, end)
         mine, theirs = _after(mine, end), _after(theirs, end)
@@ -156,7 +158,7 @@ def leaves(root: bytes) -> Reading[list[bytes]]:
     found = [root] if root != EMPTY_ROOT else []
     while found:
         data = yield set(found)
-        chunks = [Chunk.decode(data[identity]) for identity in found]
+        chunks = [TreeChunk.decode(data[identity]) for identity in found]
         if chunks[0].level == 0:
             break
         found = [child for chunk in chunks for child in chunk.values]
@@ -165,7 +167,7 @@ def leaves(root: bytes) -> Reading[list[bytes]]:
     return found
 
 
-def merge(source: Iterable[Difference], dest: Iterable[Difference], strategy: Strategy | None = None) -> Merge:
+def merge(source: Iterable[TreeDifference], dest: Iterable[TreeDifference], strategy: Strategy | None = None) -> Merge:
     """Apply the source's changes since the base to the destination; both differ from the same base.
 
     The same change on both sides is not a conflict. A strategy decides only conflicting keys.
@@ -186,14 +188,14 @@ def merge(source: Iterable[Difference], dest: Iterable[Difference], strategy: St
     return Merge(edits, conflicts)
 
 
-def joined(parts: Iterable[Sequence[Pair]]) -> Reading[Tree]:
+def joined(parts: Iterable[Sequence[Pair]]) -> Reading[NewTree]:
     """Return the tree over the leaves of consecutive parts: for each leaf its last key and its id.
 
     Several workers may have cut them concurrently. A leaf's end depends on the keys since the last end, so a part's
     first leaves may differ from those of one pass over everything. They are cut again until both ends meet; from there
     on the part's leaves are correct. Reads the leaves where parts meet; its objects are those that no part has created.
     """
-    made, cut, row = Made(), Chunker(0), list[Pair]()
+    made, cut, row = NewChunks(), Chunker(0), list[Pair]()
     for part in parts:
         for at, (last, identity) in enumerate(part):
             # The last leaf of a part may have ended only because the part did.
@@ -201,7 +203,7 @@ def joined(parts: Iterable[Sequence[Pair]]) -> Reading[Tree]:
                 row.append((last, identity))
                 continue
             data = yield {identity}
-            chunk = Chunk.decode(data[identity])
+            chunk = TreeChunk.decode(data[identity])
             row += map(made.add, cut.add(chunk.keys, chunk.values))
     if (ended := cut.end()) is not None:
         row.append(made.add(ended))
@@ -234,10 +236,10 @@ def _up_to(leaves: list[Pair], end: bytes | None) -> tuple[list[Pair], list[Pair
     return leaves[:count], leaves[count:]
 
 
-def _compared(mine: dict[bytes, bytes], theirs: dict[bytes, bytes], end: bytes | None) -> list[Difference]:
+def _compared(mine: dict[bytes, bytes], theirs: dict[bytes, bytes], end: bytes | None) -> list[TreeDifference]:
     keys = {key for key, value in mine.items() if theirs.get(key) != value}
     keys |= theirs.keys() - mine.keys()
-    return [Difference(key, mine.get(key), theirs.get(key)) for key in sorted(keys) if end is None or key <= end]
+    return [TreeDifference(key, mine.get(key), theirs.get(key)) for key in sorted(keys) if end is None or key <= end]
 
 
 def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
@@ -245,9 +247,9 @@ def _after(held: dict[bytes, bytes], end: bytes | None) -> dict[bytes, bytes]:
 
 
 @lru_cache(maxsize=256)
-def _decoded(data: bytes) -> Chunk:
+def _decoded(data: bytes) -> TreeChunk:
     """Decode a chunk that callers only read: gets and diffs meet the same ones."""
-    return Chunk.decode(data)
+    return TreeChunk.decode(data)
 
 
 def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
@@ -261,7 +263,7 @@ def run(reading: Reading[T], objects: Mapping[bytes, bytes]) -> T:
         return result
 
 
-class Made:
+class NewChunks:
     """Chunks created by an operation."""
 
     def __init__(self) -> None:
@@ -269,7 +271,7 @@ class Made:
         self.size = 0
         """Bytes of the chunks held."""
 
-    def add(self, chunk: Chunk) -> Pair:
+    def add(self, chunk: TreeChunk) -> Pair:
         """Add a chunk; return the pair that refers to it one level above."""
         return (chunk.keys[-1] if chunk.keys else b"", self.add_data(chunk.encode()))
 
@@ -281,15 +283,15 @@ class Made:
             self.size += len(data)
         return identity
 
-    def tree(self, leaves: Sequence[Pair]) -> Tree:
+    def tree(self, leaves: Sequence[Pair]) -> NewTree:
         """Return the tree above these leaves, which must be complete."""
         if not leaves:
-            return Tree(self.add(EMPTY)[1], self.objects)
+            return NewTree(self.add(EMPTY)[1], self.objects)
         level, row = 0, leaves
         while len(row) > 1:
             level += 1
             row = [self.add(chunk) for chunk in chunks_of(level, row)]
-        return Tree(row[0][1], self.objects)
+        return NewTree(row[0][1], self.objects)
 
     def remove(self, identity: bytes) -> None:
         """Remove a chunk that nothing needs."""
@@ -301,7 +303,7 @@ class Made:
         return taken
 
 
-def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+def spread(index: TreeChunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
     """Return the children of an index that sorted keys belong to; keys above the last belong to the last."""
     low = 0
     while low < len(keys):
@@ -312,6 +314,6 @@ def spread(index: Chunk, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[by
         low = high
 
 
-def child_of(index: Chunk, key: bytes) -> int:
+def child_of(index: TreeChunk, key: bytes) -> int:
     """Return the position of the child that a key belongs to."""
     return min(bisect_left(index.keys, key), len(index.keys) - 1)

@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kvctl.versions.tree.chunks import Chunk, Chunker, Pair, chunks_of, overwritten
-from kvctl.versions.tree.tree import Edit, Made, Reading, Tree, build, child_of, spread
+from kvctl.versions.tree.chunks import Chunker, Pair, TreeChunk, chunks_of, overwritten
+from kvctl.versions.tree.tree import Edit, NewChunks, NewTree, Reading, build, child_of, spread
 
 CHANGES_PER_ROUND = 256
 """Number of changes whose chunks are read, and released, together."""
@@ -26,26 +26,26 @@ class Ahead(set[bytes]):
     """Ids that will be asked for next: the caller may begin to read them, and sends nothing."""
 
 
-def update(root: bytes, edits: Sequence[Edit], made: Made | None = None) -> Reading[Tree]:
+def update(root: bytes, edits: Sequence[Edit], made: NewChunks | None = None) -> Reading[NewTree]:
     """Return the tree with these changes, sorted by key without duplicates, and the objects that the old one lacks.
 
     Sometimes asks for nothing: the caller may then yield to other tasks, and take the chunks in `made` once they hold
     HAND_OVER bytes; the result then lacks them. Asks with Ahead for what comes next.
     """
-    made = made or Made()
+    made = made or NewChunks()
     old = _Old(root)
     height = (yield from old.chunk(root)).level
     changes = list(edits)
     for level in range(height + 1):
         changes = yield from _level(old, level, changes, made)
         if not changes:
-            return Tree(root, {})
+            return NewTree(root, {})
     row = {key: child for key, child in changes if child is not None}
     last = (yield from old.chunk(root)).keys[-1:]
     if last and last[0] not in dict(changes):
         row[last[0]] = root  # it stays, and others are added beside it
     tree = yield from _top(old, height, sorted(row.items()), made)
-    return Tree(root, {}) if tree.root == root else tree
+    return NewTree(root, {}) if tree.root == root else tree
 
 
 def read_for(root: bytes, keys: Sequence[bytes]) -> Reading[None]:
@@ -58,14 +58,14 @@ class _Old:
 
     def __init__(self, root: bytes) -> None:
         self.root = root
-        self._known: dict[bytes, Chunk] = {}
+        self._known: dict[bytes, TreeChunk] = {}
         self._data: dict[bytes, bytes] = {}
         """Chunks that were read and not used yet."""
 
-    def chunk(self, identity: bytes) -> Reading[Chunk]:
+    def chunk(self, identity: bytes) -> Reading[TreeChunk]:
         """Return one chunk."""
         if identity not in self._known:
-            self._known[identity] = Chunk.decode((yield from self.data(identity)))
+            self._known[identity] = TreeChunk.decode((yield from self.data(identity)))
             del self._data[identity]
         return self._known[identity]
 
@@ -136,7 +136,7 @@ class _Place(NamedTuple):
     """Id of the nearest chunk, on this level or above, that begins after it; None for the last."""
 
 
-def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[list[Edit]]:
+def _level(old: _Old, level: int, edits: Sequence[Edit], made: NewChunks) -> Reading[list[Edit]]:
     """Apply changes to one level; return the resulting changes of the level above, sorted."""
     keys = [key for key, _ in edits]
     outcome = _Outcome(made)
@@ -163,7 +163,7 @@ def _level(old: _Old, level: int, edits: Sequence[Edit], made: Made) -> Reading[
 class _Outcome:
     """Result of one level: the ids of chunks removed and added, by their last keys."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: NewChunks) -> None:
         self.gone: dict[bytes, bytes] = {}
         self.new: dict[bytes, bytes] = {}
         self.made = made
@@ -175,7 +175,7 @@ class _Outcome:
         else:
             self.gone[place.last], self.new[place.last] = place.identity, identity
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: TreeChunk) -> None:
         """Add a new chunk, which may equal an old one."""
         key, identity = self.made.add(chunk)
         if self.gone.get(key) == identity:
@@ -209,21 +209,21 @@ def _run(
     return at
 
 
-def _changed(chunk: Chunk, edits: Sequence[Edit], start: int, end: int) -> Iterator[Chunk]:
+def _changed(chunk: TreeChunk, edits: Sequence[Edit], start: int, end: int) -> Iterator[TreeChunk]:
     """Apply a range of changes to a chunk, in parts: any number of them may fall into one chunk."""
     keys, values = chunk.keys, chunk.values
     while end - start > CHANGES_PER_ROUND:
         some = edits[start : start + CHANGES_PER_ROUND]
         cut = bisect_right(keys, some[-1][0])
-        yield _merged(Chunk(chunk.level, keys[:cut], values[:cut]), some)
+        yield _merged(TreeChunk(chunk.level, keys[:cut], values[:cut]), some)
         keys, values, start = keys[cut:], values[cut:], start + CHANGES_PER_ROUND
-    yield _merged(Chunk(chunk.level, keys, values), edits[start:end])
+    yield _merged(TreeChunk(chunk.level, keys, values), edits[start:end])
 
 
-def _merged(chunk: Chunk, edits: Sequence[Edit]) -> Chunk:
+def _merged(chunk: TreeChunk, edits: Sequence[Edit]) -> TreeChunk:
     if len(edits) > SINGLE_CHANGES:
         held = {**dict(zip(chunk.keys, chunk.values, strict=True)), **dict(edits)}
-        return Chunk.of(chunk.level, sorted((key, value) for key, value in held.items() if value is not None))
+        return TreeChunk.of(chunk.level, sorted((key, value) for key, value in held.items() if value is not None))
     keys, values = chunk.keys[:], chunk.values[:]
     for key, value in edits:
         place = bisect_left(keys, key)
@@ -232,10 +232,10 @@ def _merged(chunk: Chunk, edits: Sequence[Edit]) -> Chunk:
             del keys[place : place + there], values[place : place + there]
         else:
             keys[place : place + there], values[place : place + there] = [key], [value]
-    return Chunk(chunk.level, keys, values)
+    return TreeChunk(chunk.level, keys, values)
 
 
-def _top(old: _Old, height: int, row: list[Pair], made: Made) -> Reading[Tree]:
+def _top(old: _Old, height: int, row: list[Pair], made: NewChunks) -> Reading[NewTree]:
     """Return the root above the remaining chunks, with no more levels than needed."""
     level = height
     while len(row) > 1:
@@ -246,8 +246,8 @@ def _top(old: _Old, height: int, row: list[Pair], made: Made) -> Reading[Tree]:
     root = row[0][1]
     while True:
         data = made.objects.get(root)
-        chunk = Chunk.decode(data) if data is not None else (yield from old.chunk(root))
+        chunk = TreeChunk.decode(data) if data is not None else (yield from old.chunk(root))
         if chunk.level == 0 or len(chunk.keys) > 1:
-            return Tree(root, made.objects)
+            return NewTree(root, made.objects)
         made.remove(root)
         root = chunk.values[0]

@@ -18,8 +18,8 @@ from kvctl.pipeline.jobs.commit import commit as record
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import parse
-from kvctl.versions.commits import NothingToCommit, Staged
-from kvctl.versions.config import RepositoryConfig
+from kvctl.versions.catalog import RepositoryConfig
+from kvctl.versions.commits import HasStagedChanges, NothingToCommit
 from kvctl.versions.repositories import create
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
@@ -108,7 +108,7 @@ async def test_commit_replaces_the_content_of_the_branch(repository, go):
 
 async def test_commit_refuses_staged_changes(repository, go):
     await repository.put("main", "k", b"staged")
-    with pytest.raises(Staged):
+    with pytest.raises(HasStagedChanges):
         await go(content(5))
     assert (await repository.status("main")).changes
 

@@ -14,7 +14,7 @@ from kvctl.pipeline.jobs.verify import At, Compared, compare, verify
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
-from kvctl.versions.config import RepositoryConfig
+from kvctl.versions.catalog import RepositoryConfig
 from kvctl.versions.repositories import create
 
 

@@ -8,7 +8,7 @@ from kvctl.errors import UsageError
 from kvctl.versions import commits, refs
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.epochs import partition_of
-from kvctl.versions.commits import CommitInfo, NothingToCommit, Staged
+from kvctl.versions.commits import CommitInfo, HasStagedChanges, NothingToCommit
 from kvctl.versions.model import encode_staged
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
@@ -84,7 +84,7 @@ async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(re
     ids = await history_ids(repo)
     await repo.put("main", "n", b"staged")
     for dry_run in (True, False):
-        with pytest.raises(Staged):
+        with pytest.raises(HasStagedChanges):
             await repo.reset_hard("main", "main~1", dry_run=dry_run)
     assert (await repo.branches())["main"] == ids[0]
     await repo.reset("main")

@@ -12,7 +12,7 @@ from kvctl.versions.branch.staging import StagedMismatch
 from kvctl.versions.refs import BRANCHES, BranchNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Change, Condition, Place, StoredValue
+from kvctl.versions.store.protocol import Place, StoreChange, StoreCondition, StoredValue
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
 from tests.versions.repos import committed, held, seal, staged
 
@@ -29,7 +29,7 @@ class CountingStore(MemoryStore):
         await asyncio.sleep(0)
         return await super().get_many(places, lasting=lasting)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         self.writes += 1
         await asyncio.sleep(0)
         return await super().write(conditions, changes)

@@ -18,7 +18,15 @@ from itertools import count
 from typing import Any
 
 from kvctl.errors import KvctlError
-from kvctl.versions.store.protocol import Change, Condition, Filling, Place, Store, StoredValue, StoreEntry
+from kvctl.versions.store.protocol import (
+    Place,
+    Store,
+    StoreChange,
+    StoreCondition,
+    StoredValue,
+    StoreEntry,
+    StoreFilling,
+)
 
 
 class Killed(BaseException):
@@ -144,7 +152,7 @@ class SteppedStore(Store):
         await self._fuse.step(writes=False)
         return await self._store.is_empty(partition)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         await self._fuse.step(writes=True)
         return await self._store.write(conditions, changes)
 
@@ -152,7 +160,7 @@ class SteppedStore(Store):
 class _SteppedFilling:
     """Filling of which each key is announced, and stored when the next one is."""
 
-    def __init__(self, filling: Filling, fuse: Fuse) -> None:
+    def __init__(self, filling: StoreFilling, fuse: Fuse) -> None:
         self._filling = filling
         self._fuse = fuse
 

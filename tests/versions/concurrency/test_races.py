@@ -11,11 +11,11 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.versions.branch import private_epoch
 from kvctl.versions.commits import NothingToCommit
-from kvctl.versions.garbage import Collected
+from kvctl.versions.garbage import CollectedGarbage
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
-from kvctl.versions.store.protocol import Change, Condition, Place, StoredValue
+from kvctl.versions.store.protocol import Place, StoreChange, StoreCondition, StoredValue
 from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.races import Race, Record, roles
 from tests.versions.conftest import Open
@@ -44,7 +44,7 @@ class Slow(MemoryStore):
         await self._wait()
         await super().clear(partition)
 
-    async def write(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> list[int]:
+    async def write(self, conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
         await self._wait()
         made = await super().write(conditions, changes)
         await self._wait()
@@ -134,7 +134,7 @@ async def test_any_concurrent_operations_leave_all_data_complete(seed):
     await whole(repo)
     before = {branch: await held(repo, branch) for branch in await repo.branches()}
     await repo.gc()
-    assert await repo.gc() == Collected()
+    assert await repo.gc() == CollectedGarbage()
     assert {branch: await held(repo, branch) for branch in await repo.branches()} == before
     await whole(repo)
 

@@ -19,7 +19,8 @@ from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import writes
 from kvctl.versions.store.jetstream_store import BucketStore
-from kvctl.versions.store.protocol import Change
+from kvctl.versions.store.protocol import StoreChange
+from tests.support.waiting import until_async
 from tests.versions.repos import committed, held, reservations, seal, staged, whole
 
 
@@ -128,7 +129,8 @@ class TestReservations:
         await repo.put("main", "k", b"1")
         (epoch,) = (await refs.branch(repo.store, "main")).branch.epochs
         await repo.commit("main", "one")
-        await repo.store.write([], [Change(epochs.partition_of(epoch), b"k", b"\x01back")])
+        await until_async(lambda: repo.store.is_empty(epochs.partition_of(epoch)))
+        await repo.store.write([], [StoreChange(epochs.partition_of(epoch), b"k", b"\x01back")])
         assert (await repo.gc(dry_run=True)).epochs == 1
         assert (await repo.gc()).epochs == 1
         assert (await repo.gc(dry_run=True)).epochs == (await repo.gc()).epochs == 0

@@ -14,8 +14,8 @@ from kvctl.kv.ordered_token import untoken
 from kvctl.versions import garbage, refs
 from kvctl.versions.branch import epochs, private_epoch
 from kvctl.versions.branch.staging import IdentityMismatch
-from kvctl.versions.commits import NothingToCommit, Staged
-from kvctl.versions.garbage import Collected
+from kvctl.versions.commits import HasStagedChanges, NothingToCommit
+from kvctl.versions.garbage import CollectedGarbage
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
@@ -213,7 +213,7 @@ async def test_collection_killed_at_any_write_leaves_all_reachable_data(fresh, t
             await whole(repo)
             await repo.delete_branch("found")
         await repo.gc()
-        assert await repo.gc(dry_run=True) == Collected()
+        assert await repo.gc(dry_run=True) == CollectedGarbage()
         assert await reservations(store) == []
         await merge(repo)
         await commit(repo)
@@ -297,7 +297,7 @@ async def test_key_creation_at_any_step_is_kept_or_refused(operation):
         try:
             await operation(Repository(SteppedStore(store, fuse)))
             outcomes.add(True)
-        except Staged:
+        except HasStagedChanges:
             outcomes.add(False)
         found, under = await held(repo, branch), await held(repo, f"{branch}@")
         assert {key for key in accepted if found.get(key) != b"created"} <= {"t"}  # which a reset may drop
@@ -320,7 +320,7 @@ async def test_branch_change_during_key_creation_is_seen_or_refused(operation):
             nonlocal moved
             try:
                 await operation(Repository(store))
-            except Staged:
+            except HasStagedChanges:
                 moved = False
 
         fuse.then = between

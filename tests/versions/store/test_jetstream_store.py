@@ -14,11 +14,12 @@ from kvctl.kv.bucket import Bucket
 from kvctl.versions.repository import Repository
 from kvctl.versions.store import reads, writes
 from kvctl.versions.store.jetstream_store import BucketStore
-from kvctl.versions.store.protocol import ABSENT, Change, Condition
+from kvctl.versions.store.protocol import ABSENT, StoreChange, StoreCondition
 from tests.support.raw import RawClient
 from tests.support.socket_writes import recorded_writes
 from tests.versions.conftest import stored
 
+Change, Condition = StoreChange, StoreCondition
 P, Q = b"partition", b"other"
 ROUNDS = 12
 

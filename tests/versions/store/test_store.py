@@ -12,18 +12,19 @@ from kvctl.errors import UsageError
 from kvctl.versions.store import memory, reads
 from kvctl.versions.store.protocol import (
     ABSENT,
-    Change,
-    Condition,
     MissingArgument,
     PredicateFailed,
     Store,
+    StoreChange,
     StoreClosed,
+    StoreCondition,
     StoredValue,
 )
 from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.parametrize("reopen", ["memory", "bucket", "replicas"], indirect=True)
 
+Change, Condition = StoreChange, StoreCondition
 P, Q = b"partition", b"other"
 EVERY = bytes(range(256))
 

@@ -11,10 +11,10 @@ from kvctl.errors import BucketNotFound, ConflictError, KeyNotFound, ReadOnly, U
 from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.kv.bucket import Bucket
 from kvctl.versions.commits import NothingToCommit
+from kvctl.versions.ref_diff import ChangeKind
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.transfer import checkout, record_bucket
-from kvctl.versions.transfer.checkout import Kind
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,7 +85,7 @@ async def test_checkout_writes_only_differing_keys(repository, bucket):
     changed, gone = await bucket.put("changed", b"old"), await bucket.put("gone", b"g")
     rollout = await checkout.plan(repository, commit, bucket)
     assert [(step.kind, step.key, step.revision) for step in rollout.steps] == [
-        (Kind.ADDED, "added", 0), (Kind.CHANGED, "changed", changed), (Kind.REMOVED, "gone", gone),
+        (ChangeKind.ADDED, "added", 0), (ChangeKind.CHANGED, "changed", changed), (ChangeKind.REMOVED, "gone", gone),
     ]  # fmt: skip
     assert (rollout.unchanged, rollout.revision) == (1, gone)
     await checkout.apply(rollout, bucket)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import chunks_of
-from kvctl.versions.tree.tree import Made, Reading, T, build, joined
+from kvctl.versions.tree.tree import NewChunks, Reading, T, build, joined
 
 KEYS = st.sets(st.binary(min_size=1, max_size=12), max_size=400)
 
@@ -25,7 +25,7 @@ def carried(reading: "Reading[T]", objects: dict[bytes, bytes]) -> "T":
 
 def root_by_parts(pairs: list[tuple[bytes, bytes]], borders: list[int]) -> tuple[bytes, dict[bytes, bytes]]:
     """Return the root when each part is cut separately, and all objects."""
-    made = Made()
+    made = NewChunks()
     ends = [0, *sorted(borders), len(pairs)]
     parts = [pairs[start:end] for start, end in pairwise(ends)]
     found = carried(joined([[made.add(chunk) for chunk in chunks_of(0, part)] for part in parts if part]), made.objects)
@@ -56,7 +56,7 @@ def test_the_empty_tree_has_no_leaves():
 
 
 def test_parts_that_end_with_a_leaf_need_only_their_last_leaf():
-    made = Made()
+    made = NewChunks()
     row = [made.add(chunk) for chunk in chunks_of(0, [(b"k.%06d" % number, b"v") for number in range(4000)])]
     parts = [row[:9], row[9:20], row[20:21], row[21:]]
     read: list[bytes] = []

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvctl.versions.tree import chunks, tree, tree_update
-from kvctl.versions.tree.chunks import Chunk, Chunker, chunks_of, object_id
+from kvctl.versions.tree.chunks import Chunker, TreeChunk, chunks_of, object_id
 from kvctl.versions.tree.tree import (
     EMPTY_ROOT,
     Conflict,
-    Difference,
-    Made,
+    NewChunks,
+    NewTree,
     Reading,
     Strategy,
-    Tree,
+    TreeDifference,
     build,
     diff,
     differences,
@@ -48,7 +48,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, cap: int = 120) -> None:
         monkeypatch.setattr(chunks, name, value)
 
 
-def made(content: Mapping[bytes, bytes]) -> Tree:
+def made(content: Mapping[bytes, bytes]) -> NewTree:
     return build(sorted(content.items()))
 
 
@@ -90,14 +90,14 @@ def edits_of(dice: random.Random, content: Mapping[bytes, bytes], count: int) ->
 class TestChunks:
     @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=100)), max_size=20), st.integers(0, 9))
     def test_chunk_round_trips_through_its_bytes(self, pairs, level):
-        chunk = Chunk.of(level, pairs)
-        assert Chunk.decode(chunk.encode()) == chunk
+        chunk = TreeChunk.of(level, pairs)
+        assert TreeChunk.decode(chunk.encode()) == chunk
 
     def test_damaged_bytes_are_refused(self):
-        data = Chunk(0, [b"a", b"b"], [b"1", b"2"]).encode()
+        data = TreeChunk(0, [b"a", b"b"], [b"1", b"2"]).encode()
         for bad in (b"", data[:-1], data + b"x", b"xx" + data[2:], data[:2] + b"\2" + data[3:], data[:9]):
             with pytest.raises(ValueError, match="chunk"):
-                Chunk.decode(bad)
+                TreeChunk.decode(bad)
 
     def test_chunks_of_numbered_keys_have_the_intended_size(self):
         sizes = [len(chunk.pairs) for chunk in chunks_of(0, some(60_000).items())]
@@ -134,7 +134,7 @@ class TestBuild:
     def test_no_root_has_a_single_child(self, shape):
         for count in (0, 1, 2, 5, 50, MANY):
             made_tree = made(some(count))
-            root = Chunk.decode(made_tree.objects[made_tree.root])
+            root = TreeChunk.decode(made_tree.objects[made_tree.root])
             assert root.level == 0 or len(root.pairs) > 1
             assert all(object_id(data) == identity for identity, data in made_tree.objects.items())
 
@@ -160,7 +160,7 @@ class TestReading:
 
     def test_reading_one_key_takes_one_chunk_per_level(self):
         held = made(some(20_000))
-        height = Chunk.decode(held.objects[held.root]).level
+        height = TreeChunk.decode(held.objects[held.root]).level
         _, read = counted(get(held.root, [b"key.012345"]), held.objects)
         assert read == height + 1
 
@@ -198,13 +198,13 @@ class TestUpdate:
         held = made(content)
         same: list[Edit] = [(key, content[key]) for key in sorted(content)[:50]]
         for edits in ([], same, [(b"no such key", None)]):
-            assert run(update(held.root, edits), held.objects) == Tree(held.root, {})
+            assert run(update(held.root, edits), held.objects) == NewTree(held.root, {})
 
     @pytest.mark.parametrize("key", [b"", b"key.010000", b"zzz"])
     def test_one_change_reads_and_writes_a_few_chunks(self, key):
         content = some(20_000)
         held = made(content)
-        height = Chunk.decode(held.objects[held.root]).level
+        height = TreeChunk.decode(held.objects[held.root]).level
         step, read = counted(update(held.root, [(key, b"new")]), held.objects)
         assert len(step.objects) <= height + 3
         assert read <= 2 * (height + 1)
@@ -214,7 +214,7 @@ class TestUpdate:
     def test_overwriting_a_value_reads_and_writes_one_chunk_per_level(self):
         content = some(20_000)
         held = made(content)
-        height = Chunk.decode(held.objects[held.root]).level
+        height = TreeChunk.decode(held.objects[held.root]).level
         counts = []
         for key in list(content)[5_000:5_100]:
             step, read = counted(update(held.root, [(key, b"new")]), held.objects)
@@ -226,10 +226,10 @@ class TestUpdate:
         content = some(MANY)
         held = made(content)
         edits = edits_of(random.Random(1), content, 2000)
-        in_hand = Made()
+        in_hand = NewChunks()
         stored, most = dict(held.objects), 0
 
-        def taking() -> Reading[Tree]:
+        def taking() -> Reading[NewTree]:
             nonlocal most
             reading = update(held.root, edits, in_hand)
             wanted = next(reading)
@@ -240,7 +240,7 @@ class TestUpdate:
                 try:
                     wanted = reading.send((yield wanted))
                 except StopIteration as end:
-                    result: Tree = end.value
+                    result: NewTree = end.value
                     return result
 
         result = run(taking(), stored)
@@ -272,7 +272,7 @@ class TestUpdate:
         content = some(20_000)
         held = made(content)
         edits: list[Edit] = [(key, b"new") for key in list(content)[::40]]
-        height = Chunk.decode(held.objects[held.root]).level
+        height = TreeChunk.decode(held.objects[held.root]).level
         reading = update(held.root, edits)
         sizes, wanted = list[int](), next(reading)
         with contextlib.suppress(StopIteration):
@@ -294,7 +294,7 @@ class TestDiff:
         after = changed(before, edits_of(dice, before, dice.choice([0, 1, 20, 200])))
         left, right = made(before), made(after)
         expected = [
-            Difference(key, before.get(key), after.get(key))
+            TreeDifference(key, before.get(key), after.get(key))
             for key in sorted(before.keys() | after.keys())
             if before.get(key) != after.get(key)
         ]
@@ -370,7 +370,7 @@ class TestLeaves:
         content = some(count)
         held = made(content)
         expected = [object_id(chunk.encode()) for chunk in chunks_of(0, content.items())]
-        indexes = sum(Chunk.decode(data).level > 0 for data in held.objects.values())
+        indexes = sum(TreeChunk.decode(data).level > 0 for data in held.objects.values())
         assert counted(tree.leaves(held.root), held.objects) == (expected, indexes or min(count, 1))
 
     def test_diff_of_few_and_many_entries_holds_only_part_of_the_leaves(self, monkeypatch):
@@ -393,9 +393,9 @@ class TestLeaves:
 
 class TestMade:
     def test_size_is_the_bytes_of_the_chunks_that_are_held(self):
-        held = Made()
+        held = NewChunks()
         assert held.size == 0
-        pairs = [held.add(Chunk(0, [b"%d" % number], [b"v" * number])) for number in (1, 2, 2, 3)]
+        pairs = [held.add(TreeChunk(0, [b"%d" % number], [b"v" * number])) for number in (1, 2, 2, 3)]
         assert pairs[1] == pairs[2]
         assert len(held.objects) == 3
         held.remove(pairs[0][1])
@@ -406,8 +406,8 @@ class TestMade:
         assert (held.objects, held.size) == ({}, 0)
 
     def test_pair_of_an_empty_chunk_has_no_key(self):
-        assert Made().add(chunks.EMPTY) == (b"", EMPTY_ROOT)
-        assert Made().add(Chunk(1, [b"a", b"b"], [b"1", b"2"]))[0] == b"b"
+        assert NewChunks().add(chunks.EMPTY) == (b"", EMPTY_ROOT)
+        assert NewChunks().add(TreeChunk(1, [b"a", b"b"], [b"1", b"2"]))[0] == b"b"
 
 
 def test_the_format_never_changes():
@@ -453,7 +453,7 @@ def test_chunk_ends_with_the_entry_that_reaches_64_kb(size, counts):
 
 def test_damaged_chunk_of_any_kind_is_a_bad_record():
     with pytest.raises(chunks.BadRecord, match="not a chunk of this version"):
-        Chunk.decode(b"kc\x02\0\0\0\0\0")
+        TreeChunk.decode(b"kc\x02\0\0\0\0\0")
     for error in (KeyError("a"), TypeError("b"), ValueError("c")):
         with pytest.raises(chunks.BadRecord, match=type(error).__name__), chunks.understood():
             raise error
@@ -466,7 +466,7 @@ def test_chunker_is_open_while_entries_have_not_ended_a_chunk():
     assert not chunker.open
     assert chunker.add([b"a"], [b"1"]) == []
     assert chunker.open
-    assert chunker.end() == Chunk(0, [b"a"], [b"1"])
+    assert chunker.end() == TreeChunk(0, [b"a"], [b"1"])
     assert not chunker.open
     assert chunker.end() is None
 

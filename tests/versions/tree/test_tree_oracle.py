@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from kvctl.versions.tree import chunks
-from kvctl.versions.tree.chunks import Chunk, Pair, chunks_of
+from kvctl.versions.tree.chunks import Pair, TreeChunk, chunks_of
 from kvctl.versions.tree.tree import (
     EMPTY_ROOT,
-    Difference,
-    Made,
+    NewChunks,
     Strategy,
+    TreeDifference,
     build,
     diff,
     entries,
@@ -59,17 +59,17 @@ def changed(content: Mapping[bytes, bytes], edits: Sequence[Edit]) -> Content:
     return {key: value for key, value in sorted(held.items()) if value is not None}
 
 
-def compared(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> list[Difference]:
+def compared(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> list[TreeDifference]:
     """The keys that differ."""
     keys = sorted(before.keys() | after.keys())
-    return [Difference(k, before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)]
+    return [TreeDifference(k, before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)]
 
 
 def borders(root: bytes, objects: Mapping[bytes, bytes]) -> list[bytes]:
     """The last keys of all chunks, of every level."""
     found, waiting = set[bytes](), [root]
     while waiting:
-        chunk = Chunk.decode(objects[waiting.pop()])
+        chunk = TreeChunk.decode(objects[waiting.pop()])
         found.update(chunk.keys[-1:])
         waiting += chunk.values if chunk.level else []
     return sorted(found)
@@ -190,14 +190,14 @@ class TreeMachine(RuleBasedStateMachine):
     def build_in_parts(self, cuts: list[float]) -> None:
         pairs = list(self.content.items())
         places = sorted({0, len(pairs), *(int(cut * len(pairs)) for cut in cuts)})
-        made = Made()
+        made = NewChunks()
         parts = [part(made, pairs[low:high]) for low, high in pairwise(places)]
         whole = run(joined(parts), made.objects)
         assert whole.root == self.root
         assert run(leaves(self.root), self.objects) == [made.add(chunk)[1] for chunk in chunks_of(0, pairs)]
 
 
-def part(made: Made, pairs: Sequence[Pair]) -> list[Pair]:
+def part(made: NewChunks, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the leaves that one task builds from its entries."""
     return [made.add(chunk) for chunk in chunks_of(0, pairs)]
 
@@ -237,7 +237,7 @@ def test_changes_at_both_ends_of_a_full_root_lose_nothing(level, seed, steps):
         full = full_root(level, content)
         held = {key: value for key, value in content.items() if key <= full.keys[-1]}
         old = build(held.items())
-        assert Chunk.decode(old.objects[old.root]) == full
+        assert TreeChunk.decode(old.objects[old.root]) == full
         front: list[Edit] = [(b"a%04d" % at, b"new") for at in range(dice.choice([1, 40, 200]))]
         behind: list[Edit] = [(b"x%04d" % at, b"new") for at in range(dice.choice([1, 40, 200]))]
         low: list[Edit] = [(key, None) for key in held if key <= full.keys[0]]
@@ -256,10 +256,10 @@ def test_changes_at_both_ends_of_a_full_root_lose_nothing(level, seed, steps):
             assert step.root == build(changed(held, edits).items()).root
 
 
-def full_root(level: int, content: Mapping[bytes, bytes]) -> Chunk:
+def full_root(level: int, content: Mapping[bytes, bytes]) -> TreeChunk:
     """Return the first chunk of a level, if it is not the last."""
     row = [*content.items()]
     for below in range(level):
-        row = [Made().add(chunk) for chunk in chunks_of(below, row)]
+        row = [NewChunks().add(chunk) for chunk in chunks_of(below, row)]
     first, _, *_ = chunks_of(level, row)
     return first
