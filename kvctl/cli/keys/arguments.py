@@ -9,7 +9,7 @@ import typer
 import kvctl
 from kvctl.cli.app.options import live, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.output.entry_rows import ENCODINGS
+from kvctl.cli.keys.output import ENCODINGS
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.read.moment import Moment, parse_moment

@@ -16,7 +16,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, KeyName
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
-from kvctl.cli.keys.output.entry_rows import revision_view
+from kvctl.cli.keys.output import revision_view
 from kvctl.cli.records import WRITE
 from kvctl.errors import KeyNotFound, KvctlError, UsageError, WrongRevision
 from kvctl.kv import copied_entry

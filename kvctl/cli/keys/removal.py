@@ -11,7 +11,7 @@ import kvctl
 from kvctl.cli.app.options import key_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_filters, check_keys, listed, open_bucket
-from kvctl.cli.keys.output.entry_rows import writing_view
+from kvctl.cli.keys.output import writing_view
 from kvctl.errors import (
     KeyNotFound,
     KvctlError,

@@ -10,7 +10,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
-from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
+from kvctl.cli.keys.output import warn_of_other_life, warn_of_return
 from kvctl.cli.records import TXN, TXN_FAILURE, TXN_PLAN
 from kvctl.documents import parser
 from kvctl.errors import ConditionsFailed

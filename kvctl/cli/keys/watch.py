@@ -1,22 +1,25 @@
-"""`kvctl watch`: follow changes of keys."""
+"""Changes of keys: `kvctl watch` and `kvctl wait`."""
 
+import asyncio
+import os
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Annotated
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Annotated, NamedTuple
 
 import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, Filters
+from kvctl.cli.app.options import BucketName, Filters, KeyName, duration
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, number, open_bucket, revision
-from kvctl.cli.keys.output.entry_rows import Shape
-from kvctl.cli.keys.output.entry_stream import show_entries
+from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, check_keys, number, open_bucket, revision
+from kvctl.cli.keys.output import Shape, show_entries
 from kvctl.cli.process import exec
 from kvctl.cli.records import ENTRY, ENTRY_META, WATCH_EVENT
-from kvctl.errors import UsageError
+from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.kv.read import watch as read_watch
+from kvctl.units import format_duration
 
 
 @command(
@@ -117,3 +120,149 @@ async def _execute(execution: "exec.Execution", batches: AsyncGenerator[list["kv
             for entry in batch:
                 await execution.run(entry)
     execution.finish()
+
+
+LOOK_AGAIN = 1.0
+"""Seconds between reads of `wait --missing`, because a key that expires without a marker sends no entry."""
+PATIENCE = timedelta(minutes=1)
+
+
+@command(
+    "wait",
+    examples=[
+        "kvctl wait orders NEW.7 --wait-for 5m",
+        "kvctl wait jobs import.state --value done",
+        "kvctl wait locks deploy --missing && ./deploy",
+    ],
+    see=["watch", "get"],
+    prints=(ENTRY,),
+)
+async def wait(
+    session: Session,
+    bucket: BucketName,
+    key: KeyName,
+    exists: Annotated[bool, typer.Option("--exists", help="Wait until the key has a value (default)")] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Wait until the key is deleted, purged or expired")
+    ] = False,
+    value: Annotated[
+        str | None, typer.Option("--value", metavar="VALUE", help="Wait until the key has this value")
+    ] = None,
+    revision_above: Annotated[
+        int | None, revision("--revision-above", help="Wait until the key is written after revision N")
+    ] = None,
+    patience: Annotated[
+        timedelta | None, duration("--wait-for", help="Maximum time to wait; 0 checks once [default: 1m]")
+    ] = None,
+    headers: Headers = False,
+    encoding: Encoding = None,
+) -> None:
+    """Wait for a key.
+
+    Ends as soon as the condition holds, possibly immediately, and prints the entry (nothing for --missing). With
+    several conditions one entry must meet all of them. Exits 9 on timeout.
+
+    The command watches the key instead of polling it, and continues across server restarts. On timeout it reads the
+    key once more from the leader, and exits 5 if the leader does not answer, because the state is then unknown.
+    """
+    check_keys([key])
+    if missing and (exists or value is not None or revision_above is not None):
+        raise UsageError("`--missing` and other conditions cannot be combined")
+    condition = Condition(missing, None if value is None else os.fsencode(value), revision_above)
+    limit = PATIENCE if patience is None else patience
+    source = await open_bucket(session, bucket)
+    try:
+        async with asyncio.timeout(limit.total_seconds() or None):
+            entry = await _until(source, key, condition, once=not limit)
+    except TimeoutError:
+        entry = await _last_look(source, key, condition, session.context.timeout)
+        if not condition.holds(entry):
+            raise condition.expired(key, limit) from None
+    if entry is not None and not missing:
+        session.show(Shape(encoding=encoding, headers=headers).document(entry))
+
+
+class Condition(NamedTuple):
+    """Condition on a key: missing, or a live entry, optionally with this value and above this revision."""
+
+    missing: bool
+    value: bytes | None
+    above: int | None
+
+    def holds(self, entry: "kvctl.Entry | None") -> bool:
+        """Return True if the key's last entry (None if never written) meets the condition."""
+        lives = entry is not None and entry.operation == "PUT"
+        if self.missing or entry is None or not lives:
+            return self.missing and not lives
+        return (self.value is None or entry.value == self.value) and entry.revision > (self.above or 0)
+
+    def expired(self, key: str, limit: timedelta) -> WaitExpired:
+        """Return the error for a timeout."""
+        if self.missing:
+            what = "still exists"
+        elif self.value is not None:
+            what = "does not have this value"
+        elif self.above is not None:
+            what = f"was not written after revision {self.above}"
+        else:
+            what = "does not exist"
+        waited = f" (waited {format_duration(limit)})" if limit else ""
+        return WaitExpired(f"`{key}` {what}{waited}", hint="Wait longer with `--wait-for`")
+
+
+async def _last_look(bucket: "kvctl.Bucket", key: str, condition: Condition, limit: timedelta) -> "kvctl.Entry | None":
+    """Read the key's last entry from the leader, as a watch can lose its connection without noticing.
+
+    Raises UnreachableError if nothing answers, WaitExpired if permissions allow only the watch.
+    """
+    try:
+        async with asyncio.timeout(limit.total_seconds()):
+            return await bucket.last_entry(key, leader=True)
+    except PermissionDenied:
+        raise condition.expired(key, timedelta()) from None
+    except (TimeoutError, UnreachableError) as error:
+        reason = f": {error.message}" if isinstance(error, UnreachableError) else ""
+        raise RequestTimeout(
+            f"Could not read `{key}` after the timeout{reason}",
+            hint=error.hint if isinstance(error, UnreachableError) else "Check the server with `kvctl context test`",
+        ) from None
+
+
+async def _until(bucket: "kvctl.Bucket", key: str, condition: Condition, *, once: bool) -> "kvctl.Entry | None":
+    """Return the entry that meets the condition. Raises TimeoutError if it does not hold and `once` is set."""
+    if once or not condition.missing:
+        return await _until_watched(bucket, key, condition, once)
+    ways = [
+        asyncio.ensure_future(_until_watched(bucket, key, condition, once)),
+        asyncio.ensure_future(_until_polled(bucket, key, condition)),
+    ]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _until_watched(bucket: "kvctl.Bucket", key: str, condition: Condition, once: bool) -> "kvctl.Entry | None":
+    """Watch until an entry of the key, or its absence at the start, meets the condition."""
+    last: kvctl.Entry | None = None
+    async with await bucket.watch(key, follow=not once) as watcher, aclosing(watcher.batches()) as batches:
+        async for batch in batches:
+            for last in batch:
+                if condition.holds(last):
+                    return last
+            if not batch and last is None and condition.holds(None):
+                return None
+    raise TimeoutError
+
+
+async def _until_polled(bucket: "kvctl.Bucket", key: str, condition: Condition) -> "kvctl.Entry | None":
+    """Read the key periodically until it meets the condition."""
+    while True:
+        await asyncio.sleep(LOOK_AGAIN)
+        with suppress(UnreachableError):
+            entry = await bucket.last_entry(key, leader=True)
+            if condition.holds(entry):
+                return entry

@@ -11,9 +11,9 @@ import typer
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import Filters, KeyedName, Program
 from kvctl.cli.app.session import Session
+from kvctl.cli.keys import target
 from kvctl.cli.keys.arguments import listed, split_keys
-from kvctl.cli.keys.target import interface
-from kvctl.cli.keys.target.target import parse_target
+from kvctl.cli.keys.bucket_target import parse_target
 from kvctl.cli.process import programs
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
 from kvctl.phrases import quoted
@@ -90,7 +90,7 @@ async def env(
     _become(path, words, variables)
 
 
-async def _values(reader: "interface.Reader", named: list[str], wild: list[str]) -> dict[str, bytes]:
+async def _values(reader: "target.Reader", named: list[str], wild: list[str]) -> dict[str, bytes]:
     """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]

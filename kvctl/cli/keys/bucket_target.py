@@ -1,4 +1,4 @@
-"""Buckets as targets of key commands."""
+"""Buckets as targets of key commands, and the choice of a target by the argument BUCKET."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -7,16 +7,14 @@ from typing import Any, BinaryIO
 
 import kvctl
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys import removal
+from kvctl.cli.keys import ref_target, removal
 from kvctl.cli.keys.arguments import check_writable, open_bucket, parse_revision
-from kvctl.cli.keys.output.entry_rows import Shape, encode, revision_view
-from kvctl.cli.keys.output.entry_stream import show_entries
-from kvctl.cli.keys.output.ttl_notice import warn_of_other_life, warn_of_return
-from kvctl.cli.keys.target.interface import Fact, Reader, Reading, Target, Writer
+from kvctl.cli.keys.output import Shape, encode, revision_view, show_entries, warn_of_other_life, warn_of_return
+from kvctl.cli.keys.target import Fact, Reader, Reading, Target, Writer
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
 from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
-from kvctl.kv.names import check_bucket
+from kvctl.kv.names import check_bucket, is_ref
 from kvctl.kv.read import as_of as past_buckets
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
@@ -195,3 +193,10 @@ class BucketWriter(Writer):
 
     def _row(self, key: str, revision: int) -> Row:
         return {"bucket": self._bucket.name, "key": key, "revision": revision}
+
+
+def parse_target(text: str) -> Target:
+    """Return the target that an argument BUCKET names: NAME, or NAME@REF. Nothing is validated or sent yet."""
+    if is_ref(text):
+        return ref_target.RefTarget(text)
+    return BucketTarget(text)

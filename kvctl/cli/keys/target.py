@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import removal
-from kvctl.cli.keys.output.entry_rows import Shape
+from kvctl.cli.keys.output import Shape
 from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
 from kvctl.render.view import Row, View
 

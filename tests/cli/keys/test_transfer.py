@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.cli.keys.dump import _appearing as appearing
+from kvctl.cli.keys.transfer import _appearing as appearing
 from tests.cli.conftest import run_process
 
 

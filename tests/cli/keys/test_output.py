@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvctl.cli.keys.output.entry_rows import Shape
+from kvctl.cli.keys.output import Shape
 from kvctl.errors import KvctlError
 from kvctl.kv.entry import Entry, Operation
 from kvctl.render.formats import NdjsonWriter, TsvWriter

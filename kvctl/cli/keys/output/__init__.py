@@ -1,1 +1,0 @@
-"""Output of the key commands: entries as rows and streams, and warnings about TTLs."""
