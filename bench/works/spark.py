@@ -118,9 +118,9 @@ def capture(url: str, bucket: str) -> dict[str, float]:
 
 @contextmanager
 def _engine() -> Iterator[Any]:
-    from kvctl.pipeline.spark.engine import Engine, Target
+    from kvctl.pipeline.spark.engine import Engine, SparkTarget
 
-    with Engine(Target(master=CORES)) as engine:
+    with Engine(SparkTarget(master=CORES)) as engine:
         yield engine
 
 

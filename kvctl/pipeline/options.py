@@ -227,10 +227,10 @@ _SECRET = {
     "seed": "Give `nkey`, `creds` or a `context`",
     "secret": "Give a file that contains it, or a `context`",
 }
-_SPARKS_OWN = {
-    "path", "checkpointlocation", "outputmode", "queryname", "serialization.format",
-    "provider", "location", "owner", "comment", "collation", "external", "is_managed_location", "table_type",
-}  # fmt: skip
+_SPARKS_OWN = (
+    "path checkpointlocation outputmode queryname serialization.format provider location owner comment collation "
+    "external is_managed_location table_type"
+).split()
 """Options that Spark adds itself, for queries and for tables of its catalog."""
 _AGAIN = "option."
 """Prefix of the options of a table, which also come without it."""

@@ -39,10 +39,10 @@ STREAM = """
 import sys
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.failure import explained
-from kvctl.pipeline.spark.engine import Target
+from kvctl.pipeline.spark.engine import SparkTarget
 
 url, rows, checkpoint = sys.argv[1:]
-with Engine(Target(master="local[2]")) as engine:
+with Engine(SparkTarget(master="local[2]")) as engine:
     try:
         frame = engine.spark.readStream.schema("key string, value string").json(rows).repartition(3)
         write = frame.writeStream.format("nats-kv").options(url=url, bucket="B").trigger(availableNow=True)

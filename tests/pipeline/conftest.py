@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kvctl.pipeline.spark.engine import Engine, Target
+from kvctl.pipeline.spark.engine import Engine, SparkTarget
 from tests.conftest import CACHE
 from tests.support.readme import ROOT
 
@@ -35,7 +35,7 @@ def engine(spark_home):
             patch.delenv(name)
         # Compiled quickly and not well: what tests compute is little.
         quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-        running = Engine(Target(master="local[2]", conf=quick))
+        running = Engine(SparkTarget(master="local[2]", conf=quick))
         _ = running.spark  # started in this environment
     with running:
         yield running

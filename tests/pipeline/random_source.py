@@ -118,10 +118,12 @@ class RandomSource:
         coming = {revision.key for revision in everything if revision.number > done}
         given = {revision.key: revision.number for revision in self.read}
         missed = [
-            revision for revision in everything
-            if self._before < revision.number <= done and revision.key not in coming
+            revision
+            for revision in everything
+            if self._before < revision.number <= done
+            and revision.key not in coming
             and revision.number > given.get(revision.key, 0)
-        ]  # fmt: skip
+        ]
         assert not missed, "the newest state of every key comes"
 
     def check_reads(self) -> None:

@@ -73,9 +73,15 @@ def test_a_secret_in_a_url_is_refused_and_not_shown():
 
 def test_options_are_written_as_they_were_given():
     given = {
-        "bucket": "orders", "url": "nats://h:4222", "mode": "changes", "fromRevision": "7", "columns": "key,value",
-        "includeDeleted": "true", "timeout": "1m30s", "failOnDataLoss": "false",
-    }  # fmt: skip
+        "bucket": "orders",
+        "url": "nats://h:4222",
+        "mode": "changes",
+        "fromRevision": "7",
+        "columns": "key,value",
+        "includeDeleted": "true",
+        "timeout": "1m30s",
+        "failOnDataLoss": "false",
+    }
     assert given_as(parse(given)) == given
 
 

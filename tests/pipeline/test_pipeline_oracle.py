@@ -17,10 +17,7 @@ Steps = Callable[[int], int]
 
 @pytest.mark.guarantee("pipeline-19")
 @pytest.mark.parametrize("history", [1, 2, 10])
-def test_stream_sink_writes_each_row_once_whatever_is_replayed(
-    seed, steps, history, server, raw, unique,
-    monkeypatch,
-):  # fmt: skip
+def test_stream_sink_writes_each_row_once_whatever_is_replayed(seed, steps, history, server, raw, unique, monkeypatch):
     """In any partitions, by any worker, after kills; and newer values of others stay."""
     revisions = Revisions(raw, unique("SINK"), max_msgs_per_subject=history)
     sink = RandomSink(seed * 10 + history, revisions, history, server.url, monkeypatch)
@@ -36,9 +33,8 @@ def test_stream_sink_writes_each_row_once_whatever_is_replayed(
     ids=["lasting", "expiring", "evicting"],
 )
 def test_stream_returns_the_newest_state_of_every_key_or_reports_a_loss(
-    seed, steps, history, config, server, raw,
-    unique,
-):  # fmt: skip
+    seed, steps, history, config, server, raw, unique
+):
     """Each revision once, in batches of any size, with restarts at any point; readings hold what the bucket does."""
     revisions = Revisions(raw, unique("SOURCE"), max_msgs_per_subject=history, **config)
     source = RandomSource(seed * 10 + history, revisions, server.url, history=history, loses=bool(config))
@@ -52,10 +48,7 @@ def test_stream_returns_the_newest_state_of_every_key_or_reports_a_loss(
 
 
 @pytest.mark.guarantee("pipeline-19")
-def test_query_that_is_replayed_at_random_leaves_what_others_wrote(
-    seed, steps, spark, server, raw, unique,
-    tmp_path,
-):  # fmt: skip
+def test_query_that_is_replayed_at_random_leaves_what_others_wrote(seed, steps, spark, server, raw, unique, tmp_path):
     """In Spark itself, which starts each batch again in other partitions after its last commit was lost."""
     dice = random.Random(seed)
     history = dice.choice((1, 3))

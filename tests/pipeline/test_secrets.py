@@ -28,10 +28,10 @@ import json, sys, urllib.request
 from contextlib import redirect_stdout
 from pathlib import Path
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.engine import Target, parse_conf
+from kvctl.pipeline.spark.engine import SparkTarget, parse_conf
 
 every, master, conf, place = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4])
-with Engine(Target(master=master, conf=conf)) as engine:
+with Engine(SparkTarget(master=master, conf=conf)) as engine:
     spark = engine.spark
     spark.sparkContext.setLogLevel("INFO")
     for number, options in enumerate(every):
@@ -120,9 +120,13 @@ def test_no_credential_leaves_the_workers(accounts, cluster, home, tmp_path):
     events = tmp_path / "events"
     events.mkdir()
     conf = {
-        "spark.ui.enabled": "true", "spark.ui.port": "0", "spark.driver.host": "127.0.0.1",
-        "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": "false",
-    }  # fmt: skip
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
     conf |= dict(pair.split("=") for pair in SMALL if "=" in pair)
     variables = environment(tmp_path, {"HOME": str(home), "PYTHONPATH": str(ROOT)})
     line = [json.dumps(sets), cluster.url, json.dumps(conf), str(tmp_path)]

@@ -120,9 +120,12 @@ async def compact(
     if state.forced:
         session.warn(f"The capture continued after data loss (`--force {LOSS}`) and may lack changes and deletions")
     found = await run_job(
-        session, target, f"Compacting {source}", partial(compact_job.compact, capture=source, folder=folder),
+        session,
+        target,
+        f"Compacting {source}",
+        partial(compact_job.compact, capture=source, folder=folder),
         incomplete=f"Interrupted: `{folder}` was not changed; run the command again",
-    )  # fmt: skip
+    )
     session.show(document(_compacted(found), *columns(" ".join(COMPACTED.columns)), name="path"))
 
 
@@ -141,18 +144,31 @@ def _interrupted(folder: Path) -> str:
     return f"Interrupted: `{folder}` {reached}; run the command again to continue"
 
 
-def _captured(found: "capture_job.Captured") -> dict[str, Any]:
+def _captured(found: "capture_job.CaptureResult") -> dict[str, Any]:
     state = found.state
     return {
-        "bucket": state.bucket, "path": found.path, "checkpoint": found.checkpoint, "revision": state.revision,
-        "rows": found.rows, "files": found.files, "captured": state.rows, "seconds": round(found.seconds, 3),
-    }  # fmt: skip
+        "bucket": state.bucket,
+        "path": found.path,
+        "checkpoint": found.checkpoint,
+        "revision": state.revision,
+        "rows": found.rows,
+        "files": found.files,
+        "captured": state.rows,
+        "seconds": round(found.seconds, 3),
+    }
 
 
-def _compacted(found: "compact_job.Compacted") -> dict[str, Any]:
+def _compacted(found: "compact_job.CompactionResult") -> dict[str, Any]:
     manifest = found.exported.manifest
     return {
-        "bucket": manifest.bucket, "capture": found.capture, "path": found.path, "revision": manifest.cut,
-        "keys": manifest.rows, "files": len(manifest.files), "bytes": manifest.bytes, "captured": found.captured,
-        "replaced": found.replaced, "seconds": round(found.seconds, 3),
-    }  # fmt: skip
+        "bucket": manifest.bucket,
+        "capture": found.capture,
+        "path": found.path,
+        "revision": manifest.cut,
+        "keys": manifest.rows,
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+        "captured": found.captured,
+        "replaced": found.replaced,
+        "seconds": round(found.seconds, 3),
+    }

@@ -72,13 +72,20 @@ async def commit(
         await _rehearse(session, target, place, source, options)
         return
     made = await run_job(
-        session, target, f"Committing to {place}",
+        session,
+        target,
+        f"Committing to {place}",
         partial(
-            commit_job.commit, source=source, options=options, branch=place.ref, message=message, meta=named,
+            commit_job.commit,
+            source=source,
+            options=options,
+            branch=place.ref,
+            message=message,
+            meta=named,
             author=repository.author,
         ),
         incomplete=f"Interrupted: `{place}` was not changed; run the command again",
-    )  # fmt: skip
+    )
     if not made.recorded:
         session.note(f"`{place}` already holds these {made.rows} rows", always=True)
     views.show_made(session, place.ref, made.commit)
@@ -86,7 +93,7 @@ async def commit(
 
 async def _rehearse(
     session: Session,
-    target: "engine.Target",
+    target: "engine.SparkTarget",
     place: At,
     source: "load_job.Input",
     options: "pipeline_options.SourceOptions",

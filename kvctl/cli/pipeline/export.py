@@ -39,10 +39,12 @@ Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="FILTER", 
 OnEvicted = Annotated[
     str | None,
     typer.Option(
-        "--on-evicted", metavar="WHAT", help="On values overwritten while reading: export the `newer` ones, or `fail`",
+        "--on-evicted",
+        metavar="WHAT",
+        help="On values overwritten while reading: export the `newer` ones, or `fail`",
         autocompletion=one_of("newer", "fail"),
     ),
-]  # fmt: skip
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the contents of DIR once the new export is complete")
 ]
@@ -146,7 +148,7 @@ def _show_plan(session: Session, name: str, snapshot: dict[str, Any], folder: "P
     session.show(document(row, *map(Column, row), name="path"))
 
 
-def _export_row(made: "export_job.Exported") -> dict[str, Any]:
+def _export_row(made: "export_job.ExportResult") -> dict[str, Any]:
     manifest = made.manifest
     return {
         "bucket": manifest.bucket,

@@ -138,9 +138,15 @@ _LOADED = columns("bucket path rows written unchanged rejected seconds")
 
 
 async def _load(
-    session: Session, target: "engine.Target", source: "load_job.Input", into: str, order: "load_job.Order",
-    *, if_different: bool, dead_letter: str | None,
-) -> "load_job.Loaded":  # fmt: skip
+    session: Session,
+    target: "engine.SparkTarget",
+    source: "load_job.Input",
+    into: str,
+    order: "load_job.Order",
+    *,
+    if_different: bool,
+    dead_letter: str | None,
+) -> "load_job.LoadResult":
     options = pipeline_options.parse({"bucket": into, **source_options(session, target)})
     options = replace(
         options,
@@ -148,19 +154,22 @@ async def _load(
         dead_letter=str(export_files.folder_of(dead_letter)) if dead_letter else None,
     )
     return await run_job(
-        session, target, f"Loading {into}", partial(load_job.load, source=source, target=options, order=order),
+        session,
+        target,
+        f"Loading {into}",
+        partial(load_job.load, source=source, target=options, order=order),
         incomplete=f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it",
-    )  # fmt: skip
+    )
 
 
-def _rejected(found: "load_job.Loaded", folder: str | None) -> PartlyDone:
+def _rejected(found: "load_job.LoadResult", folder: str | None) -> PartlyDone:
     """Build the error for rejected rows, which are in `folder`, if any."""
     kept = f"the rejected rows are in `{folder}`" if folder else "use `--dead-letter DIR` to keep the rejected rows"
     text = _rejected_rows(found, "was" if found.rejected == 1 else "were")
     return PartlyDone(text, hint=f"The other rows were written; {kept}")
 
 
-def _rejected_rows(found: "load_job.Loaded", verb: str) -> str:
+def _rejected_rows(found: "load_job.LoadResult", verb: str) -> str:
     """Describe the number of rejected rows and the first of them."""
     named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
     more = found.rejected - len(found.samples)

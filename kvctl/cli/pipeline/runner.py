@@ -34,9 +34,9 @@ CANCEL_TIMEOUT_S = 10.0
 """Seconds that a cancelled job has to clean up."""
 
 
-def _target(given: Mapping[str, Any]) -> "spark_engine.Target":
+def _target(given: Mapping[str, Any]) -> "spark_engine.SparkTarget":
     """Return the Spark target of the options. Raises UsageError."""
-    return spark_engine.Target(given["master"], given["remote"], spark_engine.parse_conf(given["conf"] or []))
+    return spark_engine.SparkTarget(given["master"], given["remote"], spark_engine.parse_conf(given["conf"] or []))
 
 
 Master = Annotated[
@@ -46,13 +46,13 @@ Master = Annotated[
 Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="Spark Connect server to run on")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="Spark setting; repeatable")]
 OnSpark = Annotated[
-    "spark_engine.Target",
+    "spark_engine.SparkTarget",
     OptionGroup({"master": (Master, None), "remote": (Remote, None), "conf": (Conf, None)}, _target),
 ]
 """Place of the Spark session of a job."""
 
 
-def source_options(session: Session, target: "spark_engine.Target") -> dict[str, str]:
+def source_options(session: Session, target: "spark_engine.SparkTarget") -> dict[str, str]:
     """Return the options of `nats-kv` that connect like this command: names and paths, no secrets.
 
     Workers resolve them. Workers on this machine share its environment; for others, the settings that it implies are
@@ -82,7 +82,7 @@ def given_options(session: Session) -> dict[str, str]:
 
 async def run_job(
     session: Session,
-    target: "spark_engine.Target",
+    target: "spark_engine.SparkTarget",
     what: str,
     job: Callable[["spark_engine.Engine"], T],
     *,

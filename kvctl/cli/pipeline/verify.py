@@ -73,7 +73,9 @@ async def verify(
         raise ConflictError(f"Bucket `{against}`, {when}, differs in {counted(count, 'key')}")
 
 
-def _show_verified(session: Session, found: "verify_job.Verified", compared: "verify_job.Compared | None") -> None:
+def _show_verified(
+    session: Session, found: "verify_job.ExportVerification", compared: "verify_job.BucketComparison | None"
+) -> None:
     differences = [
         {
             "key": item.key,
@@ -106,7 +108,7 @@ def _show_verified(session: Session, found: "verify_job.Verified", compared: "ve
     session.show(document(row, *_VERIFIED, tsv=VERIFIED.columns, name="path", sections=sections))
 
 
-def _against_row(compared: "verify_job.Compared", differences: list[dict[str, Any]]) -> dict[str, Any]:
+def _against_row(compared: "verify_job.BucketComparison", differences: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "bucket": compared.bucket,
         "at": str(compared.at),
@@ -143,7 +145,7 @@ DIFFERENCES = columns(
 )
 
 
-class _Stopped(Exception):
+class _HashingStopped(Exception):
     """Interruption of the command, which stops the hashing."""
 
 
@@ -154,7 +156,7 @@ async def hashing(session: Session, what: str, total: int, work: Callable[..., T
 
         def advance(count: int) -> None:
             if stopped:
-                raise _Stopped
+                raise _HashingStopped
             bar.advance(count)
 
         try:

@@ -55,7 +55,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class CaptureState:
     """Progress of a capture."""
 
     bucket: str
@@ -76,12 +76,12 @@ class State:
     """Files of the last batch, which may still be in `_staging`."""
 
 
-def encode(state: State) -> bytes:
+def encode(state: CaptureState) -> bytes:
     """Return the state as a file's content."""
     return json.dumps({"kvctl": _KIND, "version": VERSION, **asdict(state)}, indent=2).encode() + b"\n"
 
 
-def decode(data: bytes, path: Path) -> State:
+def decode(data: bytes, path: Path) -> CaptureState:
     """Read the state in a file. Raises ConflictError if it is damaged or has a newer version."""
     try:
         document = json.loads(data)
@@ -91,8 +91,8 @@ def decode(data: bytes, path: Path) -> State:
                 f"The capture in `{path.parent}` has version {version}, but this kvctl supports {VERSION}",
                 hint="Upgrade kvctl",
             )
-        known = {field.name: document[field.name] for field in fields(State)}
-        return State(**{**known, "last": tuple(Piece(**piece) for piece in known["last"])})
+        known = {field.name: document[field.name] for field in fields(CaptureState)}
+        return CaptureState(**{**known, "last": tuple(Piece(**piece) for piece in known["last"])})
     except (ValueError, KeyError, TypeError) as error:
         how = {KeyError: f"it has no `{error.args[0]}`", TypeError: "it has another form"}.get(
             type(error), "it is not JSON"
@@ -127,7 +127,7 @@ class CaptureFolder:
         finally:
             os.close(handle)
 
-    def state(self) -> State | None:
+    def state(self) -> CaptureState | None:
         """Return the progress; None for an empty folder. Raises ConflictError for a folder with other content."""
         path = self.path / STATE
         with _explained(self.path):
@@ -141,7 +141,7 @@ class CaptureFolder:
                 )
         return None
 
-    def existing(self) -> State:
+    def existing(self) -> CaptureState:
         """Return the progress. Raises NotFoundError without a capture."""
         state = self.state()
         if state is None:
@@ -149,14 +149,14 @@ class CaptureFolder:
             raise NotFoundError(f"`{self.path}` {what}", hint="`kvctl pipeline capture BUCKET --to PATH` creates one")
         return state
 
-    def begun(self, bucket: str, incarnation: str, config: Mapping[str, Any], *, forced: bool = False) -> State:
+    def begun(self, bucket: str, incarnation: str, config: Mapping[str, Any], *, forced: bool = False) -> CaptureState:
         """Return the state to continue from, created if needed; `forced` allows lost changes.
 
         Raises ConflictError for a capture of another bucket, StreamReplaced for one of another stream instance.
         """
         found = self.state()
         if found is None:
-            state = State(bucket=bucket, incarnation=incarnation, config=config, forced=forced)
+            state = CaptureState(bucket=bucket, incarnation=incarnation, config=config, forced=forced)
         else:
             _check_same(found, bucket, incarnation, self.path)
             state = replace(found, config=config, forced=found.forced or forced)
@@ -165,7 +165,7 @@ class CaptureFolder:
         self.settle(state)
         return state
 
-    def settle(self, state: State) -> None:
+    def settle(self, state: CaptureState) -> None:
         """Complete the state's last batch, and remove files of failed batches."""
         with _explained(self.path):
             self.staging.mkdir(exist_ok=True)
@@ -182,7 +182,7 @@ class CaptureFolder:
             for left in self.staging.iterdir():
                 left.unlink()
 
-    def publish(self, state: State, pieces: Sequence[Piece], query: str | None) -> State:
+    def publish(self, state: CaptureState, pieces: Sequence[Piece], query: str | None) -> CaptureState:
         """Add the pieces of a batch, which are newer than all before; with none, only record the query."""
         ordered = sorted(pieces, key=lambda piece: piece.first)
         if ordered:
@@ -203,7 +203,7 @@ class CaptureFolder:
         self.settle(new)
         return new
 
-    def files(self, state: State) -> list[Path]:
+    def files(self, state: CaptureState) -> list[Path]:
         """Return the capture's files as of the state, including those that a killed capture left in `_staging`."""
         deadline = time.monotonic() + MOVING
         with _explained(self.path):
@@ -212,16 +212,16 @@ class CaptureFolder:
             found = sorted(path for path in self.path.glob("day=*/*.parquet") if self._owns(path, state))
             return found + pending
 
-    def _pending(self, state: State) -> list[Path]:
+    def _pending(self, state: CaptureState) -> list[Path]:
         """Return files of the last batch that are still in `_staging`."""
         staged = [self.staging / piece.staged for piece in state.last]
         return [path for path in staged if path.exists()]
 
-    def _owns(self, path: Path, state: State) -> bool:
+    def _owns(self, path: Path, state: CaptureState) -> bool:
         """Return whether the file belongs to the capture, and not to a batch after the state's."""
         return bool(_NAME.match(path.relative_to(self.path).as_posix())) and int(path.stem[21:]) <= state.revision
 
-    def _store(self, state: State) -> None:
+    def _store(self, state: CaptureState) -> None:
         """Replace the state atomically and durably."""
         with _explained(self.path):
             self.staging.mkdir(exist_ok=True)  # the next run removes leftovers of a kill from it
@@ -229,7 +229,7 @@ class CaptureFolder:
             flush_folder(self.path)
 
 
-def _check_same(state: State, bucket: str, incarnation: str, path: Path) -> None:
+def _check_same(state: CaptureState, bucket: str, incarnation: str, path: Path) -> None:
     if state.bucket != bucket:
         raise ConflictError(f"`{path}` has a capture of bucket `{state.bucket}`", hint="Choose another folder")
     if state.incarnation != incarnation:

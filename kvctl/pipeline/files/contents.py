@@ -73,9 +73,14 @@ def of_bucket(options: SourceOptions) -> Contents:
     info, cut, parts = worker_connection.run(planned())
     now_us = ServerClock.from_info(info).now_ns() // 1000
     return Contents(
-        rows=TaskRows(parts, partial(_rows, reader, now_us)), bucket=options.bucket, incarnation=info["created"],
-        config=info["config"], mode=options.mode, filters=options.filter, cut=cut,
-    )  # fmt: skip
+        rows=TaskRows(parts, partial(_rows, reader, now_us)),
+        bucket=options.bucket,
+        incarnation=info["created"],
+        config=info["config"],
+        mode=options.mode,
+        filters=options.filter,
+        cut=cut,
+    )
 
 
 def _rows(reader: KvReader, now_us: int, part: Any) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
-from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest, Part, damaged, decode
+from kvctl.pipeline.files.export_manifest import MANIFEST, ExportManifest, Part, damaged, decode
 
 _LARGEST = 64 << 20
 _IN = TypeVar("_IN")
@@ -48,7 +48,7 @@ def has_manifest(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ExportManifest:
     """Read the manifest of an export. Raises NotFoundError without a folder, ConflictError for an incomplete export."""
     path = folder / MANIFEST
     try:
@@ -83,7 +83,7 @@ def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
             yield from _data_files(path, above | {place})
 
 
-def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> list[Damage]:
+def damages(folder: Path, manifest: ExportManifest, advance: Advance = lambda _: None) -> list[Damage]:
     """Return all differences between an export and its manifest, by file; empty for a complete one."""
     known = {part.name for part in manifest.files}
     extra = [str(path.relative_to(folder)) for path in data_files(folder)]
@@ -92,7 +92,7 @@ def damages(folder: Path, manifest: Manifest, advance: Advance = lambda _: None)
     return sorted([*found, *(damage for damage in compared if damage)])
 
 
-def require_whole(folder: Path, manifest: Manifest, advance: Advance = lambda _: None) -> None:
+def require_whole(folder: Path, manifest: ExportManifest, advance: Advance = lambda _: None) -> None:
     """Raises ConflictError that names each file that is not as written."""
     found = damages(folder, manifest, advance)
     if found:

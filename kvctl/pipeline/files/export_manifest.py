@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class ExportManifest:
     """Description of an export; times as RFC 3339."""
 
     bucket: str
@@ -71,12 +71,12 @@ class Manifest:
         return {**document, "checksum": checksum.of_document(document)}
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: ExportManifest) -> bytes:
     """Return the manifest as a file's content."""
     return json.dumps(manifest.document(), indent=2).encode() + b"\n"
 
 
-def decode(data: bytes, folder: str) -> Manifest:
+def decode(data: bytes, folder: str) -> ExportManifest:
     """Read the manifest in a file's content.
 
     Raises ConflictError if it was changed, has a newer version, or is not a manifest.
@@ -93,10 +93,10 @@ def decode(data: bytes, folder: str) -> Manifest:
     if expected != checksum.of_document(document):
         raise damaged(folder, f"`{MANIFEST}` has been changed")
     try:
-        known = {field.name: document[field.name] for field in fields(Manifest) if field.name in document}
+        known = {field.name: document[field.name] for field in fields(ExportManifest) if field.name in document}
         known["files"] = tuple(Part(**part) for part in known["files"])
         known |= {name: tuple(known.get(name, ())) for name in ("filters", "columns")}
-        manifest = Manifest(**known)
+        manifest = ExportManifest(**known)
     except (TypeError, KeyError) as error:
         raise damaged(folder, f"`{MANIFEST}`: {error}") from None
     _check(manifest, folder)
@@ -118,7 +118,7 @@ def _document(data: bytes, folder: str) -> dict[str, Any]:
     return document
 
 
-def _check(manifest: Manifest, folder: str) -> None:
+def _check(manifest: ExportManifest, folder: str) -> None:
     """Raises ConflictError for values that no export has, such as files outside the folder."""
     for part in manifest.files:
         if part.name.startswith("/") or {"", ".", ".."} & {*part.name.split("/")}:

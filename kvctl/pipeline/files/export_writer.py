@@ -106,7 +106,7 @@ class _ExportFile:
     def __init__(self, staging: str, schema: pa.Schema) -> None:
         self._name = f"part-{secrets.token_hex(8)}.parquet"
         self._rows = 0
-        self._out = _Hashed(Path(staging, self._name))
+        self._out = _HashedFile(Path(staging, self._name))
         self._parquet = pq.ParquetWriter(self._out, schema)
 
     def add(self, rows: pa.Table) -> None:
@@ -124,7 +124,7 @@ class _ExportFile:
         return WrittenFile(self._name, self._rows, checksum.size, checksum.sha256)
 
 
-class _Hashed(io.BufferedWriter):
+class _HashedFile(io.BufferedWriter):
     """New file, with the checksum of what is written to it."""
 
     def __init__(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.pipeline.files.export_files import data_files
-from kvctl.pipeline.files.export_manifest import Manifest
+from kvctl.pipeline.files.export_manifest import ExportManifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,9 +20,14 @@ COLUMNS = ("key", "value", "revision", "created", "operation", "ttl", "headers")
 READ = ("key", "value", "revision", "operation", "ttl", "headers")
 """Columns that are read back."""
 EXTENSIONS = {
-    ".parquet": "parquet", ".json": "json", ".ndjson": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".json": "json",
+    ".ndjson": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".tab": "tsv",
-}  # fmt: skip
+}
 
 _SCHEMA = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
 _CSV = {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
@@ -39,7 +44,7 @@ _UNKNOWN_ENCODING = "concat('`', encoding, '` is not an encoding: use utf-8 or b
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 
 
-def read(spark: SparkSession, folder: Path, manifest: Manifest) -> DataFrame:
+def read(spark: SparkSession, folder: Path, manifest: ExportManifest) -> DataFrame:
     """Read the rows of an export, with columns of the data source except `created` and empty columns."""
     wanted = [name for name in READ if name in manifest.columns]
     paths = [literal(folder / part.name) for part in manifest.files if part.rows]

@@ -20,7 +20,7 @@ from kvctl import atomic_file
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.pipeline.files.export_files import has_manifest
-from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest, Part, encode
+from kvctl.pipeline.files.export_manifest import MANIFEST, ExportManifest, Part, encode
 
 if TYPE_CHECKING:
     from kvctl.pipeline.files.export_writer import WrittenFile
@@ -30,7 +30,7 @@ STAGING = "_incomplete"
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedFiles:
     """Files that an export replaced."""
 
     files: int = 0
@@ -40,7 +40,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedFile:
     """Written file, and the part of the export that it becomes."""
 
     path: Path
@@ -91,10 +91,10 @@ def taken(folder: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def staged(staging: Path, files: Iterable[WrittenFile]) -> list[Staged]:
+def staged(staging: Path, files: Iterable[WrittenFile]) -> list[StagedFile]:
     """Give the written files short names: `part-00000.parquet`."""
     return [
-        Staged(staging / file.name, Part(f"part-{number:05}.parquet", file.bytes, file.rows, file.sha256))
+        StagedFile(staging / file.name, Part(f"part-{number:05}.parquet", file.bytes, file.rows, file.sha256))
         for number, file in enumerate(files)
     ]
 
@@ -107,15 +107,15 @@ def size_of(path: Path) -> int | None:
         return None
 
 
-def occupants(folder: Path) -> Removed:
+def occupants(folder: Path) -> RemovedFiles:
     """Return the files that an export into the folder removes."""
     if not folder.is_dir():
-        return Removed()
+        return RemovedFiles()
     files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return Removed(len(files), sum(path.lstat().st_size for path in files), has_manifest(folder))
+    return RemovedFiles(len(files), sum(path.lstat().st_size for path in files), has_manifest(folder))
 
 
-def take_over(folder: Path, files: Sequence[Staged], manifest: Manifest) -> None:
+def take_over(folder: Path, files: Sequence[StagedFile], manifest: ExportManifest) -> None:
     """Replace the folder's content by an export. Raises KvctlError."""
     try:
         _clear(folder)

@@ -22,7 +22,7 @@ from kvctl.kv.stream_kind import Kind
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.jobs import audit_digests
 from kvctl.pipeline.jobs.audit_digests import REPLICA, Side
-from kvctl.pipeline.jobs.audit_join import Fed, Readable, put_side_by_side
+from kvctl.pipeline.jobs.audit_join import OriginSide, Readable, put_side_by_side
 from kvctl.pipeline.options import SourceOptions
 from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.audit.audit import audit as audit_replica
@@ -49,14 +49,18 @@ Report = Callable[[AuditDifference], None]
 
 
 def audit(
-    engine: Engine, options: SourceOptions, names: Sequence[str], patience: timedelta = DEFAULT_WAIT,
-    *, report: Report = lambda _: None,
-) -> list[AuditOutcome]:  # fmt: skip
+    engine: Engine,
+    options: SourceOptions,
+    names: Sequence[str],
+    patience: timedelta = DEFAULT_WAIT,
+    *,
+    report: Report = lambda _: None,
+) -> list[AuditOutcome]:
     """Compare `options.bucket` with the replicas of these names; buckets that do not replicate it key by key.
 
     Raises BucketNotFound and connection errors; an error that prevents reading a pair is in its outcome.
     """
-    return worker_connection.run(_Audit(engine, options, patience, report).run(names))
+    return worker_connection.run(_SparkAudit(engine, options, patience, report).run(names))
 
 
 async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[tuple[str, Replica | None]]:
@@ -72,7 +76,7 @@ async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[
     return [(name, reading.get(name)) for name in names]
 
 
-class _Audit:
+class _SparkAudit:
     def __init__(self, engine: Engine, options: SourceOptions, patience: timedelta, report: Report) -> None:
         self._engine = engine
         self._options = options
@@ -105,7 +109,7 @@ class _Audit:
         return await self._compared(apis, held, origins, revisions=mirror, own=not mirror)
 
     async def _compared(
-        self, apis: Sequence[Api], held: Readable, origins: Sequence[Fed], *, revisions: bool, own: bool
+        self, apis: Sequence[Api], held: Readable, origins: Sequence[OriginSide], *, revisions: bool, own: bool
     ) -> FirstComparison:
         """Compare digests of both sides, and join the keys whose digests differ; `apis` are the replica's first."""
         sides = [Side(REPLICA, held.options, revisions=revisions)]
@@ -123,7 +127,7 @@ class _Audit:
         """Compare a bucket that does not replicate the origin, key by key."""
         origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
         rules = KeyMapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
-        fed = Fed(origin.options, origin.stream, origin.prefix, rules)
+        fed = OriginSide(origin.options, origin.stream, origin.prefix, rules)
         found = await self._compared([api, api], other, [fed], revisions=False, own=False)
         outcome = AuditOutcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
         sides = [await AuditReader(api, item.stream).ready() for item in (origin, other)]
@@ -157,15 +161,21 @@ class _Audit:
         self, outcome: AuditOutcome, subject: str, name: str, here: LastEntry | None, there: LastEntry | None
     ) -> None:
         found = AuditDifference(
-            outcome.origin, outcome.replica, key_of(subject), difference(here, there, 0), key_of(name),
-            there.revision if there else None, here.revision if here else None, subject=subject,
-        )  # fmt: skip
+            outcome.origin,
+            outcome.replica,
+            key_of(subject),
+            difference(here, there, 0),
+            key_of(name),
+            there.revision if there else None,
+            here.revision if here else None,
+            subject=subject,
+        )
         outcome.add(found)
         self._report(found)
 
-    async def _fed(self, feed: Feed) -> Fed:
+    async def _fed(self, feed: Feed) -> OriginSide:
         held = await self._readable(feed.side.api, feed.side.stream.removeprefix(STREAM_PREFIX))
-        return Fed(held.options, held.stream, held.prefix, feed.rules)
+        return OriginSide(held.options, held.stream, held.prefix, feed.rules)
 
     async def _readable(self, api: Api, name: str) -> Readable:
         """Return a bucket as the workers read it, also in another domain or account."""

@@ -69,7 +69,7 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
-class Digested:
+class SlotComparison:
     """Comparison of the sums."""
 
     keys: list[int]
@@ -78,7 +78,7 @@ class Digested:
     """Slots whose sums differ."""
 
 
-async def compare(engine: Engine, sides: Sequence[tuple[Api, Side]]) -> Digested:
+async def compare(engine: Engine, sides: Sequence[tuple[Api, Side]]) -> SlotComparison:
     """Read all sides, the origins in their order. Raises BucketNotFound, and errors of connections and of Spark."""
     items: list[tuple[Side, KvPartition]] = []
     for api, side in sides:
@@ -93,7 +93,7 @@ async def compare(engine: Engine, sides: Sequence[tuple[Api, Side]]) -> Digested
         else:
             sums += digest.sums
             keys[digest.number] += digest.living
-    return Digested(list(keys.values()), np.flatnonzero(sums.any(axis=0)).tolist())
+    return SlotComparison(list(keys.values()), np.flatnonzero(sums.any(axis=0)).tolist())
 
 
 def slot_of(subject: bytes) -> int:

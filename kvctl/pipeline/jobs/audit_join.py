@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import KvctlError
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.pipeline.files.contents import read
-from kvctl.pipeline.jobs.audit_digests import SLOTS, Digested
+from kvctl.pipeline.jobs.audit_digests import SLOTS, SlotComparison
 from kvctl.pipeline.options import SourceOptions
 from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.model.subjects import KeyMapping
@@ -40,14 +40,20 @@ class Readable:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed(Readable):
+class OriginSide(Readable):
     """Origin, and the rules that map its subjects to the replica."""
 
     rules: KeyMapping
 
 
 def put_side_by_side(
-    spark: SparkSession, replica: Readable, origins: Sequence[Fed], digested: Digested, *, revisions: bool, own: bool
+    spark: SparkSession,
+    replica: Readable,
+    origins: Sequence[OriginSide],
+    digested: SlotComparison,
+    *,
+    revisions: bool,
+    own: bool,
 ) -> FirstComparison:
     """Return the replica's subjects in differing slots whose values seem to differ between the sides.
 
@@ -62,10 +68,14 @@ def put_side_by_side(
         rows = rows.where((crc32(encode("subject", "utf-8")) % SLOTS).isin(digested.slots))
     ours, other = count_if(col("number") < 0), count_if(col("number") >= 0)
     found = rows.groupBy("subject").agg(
-        ours.alias("ours"), other.alias("theirs"), count("mark").alias("living"),
-        size(collect_set(coalesce(col("mark"), lit("")))).alias("marks"), max("brought").alias("brought"),
-        max("number").alias("number"), first("name", ignorenulls=True).alias("name"),
-    )  # fmt: skip
+        ours.alias("ours"),
+        other.alias("theirs"),
+        count("mark").alias("living"),
+        size(collect_set(coalesce(col("mark"), lit("")))).alias("marks"),
+        max("brought").alias("brought"),
+        max("number").alias("number"),
+        first("name", ignorenulls=True).alias("name"),
+    )
     alone = (col("theirs") == 0) & (col("ours") == 1) & ~col("brought")
     agree = (col("theirs") == 1) & (col("ours") == 1) & (col("marks") == 1)
     left = found.where((col("living") > 0) & ~agree).select("subject", "number", "name", alone.alias("own"))
@@ -86,7 +96,7 @@ def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[st
             yield from ((subject, row.number, name) for subject, name in names.items())
 
 
-def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:
+def _origin(spark: SparkSession, origin: OriginSide, revisions: bool) -> DataFrame:
     """Return the subject and mark where its entries land, and its own name if it cannot be derived from the subject."""
     from pyspark.sql.functions import col, concat, lit, udf
 
@@ -103,16 +113,21 @@ def _origin(spark: SparkSession, origin: Fed, revisions: bool) -> DataFrame:
     return rows.select("subject", "mark", lit(True).alias("brought"), name.alias("name"))
 
 
-def _replica(spark: SparkSession, replica: Readable, origins: Sequence[Fed] | None, revisions: bool) -> DataFrame:
+def _replica(
+    spark: SparkSession, replica: Readable, origins: Sequence[OriginSide] | None, revisions: bool
+) -> DataFrame:
     """Return the replica's entries; without `origins` all count as replicated."""
     from pyspark.sql.functions import coalesce, col, concat, lit
 
     names = [origin.stream.removeprefix(STREAM_PREFIX) for origin in origins or ()]
     brought = lit(True) if origins is None else coalesce(col("origin").isin(names), lit(False))
     return _entries(spark, replica, revisions).select(
-        concat(lit(replica.prefix), col("key")).alias("subject"), "mark", brought.alias("brought"),
-        lit(None).cast("string").alias("name"), lit(-1).alias("number"),
-    )  # fmt: skip
+        concat(lit(replica.prefix), col("key")).alias("subject"),
+        "mark",
+        brought.alias("brought"),
+        lit(None).cast("string").alias("name"),
+        lit(-1).alias("number"),
+    )
 
 
 def _entries(spark: SparkSession, held: Readable, revisions: bool) -> DataFrame:

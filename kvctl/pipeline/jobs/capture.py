@@ -18,7 +18,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.phrases import counted
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.error_transport import crossing
-from kvctl.pipeline.files.capture_folder import CaptureFolder, Piece, State
+from kvctl.pipeline.files.capture_folder import CaptureFolder, CaptureState, Piece
 from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.read import checkpoints
@@ -39,12 +39,12 @@ ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CaptureResult:
     """Result of a capture."""
 
     path: str
     checkpoint: str
-    state: State
+    state: CaptureState
     rows: int
     """Rows captured by this run."""
     files: int
@@ -52,9 +52,14 @@ class Captured:
 
 
 def capture(
-    engine: Engine, options: SourceOptions, folder: Path, checkpoint: Path, *, once: bool = False,
+    engine: Engine,
+    options: SourceOptions,
+    folder: Path,
+    checkpoint: Path,
+    *,
+    once: bool = False,
     trigger: timedelta = TRIGGER,
-) -> Captured:  # fmt: skip
+) -> CaptureResult:
     """Capture until the query is stopped, or with `once` until all existing changes are captured.
 
     Raises ConflictError if the folder or the checkpoint belongs to another capture, StreamReplaced if the bucket was
@@ -67,7 +72,7 @@ def capture(
         start = _begin(target, options, checkpoint)
         end = _run(engine, options, target, checkpoint, start, None if once else trigger)
     rows, files = end.rows - start.rows, end.files - start.files
-    return Captured(str(folder), str(checkpoint), end, rows, files, time.monotonic() - begun)
+    return CaptureResult(str(folder), str(checkpoint), end, rows, files, time.monotonic() - begun)
 
 
 def check_places(folder: Path, checkpoint: Path) -> None:
@@ -98,7 +103,7 @@ def store_batch(rows: DataFrame, folder: str, checkpoint: str) -> None:
     target.publish(state, [Piece(**row.asDict()) for row in written], checkpoints.read(Path(checkpoint)).query)
 
 
-def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> State:
+def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> CaptureState:
     """Return the state to continue from, with a checkpoint that belongs to it."""
     before = target.state()
     checkpoints.recover(checkpoint)
@@ -113,9 +118,13 @@ def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> S
 
 
 def _run(
-    engine: Engine, options: SourceOptions, target: CaptureFolder, checkpoint: Path, start: State,
+    engine: Engine,
+    options: SourceOptions,
+    target: CaptureFolder,
+    checkpoint: Path,
+    start: CaptureState,
     trigger: timedelta | None,
-) -> State:  # fmt: skip
+) -> CaptureState:
     """Run the query to its end. Continues after a lost Python process; Spark retries only tasks."""
     from pyspark.errors import StreamingQueryException
 
@@ -136,7 +145,7 @@ def _run(
             query.stop()
 
 
-def _wanted(options: SourceOptions, state: State) -> SourceOptions:
+def _wanted(options: SourceOptions, state: CaptureState) -> SourceOptions:
     """Return the options to read with: if Spark has no checkpoint yet, from the folder's last revision."""
     begin = str(state.revision + 1) if state.revision else options.starting_revision
     since = None if state.revision else options.starting_time
@@ -168,7 +177,7 @@ async def _info(options: SourceOptions) -> StreamInfo:
         return await streams.info(source.api, source.stream)
 
 
-def _standing(state: State, start: State) -> str:
+def _standing(state: CaptureState, start: CaptureState) -> str:
     captured = state.rows - start.rows
     if not captured:
         return f"from revision {state.revision + 1:,}"

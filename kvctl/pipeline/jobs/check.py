@@ -27,7 +27,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class SparkCheck:
     """Versions and workers of a session."""
 
     spark: str
@@ -37,7 +37,7 @@ class Checked:
     workers: tuple[Worker, ...]
 
 
-def check(engine: "Engine") -> Checked:
+def check(engine: "Engine") -> SparkCheck:
     """Run a task on the workers. Raises KvctlError if kvctl is missing or has another version."""
     engine.doing = "asking the workers"
     workers = tuple(sorted(set(tasks.over_items(engine, range(TASKS), _answer))))
@@ -48,8 +48,8 @@ def check(engine: "Engine") -> Checked:
                 hint="Install the same version on both",
             )
     if engine.target.remote:
-        return Checked(engine.spark.version, None, None, workers)
-    return Checked(engine.context.version, find_java().build, engine.context.master, workers)
+        return SparkCheck(engine.spark.version, None, None, workers)
+    return SparkCheck(engine.context.version, find_java().build, engine.context.master, workers)
 
 
 def _answer(_: int) -> Iterator[Worker]:

@@ -63,9 +63,14 @@ def of_commit(options: SourceOptions, ref: str) -> Contents:
     parts = runs(leaves, [1] * len(leaves), options.partitions or max(-(-len(leaves) // A_TASK), 1))
     committed = datetime.fromtimestamp(commit.created_ns // 1000 / 10**6, UTC)
     return Contents(
-        rows=TaskRows(parts, partial(_rows, options, committed)), bucket=options.bucket, incarnation=created,
-        config=config, mode="latest", filters=options.filter, ref=commit.id,
-    )  # fmt: skip
+        rows=TaskRows(parts, partial(_rows, options, committed)),
+        bucket=options.bucket,
+        incarnation=created,
+        config=config,
+        mode="latest",
+        filters=options.filter,
+        ref=commit.id,
+    )
 
 
 async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, Any], str, list[bytes]]:
@@ -240,7 +245,7 @@ TIMES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     """Result of a commit."""
 
     commit: Commit
@@ -251,9 +256,15 @@ class Committed:
 
 
 def commit(
-    engine: Engine, source: Input, options: SourceOptions, branch: str, message: str,
-    *, meta: Mapping[str, str], author: str | None,
-) -> Committed:  # fmt: skip
+    engine: Engine,
+    source: Input,
+    options: SourceOptions,
+    branch: str,
+    message: str,
+    *,
+    meta: Mapping[str, str],
+    author: str | None,
+) -> CommitResult:
     """Record the rows, and nothing else, onto a branch of the repository `options.bucket` without staged changes.
 
     Raises HasStagedChanges, NothingToCommit, BranchNotFound, RepositoryNotFound, UsageError: the branch is unchanged.
@@ -270,7 +281,7 @@ def commit(
             made = worker_connection.run(_move(options, branch, info, parts, collections))
             if made is not None:
                 count = sum(leaf.entries for part in parts for leaf in part)
-                return Committed(made[0], made[1], count, time.monotonic() - begun)
+                return CommitResult(made[0], made[1], count, time.monotonic() - begun)
     raise ConflictError(
         f"A garbage collection of repository `{options.bucket}` interfered with every attempt", hint="Try again"
     )

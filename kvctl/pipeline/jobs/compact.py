@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.pipeline.files import export_files
-from kvctl.pipeline.files.capture_folder import CaptureFolder, State
+from kvctl.pipeline.files.capture_folder import CaptureFolder, CaptureState
 from kvctl.pipeline.files.contents import TTL_LEFT, Contents
 from kvctl.pipeline.files.export_manifest import LATEST, MANIFEST
 from kvctl.pipeline.files.file_rows import COLUMNS, literal
-from kvctl.pipeline.jobs.export import Exported, export
+from kvctl.pipeline.jobs.export import ExportResult, export
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,12 +38,12 @@ _SCHEMA = (
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """Result of a compaction."""
 
     capture: str
     path: str
-    exported: Exported
+    exported: ExportResult
     captured: int
     """Rows of the capture; the compaction has only each key's latest."""
     replaced: bool
@@ -51,7 +51,7 @@ class Compacted:
     seconds: float
 
 
-def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
+def compact(engine: Engine, capture: Path, folder: Path) -> CompactionResult:
     """Write the state at the capture's last revision into the folder, replacing an older compaction.
 
     Raises NotFoundError without a capture, ConflictError for one that lacks files, and for a folder with other content.
@@ -64,10 +64,10 @@ def compact(engine: Engine, capture: Path, folder: Path) -> Compacted:
         _mark(new, capture, state)
         replaced = _check_own(folder, state)
         take_place(folder, new)
-    return Compacted(str(capture), str(folder), exported, state.rows, replaced, time.monotonic() - begun)
+    return CompactionResult(str(capture), str(folder), exported, state.rows, replaced, time.monotonic() - begun)
 
 
-def check_places(capture: Path, folder: Path) -> State:
+def check_places(capture: Path, folder: Path) -> CaptureState:
     """Return the capture's progress. Raises as `compact`; needs no Spark."""
     if os.path.commonpath([capture, folder]) in (str(capture), str(folder)):
         raise UsageError(f"`{folder}` and the capture `{capture}` overlap", hint="Choose a folder outside the capture")
@@ -76,16 +76,20 @@ def check_places(capture: Path, folder: Path) -> State:
     return state
 
 
-def _contents(spark: SparkSession, source: CaptureFolder, state: State) -> Contents:
+def _contents(spark: SparkSession, source: CaptureFolder, state: CaptureState) -> Contents:
     from pyspark.sql.functions import expr
 
     paths = source.files(state)
     _require_all(paths, source, state)
     rows = newest(_changes(spark, paths), state.config).withColumn("ttl", expr(TTL_LEFT))
     return Contents(
-        rows=rows.select(*COLUMNS), bucket=state.bucket, incarnation=state.incarnation, config=state.config,
-        mode=LATEST, cut=state.revision,
-    )  # fmt: skip
+        rows=rows.select(*COLUMNS),
+        bucket=state.bucket,
+        incarnation=state.incarnation,
+        config=state.config,
+        mode=LATEST,
+        cut=state.revision,
+    )
 
 
 def _changes(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
@@ -94,7 +98,7 @@ def _changes(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
     return spark.read.schema(_SCHEMA).parquet(*[literal(path) for path in paths])
 
 
-def _require_all(paths: Sequence[Path], source: CaptureFolder, state: State) -> None:
+def _require_all(paths: Sequence[Path], source: CaptureFolder, state: CaptureState) -> None:
     """Raises ConflictError if files of the capture are missing or changed."""
     from pyarrow import ArrowException, parquet
 
@@ -115,12 +119,12 @@ def _damaged(source: CaptureFolder, how: str) -> ConflictError:
     )
 
 
-def _mark(folder: Path, capture: Path, state: State) -> None:
+def _mark(folder: Path, capture: Path, state: CaptureState) -> None:
     mark = {"kvctl": "compact", "version": 1, "capture": str(capture), "bucket": state.bucket}
     (folder / MARK).write_text(json.dumps({**mark, "revision": state.revision}, indent=2) + "\n", encoding="utf-8")
 
 
-def _check_own(folder: Path, state: State) -> bool:
+def _check_own(folder: Path, state: CaptureState) -> bool:
     """Return whether the folder has an older compaction of the bucket. Raises ConflictError for any other content."""
     if not folder.exists():
         return False

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from kvctl.errors import KvctlError
 from kvctl.pipeline.files import export_writer, file_rows, target_folder
 from kvctl.pipeline.files.contents import Contents, TaskRows
-from kvctl.pipeline.files.export_manifest import HISTORY, Manifest
+from kvctl.pipeline.files.export_manifest import HISTORY, ExportManifest
 from kvctl.pipeline.files.export_writer import ExportForm, WrittenRows
-from kvctl.pipeline.files.target_folder import Removed, Staged
+from kvctl.pipeline.files.target_folder import RemovedFiles, StagedFile
 from kvctl.pipeline.spark import tasks
 from kvctl.units import format_size, format_time
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """Result of an export."""
 
     path: str
-    manifest: Manifest
-    removed: Removed
+    manifest: ExportManifest
+    removed: RemovedFiles
     seconds: float
 
 
-def export(engine: Engine, contents: Callable[[], Contents], folder: Path, *, overwrite: bool = False) -> Exported:
+def export(engine: Engine, contents: Callable[[], Contents], folder: Path, *, overwrite: bool = False) -> ExportResult:
     """Write the rows that `contents` returns into the folder, and a manifest once all of them are there.
 
     Raises ConflictError if the folder is not empty, unless `overwrite`; its content stays until the end.
@@ -51,7 +51,7 @@ def export(engine: Engine, contents: Callable[[], Contents], folder: Path, *, ov
         _require_all(folder, files)
         manifest = _manifest(found, files, written)
         target_folder.take_over(folder, files, manifest)
-    return Exported(str(folder), manifest, removed, time.monotonic() - begun)
+    return ExportResult(str(folder), manifest, removed, time.monotonic() - begun)
 
 
 def _write(engine: Engine, contents: Contents, staging: Path) -> list[WrittenRows]:
@@ -67,7 +67,7 @@ def _write_part(rows: TaskRows, form: ExportForm, part: Any) -> Iterator[Written
     return export_writer.write(rows.read(part), form)
 
 
-def _require_all(folder: Path, files: Sequence[Staged]) -> None:
+def _require_all(folder: Path, files: Sequence[StagedFile]) -> None:
     """Raises KvctlError if files of the tasks are not visible on this machine, in full."""
     there = [file for file in files if target_folder.size_of(file.path) == file.part.bytes]
     if len(there) < len(files):
@@ -78,10 +78,10 @@ def _require_all(folder: Path, files: Sequence[Staged]) -> None:
         )
 
 
-def _manifest(contents: Contents, files: Sequence[Staged], written: Sequence[WrittenRows]) -> Manifest:
+def _manifest(contents: Contents, files: Sequence[StagedFile], written: Sequence[WrittenRows]) -> ExportManifest:
     counts = {"ttl": sum(one.ttls for one in written), "headers": sum(one.headers for one in written)}
     parts = tuple(file.part for file in files)
-    return Manifest(
+    return ExportManifest(
         bucket=contents.bucket,
         ref=contents.ref,
         incarnation=contents.incarnation,

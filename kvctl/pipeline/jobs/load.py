@@ -17,7 +17,7 @@ from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance
-from kvctl.pipeline.files.export_manifest import Manifest
+from kvctl.pipeline.files.export_manifest import ExportManifest
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark import tasks
 
@@ -35,7 +35,7 @@ class Input:
 
     path: Path
     format: str
-    manifest: Manifest | None = None
+    manifest: ExportManifest | None = None
     key: str = "key"
     value: str = "value"
 
@@ -59,7 +59,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadResult:
     """Result of a load."""
 
     bucket: str
@@ -102,7 +102,7 @@ def open_table(path: Path, *, key: str | None, value: str | None, format: str | 
     return Input(path=path, format=known, key=named[0], value=named[1])
 
 
-def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> Loaded:
+def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> LoadResult:
     """Write the rows into the bucket; run again after a kill, it produces the same result.
 
     Raises BucketNotFound without `create`, BucketExists if the bucket has another configuration, HazardRefused.
@@ -126,7 +126,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
     count = source.manifest.rows if source.manifest else written + rejected + summary.unchanged
     unchanged, seconds = count - written - rejected, time.monotonic() - begun
     place = str(source.path)
-    return Loaded(target.bucket, place, created, count, written, unchanged, rejected, summary.samples, seconds)
+    return LoadResult(target.bucket, place, created, count, written, unchanged, rejected, summary.samples, seconds)
 
 
 async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
@@ -186,11 +186,11 @@ def _checked(rows: DataFrame) -> WriteSummary:
     """Return the result of a write as far as known without the bucket: rows that no bucket accepts."""
     from kvctl.pipeline.write.arrow_rows import chunk_of
     from kvctl.pipeline.write.decision import WriteMode
-    from kvctl.pipeline.write.write_task import Written
+    from kvctl.pipeline.write.write_task import TaskResult
     from kvctl.pipeline.write.writer import WriteSummary
 
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[Written]:
-        checked = Written("")
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskResult]:
+        checked = TaskResult("")
         for batch in batches:
             chunk = chunk_of(batch, 0, WriteMode.PUT)
             checked.counts.written += len(chunk.keys) - len(chunk.bad)

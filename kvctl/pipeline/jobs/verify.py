@@ -14,7 +14,7 @@ from kvctl.kv.maintenance.copy_bucket import Differing, KeyDifference
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance, Damage
-from kvctl.pipeline.files.export_manifest import Manifest
+from kvctl.pipeline.files.export_manifest import ExportManifest
 from kvctl.pipeline.jobs.load import histories
 from kvctl.pipeline.options import SourceOptions
 
@@ -28,11 +28,11 @@ LISTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class ExportVerification:
     """Result of checking the files."""
 
     path: str
-    manifest: Manifest
+    manifest: ExportManifest
     damage: list[Damage]
     seconds: float
 
@@ -42,7 +42,7 @@ class Verified:
         return not self.damage
 
 
-class At(StrEnum):
+class ComparedAt(StrEnum):
     """State of the bucket that was compared."""
 
     CUT = "cut"
@@ -50,11 +50,11 @@ class At(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class BucketComparison:
     """Differences between a live bucket and an export."""
 
     bucket: str
-    at: At
+    at: ComparedAt
     revision: int
     """Last revision that was compared."""
     counts: dict[str, int]
@@ -64,7 +64,7 @@ class Compared:
     seconds: float
 
 
-def verify(folder: Path, advance: Advance = lambda _: None) -> Verified:
+def verify(folder: Path, advance: Advance = lambda _: None) -> ExportVerification:
     """Compare the files of an export with its manifest; needs no Spark.
 
     Raises NotFoundError without an export, ConflictError if the manifest is damaged.
@@ -72,10 +72,10 @@ def verify(folder: Path, advance: Advance = lambda _: None) -> Verified:
     begun = time.monotonic()
     manifest = export_files.read_manifest(folder)
     found = export_files.damages(folder, manifest, advance)
-    return Verified(str(folder), manifest, found, time.monotonic() - begun)
+    return ExportVerification(str(folder), manifest, found, time.monotonic() - begun)
 
 
-def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOptions) -> Compared:
+def compare(engine: Engine, folder: Path, manifest: ExportManifest, options: SourceOptions) -> BucketComparison:
     """Compare the rows with a bucket at the export's snapshot revision if the bucket still has it, or as it is now.
 
     Of a copy of the bucket only values are compared, not revisions. Raises BucketNotFound.
@@ -85,15 +85,15 @@ def compare(engine: Engine, folder: Path, manifest: Manifest, options: SourceOpt
         last, incarnation = worker_connection.run(_standing(options))
         options = replace(options, mode=manifest.mode, filter=manifest.filters)
         there = manifest.cut and incarnation == manifest.incarnation
-        at, revision = (At.CUT, manifest.cut or 0) if there else (At.NOW, last)
+        at, revision = (ComparedAt.CUT, manifest.cut or 0) if there else (ComparedAt.NOW, last)
         try:
             counts, found = _differences(engine, folder, manifest, options, at)
         except Exception as error:
-            if at is At.NOW or not isinstance(_meant(error), HistoryLost):
+            if at is ComparedAt.NOW or not isinstance(_meant(error), HistoryLost):
                 raise
-            at, revision = At.NOW, last
+            at, revision = ComparedAt.NOW, last
             counts, found = _differences(engine, folder, manifest, options, at)
-    return Compared(options.bucket, at, revision, counts, found, time.monotonic() - begun)
+    return BucketComparison(options.bucket, at, revision, counts, found, time.monotonic() - begun)
 
 
 async def _standing(options: SourceOptions) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def _meant(error: Exception) -> Exception:
 
 
 def _differences(
-    engine: Engine, folder: Path, manifest: Manifest, options: SourceOptions, at: At
+    engine: Engine, folder: Path, manifest: ExportManifest, options: SourceOptions, at: ComparedAt
 ) -> tuple[dict[str, int], list[KeyDifference]]:
     """Return the number of keys that differ in each way, and the first of them."""
     from pyspark.sql import Observation
@@ -135,13 +135,15 @@ def _differences(
     return dict(observation.get), found
 
 
-def _latest(engine: Engine, exported: DataFrame, options: SourceOptions, manifest: Manifest, at: At) -> DataFrame:
+def _latest(
+    engine: Engine, exported: DataFrame, options: SourceOptions, manifest: ExportManifest, at: ComparedAt
+) -> DataFrame:
     """Return the keys whose value differs: whether each side has them, and at which revision.
 
     Entries of a commit have no revision.
     """
     options = replace(options, columns=("key", "value", "revision"))
-    if at is At.CUT:
+    if at is ComparedAt.CUT:
         options = replace(options, as_of=manifest.cut, on_evicted="fail")
     digest = "sha2(value, 256)"
     first = exported.selectExpr("key", "true as here", "revision", f"{digest} as digest")
@@ -151,7 +153,9 @@ def _latest(engine: Engine, exported: DataFrame, options: SourceOptions, manifes
     return first.join(second, "key", "full").where("not (digest <=> other_digest)")
 
 
-def _histories(engine: Engine, exported: DataFrame, options: SourceOptions, manifest: Manifest, at: At) -> DataFrame:
+def _histories(
+    engine: Engine, exported: DataFrame, options: SourceOptions, manifest: ExportManifest, at: ComparedAt
+) -> DataFrame:
     """Compare as `_latest`, but all entries of a key; at the cut without those evicted from the bucket since."""
     there = contents.read(engine.spark, replace(options, columns=("key", "value", "revision", "operation")))
     both = (
@@ -159,19 +163,24 @@ def _histories(engine: Engine, exported: DataFrame, options: SourceOptions, mani
         .join(histories(there, "stored"), "key", "full")
         .selectExpr("key", "coalesce(held, array()) as held", "coalesce(stored, array()) as stored")
     )
-    if at is At.CUT:
+    if at is ComparedAt.CUT:
         both = both.selectExpr(
-            "key", "held", f"filter(stored, entry -> entry.revision <= {manifest.cut}) as at_cut",
+            "key",
+            "held",
+            f"filter(stored, entry -> entry.revision <= {manifest.cut}) as at_cut",
             f"exists(stored, entry -> entry.revision > {manifest.cut}) as moved",
-        ).where(_NOT_AS_AT_CUT)  # fmt: skip
+        ).where(_NOT_AS_AT_CUT)
         stored = "at_cut"
     else:
         both = both.where(f"{_CONTENTS.format('held')} != {_CONTENTS.format('stored')}")
         stored = "stored"
     return both.selectExpr(
-        "key", "try_element_at(held, -1) as here", "try_element_at(held, -1).revision as revision",
-        f"try_element_at({stored}, -1) as there", f"try_element_at({stored}, -1).revision as other_revision",
-    )  # fmt: skip
+        "key",
+        "try_element_at(held, -1) as here",
+        "try_element_at(held, -1).revision as revision",
+        f"try_element_at({stored}, -1) as there",
+        f"try_element_at({stored}, -1).revision as other_revision",
+    )
 
 
 _CONTENTS = "transform({0}, entry -> struct(entry.operation, entry.digest))"

@@ -20,7 +20,7 @@ from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.copied_entry import own_headers
 from kvctl.kv.entry import TTL_HEADER, Entry, Operation, is_tombstone, operation_of
 from kvctl.kv.identity import HEADER, all_bare, is_bare
-from kvctl.pipeline.write.row_ids import ROW_HEADER
+from kvctl.pipeline.read.columns import ROW_HEADER
 from kvctl.wire import RawFrame, header_value
 
 SOURCE_HEADER = b"Nats-Stream-Source"
@@ -36,22 +36,28 @@ class Decoder:
         self.schema = to_arrow_schema(schema, timezone="UTC")
         self._cut = len(prefix.encode())
         self._origin = origin
-        makers: dict[str, Callable[[_Columns], Any]] = {
-            "key": self._keys, "value": _values, "revision": lambda c: c.sequences, "created": _created,
-            "operation": _operations, "headers": self._headers, "ttl": _ttls,
-            "bucket": lambda c: pa.repeat(pa.scalar(bucket), len(c)), "origin": self._origins,
-        }  # fmt: skip
+        makers: dict[str, Callable[[_ArrowColumns], Any]] = {
+            "key": self._keys,
+            "value": _values,
+            "revision": lambda c: c.sequences,
+            "created": _created,
+            "operation": _operations,
+            "headers": self._headers,
+            "ttl": _ttls,
+            "bucket": lambda c: pa.repeat(pa.scalar(bucket), len(c)),
+            "origin": self._origins,
+        }
         self._makers = [makers[name] for name in self.schema.names]
 
     def of_frames(self, frames: Sequence[RawFrame]) -> pa.RecordBatch:
         """Return the rows of a consumer's messages, at least one."""
         subjects, replies, headers, payloads = zip(*frames, strict=True)
-        return self._batch(_Columns(subjects, *_numbers(replies), headers, payloads))
+        return self._batch(_ArrowColumns(subjects, *_numbers(replies), headers, payloads))
 
     def of_messages(self, messages: Sequence[StoredMessage]) -> pa.RecordBatch:
         """Return the rows of messages from direct gets, at least one."""
         return self._batch(
-            _Columns(
+            _ArrowColumns(
                 [message.subject.encode(errors="surrogateescape") for message in messages],
                 pa.array([message.sequence for message in messages], pa.int64()),
                 pa.array([message.time_ns for message in messages], pa.int64()),
@@ -60,29 +66,29 @@ class Decoder:
             )
         )
 
-    def _batch(self, columns: _Columns) -> pa.RecordBatch:
+    def _batch(self, columns: _ArrowColumns) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([make(columns) for make in self._makers], schema=self.schema)
 
-    def _keys(self, columns: _Columns) -> Any:
+    def _keys(self, columns: _ArrowColumns) -> Any:
         keys = pc.binary_slice(pa.array(columns.subjects, pa.binary()), self._cut, LONGEST)
         try:
             return keys.cast(pa.string())
         except pa.ArrowInvalid:  # non-conforming keys: bytes that are not UTF-8 are escaped as in Python
             return pa.array([key.decode(errors="backslashreplace") for key in keys.to_pylist()], pa.string())
 
-    def _headers(self, columns: _Columns) -> Any:
+    def _headers(self, columns: _ArrowColumns) -> Any:
         kind = self.schema.field("headers").type
         if columns.bare:
             return pa.nulls(len(columns), kind)
         return pa.array(list(map(_headers, columns.headers)), kind)
 
-    def _origins(self, columns: _Columns) -> Any:
+    def _origins(self, columns: _ArrowColumns) -> Any:
         if not columns.mention(SOURCE_HEADER):
             return pa.repeat(pa.scalar(self._origin, pa.string()), len(columns))
         return pa.array([_source(header) or self._origin for header in columns.headers], pa.string())
 
 
-class _Columns:
+class _ArrowColumns:
     """Messages as lists of their parts."""
 
     def __init__(
@@ -128,7 +134,7 @@ def _numbers(replies: Sequence[bytes]) -> tuple[Any, Any]:
     return table.column(0).chunk(0), table.column(1).chunk(0)
 
 
-def _values(columns: _Columns) -> Any:
+def _values(columns: _ArrowColumns) -> Any:
     """Return the payloads; a marker has none."""
     values: Sequence[bytes | None] = columns.payloads
     if not columns.plain:
@@ -139,17 +145,17 @@ def _values(columns: _Columns) -> Any:
     return pa.array(values, pa.binary())
 
 
-def _created(columns: _Columns) -> Any:
+def _created(columns: _ArrowColumns) -> Any:
     return pc.divide(columns.times, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _operations(columns: _Columns) -> Any:
+def _operations(columns: _ArrowColumns) -> Any:
     if columns.plain:
         return pa.repeat(pa.scalar(_PUT.value), len(columns))
     return pa.array([operation.value for operation in columns.operations], pa.string())
 
 
-def _ttls(columns: _Columns) -> Any:
+def _ttls(columns: _ArrowColumns) -> Any:
     if not columns.mention(TTL_HEADER):
         return pa.nulls(len(columns), pa.float64())
     ttls = [_entry(header).ttl if header else None for header in columns.headers]

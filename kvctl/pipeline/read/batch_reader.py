@@ -30,7 +30,7 @@ from kvctl.phrases import quoted
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.columns import check_schema
-from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, Plan, Revisions, plan
+from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, ReadPlan, Revisions, plan
 from kvctl.pipeline.worker_connection import connected, iterate, run
 from kvctl.wire import RawFrame
 
@@ -127,9 +127,16 @@ class PartReading:
     async def _of_keys(self, binding: Binding, part: Keys) -> AsyncGenerator[pa.RecordBatch, None]:
         cut = self._cut
         reading = SnapshotReading(
-            binding, part.filters, cut.revision, history=self._history, deleted=self._deleted, values=self._values,
-            first=cut.first, last=cut.last, expected=part.expected,
-        )  # fmt: skip
+            binding,
+            part.filters,
+            cut.revision,
+            history=self._history,
+            deleted=self._deleted,
+            values=self._values,
+            first=cut.first,
+            last=cut.last,
+            expected=part.expected,
+        )
         async with aclosing(self._gathered(reading.batches())) as batches:
             async for batch in batches:
                 yield batch
@@ -236,7 +243,7 @@ class KvReader(DataSourceReader):
             decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
             yield from iterate(partial(read_part, self._options, partition, decoder))
 
-    async def planned(self, bucket: Bucket) -> tuple[Plan, list[KvPartition]]:
+    async def planned(self, bucket: Bucket) -> tuple[ReadPlan, list[KvPartition]]:
         """Return the plan and the tasks' parts. Raises as `partitions`."""
         planned = await plan(bucket, self._options)
         parts = await planned.parts()

@@ -129,7 +129,7 @@ class Cut:
     """For a mirror, the bucket that it replicates."""
 
 
-class Plan:
+class ReadPlan:
     """Plan of one read, and how its tasks share it."""
 
     def __init__(self, options: SourceOptions, binding: Binding) -> None:
@@ -141,11 +141,17 @@ class Plan:
         self._last = int(state["last_seq"])
         self._changes = options.mode == "changes"
         self.cut = Cut(
-            binding.bucket, binding.stream, binding.prefix, binding.api.prefix, self.info["created"],
-            options.as_of or self._last, options.filter,
-            first=max(options.from_revision or 1, int(state["first_seq"])), last=options.to_revision or LATEST,
+            binding.bucket,
+            binding.stream,
+            binding.prefix,
+            binding.api.prefix,
+            self.info["created"],
+            options.as_of or self._last,
+            options.filter,
+            first=max(options.from_revision or 1, int(state["first_seq"])),
+            last=options.to_revision or LATEST,
             origin=binding.origin.source.bucket if binding.origin else None,
-        )  # fmt: skip
+        )
 
     async def parts(self) -> list[Part]:
         """Return the tasks' shares; none if there is nothing to read."""
@@ -233,7 +239,7 @@ class Plan:
         return cut.first > int(self.info["state"]["first_seq"]) or min(cut.last, cut.revision) < self._last
 
 
-async def plan(bucket: Bucket, options: SourceOptions) -> Plan:
+async def plan(bucket: Bucket, options: SourceOptions) -> ReadPlan:
     """Fix the cut: the bucket's last revision at its leader, so that no acknowledged write is left out.
 
     Raises BucketNotFound, RefusedError for an incomplete bucket, RevisionNotFound for a cut in the future.
@@ -245,7 +251,7 @@ async def plan(bucket: Bucket, options: SourceOptions) -> Plan:
     last = int(binding.info["state"]["last_seq"])
     if options.as_of is not None and options.as_of > last:
         raise RevisionNotFound(f"The last revision of bucket `{bucket.name}` is {last}, not {options.as_of}")
-    return Plan(options, binding)
+    return ReadPlan(options, binding)
 
 
 def _extent(info: StreamInfo) -> tuple[int, ...]:

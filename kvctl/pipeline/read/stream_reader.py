@@ -154,9 +154,14 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check(start, now, loss=options.fail_on_data_loss)
             watch = LossWatch(client.bucket(options.bucket), start, part.last) if options.fail_on_data_loss else None
             cut = Cut(
-                options.bucket, source.stream, source.prefix, source.api.prefix, now.incarnation, part.last,
+                options.bucket,
+                source.stream,
+                source.prefix,
+                source.api.prefix,
+                now.incarnation,
+                part.last,
                 options.filter,
-            )  # fmt: skip
+            )
             decoder = Decoder(self._schema, options.bucket, source.prefix)
             reading = PartReading(source.api, cut, replace(options, mode="changes"), decoder, watch)
             async with aclosing(reading.batches(Revisions(part.first, part.last))) as batches:

@@ -38,7 +38,7 @@ _MASTER = re.compile(r"local(\[.+\]|-cluster\[.+\])?|(spark|k8s)://.*|yarn")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SparkTarget:
     """Place of a session: on this machine, on the cluster of `master`, or behind the Connect server `remote`."""
 
     master: str | None = None
@@ -80,10 +80,10 @@ class Engine:
     unreachable master. Spark errors raised in the block leave it as KvctlErrors.
     """
 
-    def __init__(self, target: Target | None = None) -> None:
+    def __init__(self, target: SparkTarget | None = None) -> None:
         """Raises KvctlError without the extra."""
         require_spark()
-        self.target = target or Target()
+        self.target = target or SparkTarget()
         self.doing: str | Callable[[], str] = ""
         """Current activity of the job beyond Spark's own stages, for the user; set by the job."""
         self.scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
@@ -235,7 +235,7 @@ def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
     return conf
 
 
-def settings(target: Target, scratch: str) -> dict[str, str]:
+def settings(target: SparkTarget, scratch: str) -> dict[str, str]:
     """Return every setting of a classic session; `target.conf` overrides ours."""
     ours = {
         **session_settings(),
@@ -285,7 +285,7 @@ def _cores() -> int:
 # -- checks before Spark waits for a server for minutes --------------------------------------------------------
 
 
-def check_reachable(target: Target) -> None:
+def check_reachable(target: SparkTarget) -> None:
     """Raises NoServer for an unreachable master or Connect server, KvctlError if Connect is not installed."""
     if target.remote:
         _check_connect()

@@ -12,7 +12,7 @@ from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import check_key, check_keys
 from kvctl.pipeline.files.file_rows import PROBLEM
 from kvctl.pipeline.read.columns import TYPES
-from kvctl.pipeline.write.decision import Asked, WriteMode
+from kvctl.pipeline.write.decision import RowToWrite, WriteMode
 from kvctl.suggest import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ _WANTED = "Columns are key, value and optionally operation, headers, ttl; in mod
 
 
 @dataclass(slots=True)
-class Chunk:
+class RowChunk:
     """One Arrow batch as parallel lists. Rows of a partition count from 0."""
 
     batch: pa.RecordBatch
@@ -98,21 +98,23 @@ class Chunk:
         """Return the header block of a row, without an id; empty for none."""
         return self.headers[at] if self.headers else b""
 
-    def asked(self, at: int) -> Asked:
+    def asked(self, at: int) -> RowToWrite:
         """Return the row with the revision it depends on."""
         header = self.header(at)
         row = Row(self.first + at, self.keys[at], self.values[at], header, _operation_in(header))
-        return Asked(row, self.expected[at] if self.expected else None)
+        return RowToWrite(row, self.expected[at] if self.expected else None)
 
 
-def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> Chunk:
+def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> RowChunk:
     """Convert a batch, which begins with this row of the partition."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     problems = columns[PROBLEM].to_pylist() if PROBLEM in columns else ()
     if problems:
         batch = batch.drop_columns([PROBLEM])
     keys: list[str | None] = columns["key"].to_pylist()
-    chunk = Chunk(batch, first, ["" if key is None else key for key in keys], _values(columns, len(keys)), None, None)
+    chunk = RowChunk(
+        batch, first, ["" if key is None else key for key in keys], _values(columns, len(keys)), None, None
+    )
     chunk.bad = {at: problem for at, problem in enumerate(problems) if problem is not None}
     chunk.largest = max(map(len, chunk.values), default=0)
     _check_keys(chunk, keys)
@@ -141,7 +143,7 @@ def _values(columns: dict[str, Any], count: int) -> list[bytes]:
     )
 
 
-def _check_keys(chunk: Chunk, keys: Sequence[str | None]) -> None:
+def _check_keys(chunk: RowChunk, keys: Sequence[str | None]) -> None:
     if None not in keys:
         try:
             check_keys(chunk.keys)
@@ -158,7 +160,7 @@ def _check_keys(chunk: Chunk, keys: Sequence[str | None]) -> None:
             chunk.bad.setdefault(at, error.message)
 
 
-def _check_values(chunk: Chunk, columns: dict[str, Any]) -> None:
+def _check_values(chunk: RowChunk, columns: dict[str, Any]) -> None:
     """Check the values: a put needs one, a deletion does not."""
     if "value" in columns and not columns["value"].null_count:
         return
@@ -168,7 +170,7 @@ def _check_values(chunk: Chunk, columns: dict[str, Any]) -> None:
             chunk.bad.setdefault(at, "The value is null, and the row does not delete its key")
 
 
-def _add_headers(chunk: Chunk, columns: dict[str, Any]) -> None:
+def _add_headers(chunk: RowChunk, columns: dict[str, Any]) -> None:
     nothing = [None] * len(chunk.keys)
     lists = [columns[name].to_pylist() if name in columns else nothing for name in _SPECIAL]
     chunk.headers = [b""] * len(chunk.keys)
@@ -187,7 +189,7 @@ def _header(key: str, operation: str | None, headers: list[tuple[str, str]] | No
     return header_of(key, Operation(operation or "PUT"), asked)
 
 
-def _add_expected(chunk: Chunk, revisions: list[int | None]) -> None:
+def _add_expected(chunk: RowChunk, revisions: list[int | None]) -> None:
     chunk.expected = [0 if revision is None else revision for revision in revisions]
     for at, revision in enumerate(revisions):
         if revision is None or revision < 0:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl import atomic_file
 from kvctl.errors import KvctlError
-from kvctl.pipeline.write.arrow_rows import Chunk
+from kvctl.pipeline.write.arrow_rows import RowChunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class DeadLetters:
         except OSError as failure:
             raise self._failed(failure) from None
 
-    def add(self, chunk: Chunk, causes: dict[int, str]) -> None:
+    def add(self, chunk: RowChunk, causes: dict[int, str]) -> None:
         """Add these rows of a batch. Raises KvctlError if the folder is not writable."""
         import pyarrow as pa
 

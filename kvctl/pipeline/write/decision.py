@@ -36,7 +36,7 @@ class WriteMode(StrEnum):
     UPDATE = "update"
 
 
-class Outcome(Enum):
+class RowOutcome(Enum):
     """Result for a row."""
 
     WRITE = auto()
@@ -50,12 +50,12 @@ class Outcome(Enum):
 class Decision(NamedTuple):
     """Outcome, with the revision that a write expects the key at (0: none), or the cause of a refusal."""
 
-    outcome: Outcome
+    outcome: RowOutcome
     revision: int = 0
     cause: str = ""
 
 
-class Asked(NamedTuple):
+class RowToWrite(NamedTuple):
     """Row, and the revision of its key that it depends on, if any."""
 
     row: Row
@@ -77,9 +77,15 @@ class Decider:
     """Decides about the rows of one task; `history` is the number of entries that the bucket keeps per key."""
 
     def __init__(
-        self, ids: RowIds, mode: WriteMode, history: int, *,
-        if_different: bool = False, moved: bool = False, lenient: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ids: RowIds,
+        mode: WriteMode,
+        history: int,
+        *,
+        if_different: bool = False,
+        moved: bool = False,
+        lenient: bool = False,
+    ) -> None:
         self._ids = ids
         self._mode = mode
         self._history = history if history > 0 else 1 << 62
@@ -111,7 +117,7 @@ class Decider:
         return self._ids.number(last.header) == row.line and _digest(row, last) == _digest(row)
 
     def decide(
-        self, asked: Asked, last: StoredMessage | None, since: Sequence[StoredMessage], *, absent: bool = False
+        self, asked: RowToWrite, last: StoredMessage | None, since: Sequence[StoredMessage], *, absent: bool = False
     ) -> Decision:
         """Decide from the key's last message, and all its messages since the first attempt may have begun.
 
@@ -125,9 +131,9 @@ class Decider:
             return self._on_condition(asked, last)
         mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
         if found := self._found(row, mine, since) or self._found_by_value(row, since):
-            return Decision(Outcome.STORED, found)
+            return Decision(RowOutcome.STORED, found)
         if self._if_different and changes_nothing(row, last):
-            return Decision(Outcome.UNCHANGED)
+            return Decision(RowOutcome.UNCHANGED)
         whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
         if self._lenient:
             return self._beside_others(asked, last, mine, since, whole)
@@ -137,7 +143,7 @@ class Decider:
         expired = not absent and b"\r\nNats-TTL:" in row.header
         missing = later and not (self._if_different or expired)
         if other or (missing and (whole or _surrounded(row, mine) or (absent and self._history > 1))):
-            return Decision(Outcome.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
+            return Decision(RowOutcome.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
         follows = mine or any(m.sequence in self._matched for m in since[-1:])
         if later or not (whole or follows or absent):
             self._owed |= {m.sequence: _digest(row, m) for number, m in later if not self._accounted(row, number, m)}
@@ -145,7 +151,12 @@ class Decider:
         return self._on_condition(asked, last)
 
     def _beside_others(
-        self, asked: Asked, last: StoredMessage | None, mine: _Numbered, since: Sequence[StoredMessage], whole: bool
+        self,
+        asked: RowToWrite,
+        last: StoredMessage | None,
+        mine: _Numbered,
+        since: Sequence[StoredMessage],
+        whole: bool,
     ) -> Decision:
         """Decide about a row that was not found, when other tasks' rows of the key count as other writers'."""
         line = asked.row.line
@@ -201,17 +212,17 @@ class Decider:
 
     def _overtaken(self, revision: int) -> Decision:
         if self._mode is WriteMode.PUT:
-            return Decision(Outcome.STORED, revision)
-        return Decision(Outcome.REFUSED, cause=f"Unknown outcome: the key was at revision {revision} since")
+            return Decision(RowOutcome.STORED, revision)
+        return Decision(RowOutcome.REFUSED, cause=f"Unknown outcome: the key was at revision {revision} since")
 
-    def _on_condition(self, asked: Asked, last: StoredMessage | None) -> Decision:
+    def _on_condition(self, asked: RowToWrite, last: StoredMessage | None) -> Decision:
         revision = last.sequence if last else 0
         if self._mode is WriteMode.CREATE and last and operation_of(last.header)[0] is Operation.PUT:
-            return Decision(Outcome.REFUSED, cause=f"The key exists at revision {revision}")
+            return Decision(RowOutcome.REFUSED, cause=f"The key exists at revision {revision}")
         if asked.expected is not None and asked.expected != revision:
             error = mismatch(asked.row.key, asked.expected, WrongRevision("", found=revision))
-            return Decision(Outcome.REFUSED, cause=error.message)
-        return Decision(Outcome.WRITE, revision)
+            return Decision(RowOutcome.REFUSED, cause=error.message)
+        return Decision(RowOutcome.WRITE, revision)
 
 
 def _surrounded(row: Row, mine: _Numbered) -> bool:

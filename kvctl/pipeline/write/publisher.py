@@ -43,15 +43,15 @@ from kvctl.kv.bulk.rows import UNCHECKED_KEY, Row
 from kvctl.kv.conditional_write import explained
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import counted
-from kvctl.pipeline.write.arrow_rows import Chunk
-from kvctl.pipeline.write.decision import ANOTHER, Asked, Decider, Decision, Outcome, WriteMode
+from kvctl.pipeline.write.arrow_rows import RowChunk
+from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, RowOutcome, RowToWrite, WriteMode
 from kvctl.pipeline.write.row_ids import DIGITS, RowIds
 
 OnDecision = Callable[[Row, Decision], object]
 """Receives a row and its result: stored, unchanged or refused."""
 
 
-class Resolver(Reconciler[Asked]):
+class Resolver(Reconciler[RowToWrite]):
     """Reads, decides and writes, a thousand keys at a time; rows of one key in order."""
 
     def __init__(self, current: Current, decider: Decider, ids: RowIds, history: int, on_decision: OnDecision) -> None:
@@ -66,7 +66,7 @@ class Resolver(Reconciler[Asked]):
         self.began: int | None = None
         """Revision before all that any attempt stored, as far as found."""
 
-    async def resolve(self, rows: Sequence[Asked], since: int | None, *, absent: bool = False) -> None:
+    async def resolve(self, rows: Sequence[RowToWrite], since: int | None, *, absent: bool = False) -> None:
         """Settle the rows, in order. Rows stored by any attempt are above `since`; None if that has to be found out.
 
         Rows that were refused or never sent are known to be `absent`. Each ends in one call of `on_decision`. Raises
@@ -92,7 +92,7 @@ class Resolver(Reconciler[Asked]):
             after = since if since is not None else self.began
             came = [m for m in kept.get(key, ()) if after is not None and m.sequence > after]
             decision = self._decider.decide(asked, last[key], came, absent=key in self._absent)
-            if decision.outcome is Outcome.WRITE:
+            if decision.outcome is RowOutcome.WRITE:
                 missing.append(Retry(asked.row, self._header(asked, decision.revision)))
             else:
                 self._report(asked.row, decision)
@@ -112,7 +112,7 @@ class Resolver(Reconciler[Asked]):
         if mine:
             self.began = min([*mine, *([] if self.began is None else [self.began + 1])]) - 1
 
-    def _header(self, asked: Asked, revision: int) -> bytes:
+    def _header(self, asked: RowToWrite, revision: int) -> bytes:
         """Return the header block of a write on condition of the revision that was read."""
         block = self._ids.block(asked.row)
         checked = with_expected(block, revision)
@@ -121,14 +121,14 @@ class Resolver(Reconciler[Asked]):
         return checked
 
     def _stored(self, row: Row, revision: int) -> None:
-        self._report(row, Decision(Outcome.STORED, revision))
+        self._report(row, Decision(RowOutcome.STORED, revision))
 
     def _unanswered(self, row: Row) -> None:
         self._absent.discard(row.key)
 
     def _refused(self, row: Row, error: KvctlError) -> None:
         if of_the_row(error):
-            self._report(row, Decision(Outcome.REFUSED, cause=error.message))
+            self._report(row, Decision(RowOutcome.REFUSED, cause=error.message))
         else:
             self._fatal = self._fatal or named(error, row.key, self._target)
 
@@ -160,12 +160,12 @@ REFUSED = 1_000
 _REFUSED = (WrongRevision, NoResponders)
 """Errors after which a row is known not to be stored."""
 
-Rejected = Callable[[Chunk, dict[int, str]], object]
+Rejected = Callable[[RowChunk, dict[int, str]], object]
 """Receives a batch, and its rows that are not written with their causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WritePlan:
     """Settings of a task's writes."""
 
     ids: RowIds
@@ -186,7 +186,7 @@ class Plan:
 class Publisher(BulkWriter):
     """Writes one task's chunks; `rejected` receives each chunk with rows that are not written."""
 
-    def __init__(self, target: Target, plan: Plan, rejected: Rejected = lambda chunk, causes: None) -> None:
+    def __init__(self, target: Target, plan: WritePlan, rejected: Rejected = lambda chunk, causes: None) -> None:
         super().__init__()
         self._target = target
         self._plan = plan
@@ -200,13 +200,13 @@ class Publisher(BulkWriter):
         self._looking = plan.begun or plan.if_different
         self._revision = plan.since or 0
         self._run_rows = RUN_ROWS
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[RowChunk] = deque()
         """Chunks with rows without an outcome."""
         self._lost: set[int] = set()
         self._refused: set[int] = set()
         self._fatal: KvctlError | None = None
 
-    async def run(self, chunks: AsyncIterator[Chunk]) -> RowCounts:
+    async def run(self, chunks: AsyncIterator[RowChunk]) -> RowCounts:
         """Write all rows. Raises errors that prevent writing, OutcomeUnknown; rows before the error are written."""
         connection, bucket = self._target.binding.api.connection, self._target.binding.bucket
         try:
@@ -235,7 +235,7 @@ class Publisher(BulkWriter):
         else:
             await all_arrived(self._target.binding, ARRIVAL_LOOKS, quiet=2)
 
-    async def _take(self, chunk: Chunk) -> None:
+    async def _take(self, chunk: RowChunk) -> None:
         self._chunks.append(chunk)
         self._check(chunk)
         if self._looking:
@@ -246,7 +246,7 @@ class Publisher(BulkWriter):
 
     # -- rows that may already be stored ------------------------------------------------------------------
 
-    async def _resolve(self, chunk: Chunk) -> None:
+    async def _resolve(self, chunk: RowChunk) -> None:
         asked = [chunk.asked(at) for at in range(len(chunk.keys))]
         if self._plan.begun:
             self._decider.note([row for row, _ in asked])
@@ -257,23 +257,23 @@ class Publisher(BulkWriter):
     def _decided(self, row: Row, decision: Decision) -> None:
         self._lost.discard(row.line)
         self._refused.discard(row.line)
-        if decision.outcome is Outcome.STORED:
+        if decision.outcome is RowOutcome.STORED:
             self._done(row.line, decision.revision)
-        elif decision.outcome is Outcome.UNCHANGED:
+        elif decision.outcome is RowOutcome.UNCHANGED:
             self.counts.unchanged += 1
         else:
             self._reject(row.line, decision.cause)
 
     # -- new rows ------------------------------------------------------------------------------------------
 
-    async def _publish(self, chunk: Chunk) -> None:
+    async def _publish(self, chunk: RowChunk) -> None:
         chunk.floor = self._revision
         if self._plan.mode is WriteMode.PUT:
             await self._send_runs(self._runs(chunk))
         else:
             await self._send(self._conditional(chunk))
 
-    def _runs(self, chunk: Chunk) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
+    def _runs(self, chunk: RowChunk) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
         """Yield row numbers of runs, with the functions that encode them."""
         prefix, ids = self._target.binding.write_prefix, self._plan.ids
         if self._plain(chunk):
@@ -286,7 +286,7 @@ class Publisher(BulkWriter):
             rows = [chunk.asked(at).row for at in places]
             yield [row.line for row in rows], partial(encode_rows, prefix, ids.block, rows)
 
-    def _conditional(self, chunk: Chunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+    def _conditional(self, chunk: RowChunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
         """Yield row numbers, subjects, values and header blocks of writes that are refused one by one."""
         prefix, ids = self._target.binding.write_prefix, self._plan.ids
         for at in chunk.places():
@@ -295,7 +295,7 @@ class Publisher(BulkWriter):
             block = with_expected(ids.block(row), expected or 0)
             yield row.line, (prefix + row.key).encode(), row.value, block
 
-    def _plain(self, chunk: Chunk) -> bool:
+    def _plain(self, chunk: RowChunk) -> bool:
         """Return whether all rows are written as key, value and id only, which takes half the time."""
         ids = self._plan.ids
         if chunk.headers or chunk.bad:
@@ -340,7 +340,7 @@ class Publisher(BulkWriter):
 
     # -- both ------------------------------------------------------------------------------------------------
 
-    def _check(self, chunk: Chunk) -> None:
+    def _check(self, chunk: RowChunk) -> None:
         """Skip rows that this bucket cannot accept."""
         self.counts.rejected += len(chunk.bad)
         if (
@@ -360,7 +360,7 @@ class Publisher(BulkWriter):
             self.counts.rejected += 1
             chunk.bad[line - chunk.first] = reason
 
-    def _chunk_of(self, number: int) -> Chunk:
+    def _chunk_of(self, number: int) -> RowChunk:
         return next(chunk for chunk in self._chunks if chunk.first <= number < chunk.end)
 
     def _retire(self) -> None:

@@ -16,9 +16,9 @@ from zlib import crc32
 
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import operation_of
+from kvctl.pipeline.read.columns import ROW_HEADER
 from kvctl.wire import header_value
 
-ROW_HEADER = b"Kvctl-Row"
 DIGITS = 8
 """Hexadecimal digits of a row's number."""
 _NAME = 8

@@ -82,10 +82,13 @@ async def forget(target: Target, job: str) -> None:
 async def _note(target: Target, name: str, lasting: timedelta, metadata: dict[str, str]) -> None:
     binding = target.binding
     config: dict[str, Any] = {
-        "name": name, "deliver_policy": "new", "ack_policy": "explicit",
-        "filter_subject": f"{binding.prefix}_kv.claim", "inactive_threshold": duration_ns(lasting),
+        "name": name,
+        "deliver_policy": "new",
+        "ack_policy": "explicit",
+        "filter_subject": f"{binding.prefix}_kv.claim",
+        "inactive_threshold": duration_ns(lasting),
         "metadata": metadata,
-    }  # fmt: skip
+    }
     await admin.create(binding.api, binding.stream, config)
 
 

@@ -16,10 +16,10 @@ from kvctl.errors import UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts, Target, target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.worker_connection import connected
-from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
+from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
 from kvctl.pipeline.write.dead_letters import DeadLetters
 from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.publisher import Plan, Publisher
+from kvctl.pipeline.write.publisher import Publisher, WritePlan
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.task_registry import Beginning, begin, claim
 
@@ -33,7 +33,7 @@ LENGTH = 200
 
 
 @dataclass(slots=True)
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """One task's message to the driver; as small for a million rejected rows as for five."""
 
     job: str
@@ -41,7 +41,7 @@ class Written(WriterCommitMessage):
     samples: list[tuple[str, str]] = field(default_factory=list)
     """First rejected rows: key, cause."""
 
-    def take(self, chunk: Chunk, causes: dict[int, str]) -> None:
+    def take(self, chunk: RowChunk, causes: dict[int, str]) -> None:
         """Add the first of these rejected rows of a batch."""
         for at in sorted(causes)[: SHOWN - len(self.samples)]:
             self.samples.append((chunk.keys[at][:LENGTH], causes[at][:LENGTH]))
@@ -65,13 +65,13 @@ class Attempt:
     """Run of a job that records its beginning; None for one that is run once, or recorded it already."""
 
 
-async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Written:
+async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> TaskResult:
     """Write all rows of a task. Raises errors that prevent writing; errors of single rows are in the result."""
     _refuse_speculation()
     mode = WriteMode(options.write_mode)
-    result = Written(attempt.job)
+    result = TaskResult(attempt.job)
     with ExitStack() as stack:
-        rejected: list[Callable[[Chunk, dict[int, str]], None]] = [result.take]
+        rejected: list[Callable[[RowChunk, dict[int, str]], None]] = [result.take]
         if options.dead_letter:
             # Spark does not read files whose names begin with `_`, as a job's may.
             task = f"rejected-{attempt.job}-{attempt.partition}"
@@ -85,7 +85,7 @@ async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator
     return result
 
 
-async def _plan(options: SourceOptions, attempt: Attempt, target: Target) -> Plan:
+async def _plan(options: SourceOptions, attempt: Attempt, target: Target) -> WritePlan:
     """Plan the write from the notes of other attempts and of earlier runs of its job."""
     claimed, beginning = await asyncio.gather(
         claim(target, attempt.job, attempt.partition), _beginning(target, attempt)
@@ -97,11 +97,16 @@ async def _plan(options: SourceOptions, attempt: Attempt, target: Target) -> Pla
     if attempt.run is not None and attempt.replay and not earlier:
         # The note of an earlier run may have expired.
         since, floor = None, since if attempt.begun or claimed else None
-    return Plan(
+    return WritePlan(
         ids=ids_of(attempt.job, attempt.partition, target),
-        mode=WriteMode(options.write_mode), if_different=options.if_different, begun=begun, moved=moved,
-        lenient=moved and attempt.lenient, since=since if begun else int(target.info["state"]["last_seq"]), floor=floor,
-    )  # fmt: skip
+        mode=WriteMode(options.write_mode),
+        if_different=options.if_different,
+        begun=begun,
+        moved=moved,
+        lenient=moved and attempt.lenient,
+        since=since if begun else int(target.info["state"]["last_seq"]),
+        floor=floor,
+    )
 
 
 async def _beginning(target: Target, attempt: Attempt) -> Beginning | None:
@@ -136,7 +141,7 @@ def partition() -> int:
     return task.partitionId() if task else 0
 
 
-async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIterator[Chunk]:
+async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIterator[RowChunk]:
     """Yield batches as they come: a thread waits for them, which may take long, and the connection stays alive."""
     loop, first = asyncio.get_running_loop(), 0
     with ThreadPoolExecutor(1, "rows") as waiting:

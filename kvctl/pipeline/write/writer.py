@@ -22,7 +22,7 @@ from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.overwrite_bucket import remove_others
 from kvctl.pipeline.write.row_ids import job_of, new_job
 from kvctl.pipeline.write.task_registry import begin, forget, release
-from kvctl.pipeline.write.write_task import SHOWN, Attempt, Written, attempted_before, partition, write_rows
+from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, attempted_before, partition, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class WriteSummary:
     @classmethod
     def of(cls, messages: Sequence[WriterCommitMessage | None]) -> WriteSummary:
         """Add up the messages of the tasks."""
-        tasks = [message for message in messages if isinstance(message, Written)]
+        tasks = [message for message in messages if isinstance(message, TaskResult)]
         counts = [task.counts for task in tasks]
         return cls(
             sum(count.written for count in counts),
@@ -87,7 +87,7 @@ class KvWriter(DataSourceArrowWriter):
         self._job = job_of(options.write_id or "") if self._again else new_job()
         self._since = run(_prepare(options, self._job if self._again else None))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Run one task."""
         attempt = Attempt(
             job=self._job, partition=partition(), begun=attempted_before(), since=self._since, replay=self._again
@@ -112,7 +112,7 @@ class KvWriter(DataSourceArrowWriter):
         return WriteSummary.of(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None] = ()) -> None:
-        """Handle a failed task. Written rows stay: others may still write, and deleting keys undoes nothing."""
+        """Handle a failed task. TaskResult rows stay: others may still write, and deleting keys undoes nothing."""
         with suppress(KvctlError):
             run(_release(self._options, self._job))
 
@@ -130,7 +130,7 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema, WriteMode(options.write_mode))
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Run one task of one batch."""
         task = TaskContext.get()
         assert task is not None
@@ -147,7 +147,7 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Finish a batch after all tasks; idempotent. Raises PartlyDone."""
         with crossing():
-            job = next((message.job for message in messages if isinstance(message, Written)), None)
+            job = next((message.job for message in messages if isinstance(message, TaskResult)), None)
             if job is not None:
                 # The note of this batch stays: after a kill before Spark records it as done, it is repeated.
                 run(_release(self._options, job, over=_batch_job(job.rpartition("-")[0], batchId - 1)))

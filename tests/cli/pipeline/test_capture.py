@@ -60,9 +60,14 @@ def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(run, start, e
     row = json.loads(found.stdout)
     assert row.pop("seconds") > 0
     assert row == {
-        "bucket": bucket, "path": str(folder), "checkpoint": str(tmp_path / "checkpoint"), "revision": 4,
-        "rows": 1, "files": 1, "captured": 4,
-    }  # fmt: skip
+        "bucket": bucket,
+        "path": str(folder),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "revision": 4,
+        "rows": 1,
+        "files": 1,
+        "captured": 4,
+    }
     assert sorted(ds.dataset(folder, partitioning="hive").to_table()["revision"].to_pylist()) == [1, 2, 3, 4]
 
     made = run("pipeline", "compact", str(folder), "--to", str(latest), "-o", "json", env=env, timeout=PATIENCE)
@@ -71,9 +76,15 @@ def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(run, start, e
     assert row.pop("seconds") > 0
     assert row.pop("bytes") > 0
     assert row == {
-        "bucket": bucket, "capture": str(folder), "path": str(latest), "revision": 4, "keys": 2, "files": 1,
-        "captured": 4, "replaced": False,
-    }  # fmt: skip
+        "bucket": bucket,
+        "capture": str(folder),
+        "path": str(latest),
+        "revision": 4,
+        "keys": 2,
+        "files": 1,
+        "captured": 4,
+        "replaced": False,
+    }
     assert run("pipeline", "verify", str(latest), env=env).exit_code == 0
 
 

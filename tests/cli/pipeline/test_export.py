@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kvctl.pipeline.files import target_folder
-from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest
+from kvctl.pipeline.files.export_manifest import MANIFEST, ExportManifest
 from tests.pipeline.written_files import written_files
 
 Env = dict[str, str]
@@ -26,10 +26,18 @@ def folder(tmp_path):
         (staging / "part-1.parquet").write_bytes(b'{"key":"b","value":"2","encoding":"utf-8"}\n')
         staged = target_folder.staged(staging, written_files(staging))
         parts = tuple(file.part for file in staged)
-        manifest = Manifest(
-            bucket="orders", incarnation="2026-11-21T10:00:00Z", config={"name": "KV_orders"}, cut=2, mode="latest",
-            format="parquet", created="2026-11-21T10:00:00Z", rows=2, bytes=86, files=parts,
-        )  # fmt: skip
+        manifest = ExportManifest(
+            bucket="orders",
+            incarnation="2026-11-21T10:00:00Z",
+            config={"name": "KV_orders"},
+            cut=2,
+            mode="latest",
+            format="parquet",
+            created="2026-11-21T10:00:00Z",
+            rows=2,
+            bytes=86,
+            files=parts,
+        )
         target_folder.take_over(folder, staged, manifest)
     return folder
 
@@ -47,9 +55,16 @@ def test_exported_bucket_loads_into_an_equal_copy(run, env, raw, unique, tmp_pat
     assert row.pop("seconds") > 0
     assert row.pop("bytes") > 0
     expected = {
-        "bucket": bucket, "path": str(tmp_path / "out"), "format": "parquet", "mode": "latest", "cut": 3,
-        "exact": True, "rows": 2, "files": 1, "removed": 0,
-    }  # fmt: skip
+        "bucket": bucket,
+        "path": str(tmp_path / "out"),
+        "format": "parquet",
+        "mode": "latest",
+        "cut": 3,
+        "exact": True,
+        "rows": 2,
+        "files": 1,
+        "removed": 0,
+    }
     assert expected.items() <= row.items()
     loaded = run(
         "pipeline", "load", str(tmp_path / "out"), "--into", copy, "--create", "-o", "json", env=env, timeout=900
@@ -58,9 +73,14 @@ def test_exported_bucket_loads_into_an_equal_copy(run, env, raw, unique, tmp_pat
     row = json.loads(loaded.stdout)
     assert row.pop("seconds") > 0
     assert row == {
-        "bucket": copy, "path": str(tmp_path / "out"), "created": True, "rows": 2, "written": 2, "unchanged": 0,
+        "bucket": copy,
+        "path": str(tmp_path / "out"),
+        "created": True,
+        "rows": 2,
+        "written": 2,
+        "unchanged": 0,
         "rejected": 0,
-    }  # fmt: skip
+    }
     assert run("bucket", "diff", bucket, copy, "--exit-code", env=env).exit_code == 0
 
 
@@ -70,9 +90,18 @@ def test_complete_export_is_verified_without_spark(run, env, folder):
     row = json.loads(found.stdout)
     assert row.pop("seconds") >= 0
     assert row == {
-        "path": str(folder), "bucket": "orders", "format": "parquet", "mode": "latest", "cut": 2, "rows": 2, "files": 2,
-        "bytes": 86, "whole": True, "damage": [], "against": None,
-    }  # fmt: skip
+        "path": str(folder),
+        "bucket": "orders",
+        "format": "parquet",
+        "mode": "latest",
+        "cut": 2,
+        "rows": 2,
+        "files": 2,
+        "bytes": 86,
+        "whole": True,
+        "damage": [],
+        "against": None,
+    }
 
 
 def test_verify_names_each_damaged_file(run, env, folder):

@@ -18,7 +18,7 @@ from kvctl.cli.pipeline import runner
 from kvctl.cli.pipeline.runner import source_options
 from kvctl.contexts import Context, ContextStore
 from kvctl.errors import UsageError
-from kvctl.pipeline.spark.engine import Engine, Target
+from kvctl.pipeline.spark.engine import Engine, SparkTarget
 from kvctl.render.terminal import Terminal
 from tests.cli.conftest import open_terminal, run_process
 from tests.support.readme import ROOT
@@ -157,7 +157,7 @@ def test_progress_continues_after_a_file_vanished(monkeypatch, tmp_path):
         work.set_result(None)
         return "writing"
 
-    engine, progress = Engine(Target()), runner._Progress()
+    engine, progress = Engine(SparkTarget()), runner._Progress()
     with engine:
         engine.doing = doing
         progress.watch(engine, work)  # type: ignore[arg-type]
@@ -167,14 +167,17 @@ def test_progress_continues_after_a_file_vanished(monkeypatch, tmp_path):
 class TestHowWorkersConnect:
     def test_local_workers_receive_the_flags(self):
         flags = SharedValues(server="nats://a:1", creds="my.creds", tls_first=True, timeout=timedelta(seconds=90))
-        assert source_options(Session(flags, Terminal()), Target()) == {
-            "url": "nats://a:1", "creds": str(Path.cwd() / "my.creds"), "tlsFirst": "true", "timeout": "1m30s",
-        }  # fmt: skip
+        assert source_options(Session(flags, Terminal()), SparkTarget()) == {
+            "url": "nats://a:1",
+            "creds": str(Path.cwd() / "my.creds"),
+            "tlsFirst": "true",
+            "timeout": "1m30s",
+        }
 
     def test_remote_workers_receive_settings_of_the_environment(self, monkeypatch):
         monkeypatch.setenv("NATS_URL", "nats://b:2")
         monkeypatch.setenv("NATS_CREDS", "/etc/b.creds")
-        assert source_options(Session(SharedValues(), Terminal()), Target()) == {}
+        assert source_options(Session(SharedValues(), Terminal()), SparkTarget()) == {}
         found = source_options(Session(SharedValues(), Terminal()), ELSEWHERE)
         assert found == {"url": "nats://b:2", "creds": "/etc/b.creds"}
 
@@ -196,7 +199,7 @@ class TestHowWorkersConnect:
         assert found == {"url": "nats://b:2", "user": "ann", "passwordFile": str(file)}
 
 
-ELSEWHERE = Target("spark://a:7077")
+ELSEWHERE = SparkTarget("spark://a:7077")
 
 
 class Screen:

@@ -14,10 +14,10 @@ import pytest
 
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
 from kvctl.pipeline.files import capture_folder
-from kvctl.pipeline.files.capture_folder import STATE, CaptureFolder, Piece, State
+from kvctl.pipeline.files.capture_folder import STATE, CaptureFolder, CaptureState, Piece
 from kvctl.pipeline.files.capture_pieces import write_pieces
 from kvctl.pipeline.files.export_manifest import Part
-from kvctl.pipeline.files.target_folder import Staged, take_over
+from kvctl.pipeline.files.target_folder import StagedFile, take_over
 from kvctl.pipeline.jobs.compact import take_place
 from tests.pipeline.files.test_export_manifest import manifest_of
 
@@ -91,7 +91,7 @@ def test_every_folder_that_files_are_renamed_into_is_flushed(folder, tmp_path, m
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.name)
     parts = [Part(f"{path.name}.parquet", 1, 1, "") for path in paths]
-    take_over(export, [Staged(*item) for item in zip(paths, parts, strict=True)], manifest_of(parts))
+    take_over(export, [StagedFile(*item) for item in zip(paths, parts, strict=True)], manifest_of(parts))
     assert not disk.unsafe
     (tmp_path / "new").mkdir()
     take_place(tmp_path / "place", tmp_path / "new")
@@ -183,10 +183,12 @@ def test_folders_with_other_content_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "how"),
     [
-        (b"", "it is not JSON"), (b"[]", "it has another form"), (b'{"kvctl": "export"}', "it has no `bucket`"),
+        (b"", "it is not JSON"),
+        (b"[]", "it has another form"),
+        (b'{"kvctl": "export"}', "it has no `bucket`"),
         (b'{"kvctl": "capture", "version": 1}', "it has no `bucket`"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_state_is_named(folder, damage, how):
     (folder.path / STATE).write_bytes(damage)
     with pytest.raises(ConflictError, match=rf"_capture.json` is not the state of a capture: {how}"):
@@ -201,7 +203,9 @@ def test_a_state_of_a_newer_version_is_refused_by_its_number(folder):
 
 
 def test_a_state_survives_the_disk(folder):
-    state = State(bucket="b", incarnation=LIFE, config={"max_age": 0}, rows=3, last=(Piece("s", "d", 1, 2, 3, 4),))
+    state = CaptureState(
+        bucket="b", incarnation=LIFE, config={"max_age": 0}, rows=3, last=(Piece("s", "d", 1, 2, 3, 4),)
+    )
     assert capture_folder.decode(capture_folder.encode(state), folder.path) == state
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.pipeline.files import export_files, target_folder
-from kvctl.pipeline.files.export_manifest import MANIFEST, Manifest, Part, decode, encode
+from kvctl.pipeline.files.export_manifest import MANIFEST, ExportManifest, Part, decode, encode
 from tests.pipeline.written_files import written_files
 
 ROWS = [b'{"key": "a"}\n', b'{"key": "b"}\n{"key": "c"}\n', b'{"key": "d"}\n{"key": "e"}\n{"key": "f"}\n']
 
 
-def manifest_of(parts: list[Part]) -> Manifest:
-    return Manifest(
+def manifest_of(parts: list[Part]) -> ExportManifest:
+    return ExportManifest(
         bucket="ORDERS",
         incarnation="2026-11-21T00:00:00Z",
         config={"name": "KV_ORDERS"},
@@ -216,7 +216,7 @@ def test_removed_files_are_counted(export):
     removed = target_folder.occupants(export)
     assert (removed.files, removed.whole) == (4, True)
     (export / MANIFEST).unlink()
-    assert target_folder.occupants(export) == target_folder.Removed(3, 78, False)
+    assert target_folder.occupants(export) == target_folder.RemovedFiles(3, 78, False)
 
 
 def test_url_is_refused_as_a_folder():

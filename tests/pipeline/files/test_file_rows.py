@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from kvctl.errors import UsageError
 from kvctl.pipeline.files import export_writer, file_rows
 from kvctl.pipeline.files.export_files import data_files
-from kvctl.pipeline.files.export_manifest import Manifest, Part
+from kvctl.pipeline.files.export_manifest import ExportManifest, Part
 from kvctl.pipeline.files.export_writer import ExportForm
 from kvctl.pipeline.spark.tasks import over_rows
 
@@ -24,14 +24,23 @@ ODD = [
 """Among them two of a megabyte; base64 of the first has more characters than MIME puts into a line."""
 
 
-def write(rows: DataFrame, folder: Path) -> Manifest:
+def write(rows: DataFrame, folder: Path) -> ExportManifest:
     """Write rows as an export does, in a task for each partition; return a manifest of the files."""
     form = ExportForm(staging=str(folder), history=True)
     over_rows(rows.select(*file_rows.COLUMNS), partial(export_writer.write, form=form))
-    return Manifest(
-        bucket="B", incarnation="", config={}, cut=1, mode="latest", format="parquet", columns=file_rows.COLUMNS,
-        created="", rows=0, bytes=0, files=tuple(Part(path.name, 1, 1, "") for path in data_files(folder)),
-    )  # fmt: skip
+    return ExportManifest(
+        bucket="B",
+        incarnation="",
+        config={},
+        cut=1,
+        mode="latest",
+        format="parquet",
+        columns=file_rows.COLUMNS,
+        created="",
+        rows=0,
+        bytes=0,
+        files=tuple(Part(path.name, 1, 1, "") for path in data_files(folder)),
+    )
 
 
 def values() -> list[bytes]:

@@ -9,17 +9,17 @@ import pytest
 
 from kvctl.errors import BucketNotFound, ConflictError, HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.files.capture_folder import CaptureFolder
-from kvctl.pipeline.jobs.capture import Captured, capture, check_places
+from kvctl.pipeline.jobs.capture import CaptureResult, capture, check_places
 from kvctl.pipeline.options import parse
 
-Capture = Callable[..., Captured]
+Capture = Callable[..., CaptureResult]
 
 
 @pytest.fixture
 def take(engine, server, tmp_path):
     """Capture the existing changes of a bucket into `tmp_path / "capture"`."""
 
-    def take(bucket: str, checkpoint: str = "checkpoint", **options: str) -> Captured:
+    def take(bucket: str, checkpoint: str = "checkpoint", **options: str) -> CaptureResult:
         asked = parse({"bucket": bucket, "url": server.url, **options})
         return capture(engine, asked, tmp_path / "capture", tmp_path / checkpoint, once=True)
 

@@ -13,7 +13,7 @@ import pytest
 from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.files.export_files import read_manifest
 from kvctl.pipeline.jobs import commit
-from kvctl.pipeline.jobs.commit import Committed, of_commit, rehearse
+from kvctl.pipeline.jobs.commit import CommitResult, of_commit, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
@@ -25,7 +25,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
 from tests.support.differences import differences
 
-Go = Callable[..., "asyncio.Future[Committed]"]
+Go = Callable[..., "asyncio.Future[CommitResult]"]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def table(folder: Path, rows: dict[str, bytes]) -> Path:
 def go(engine, options, tmp_path):
     """Commits rows to `main`, from a table of Parquet."""
 
-    async def go(rows: dict[str, bytes], message: str = "by Spark") -> Committed:
+    async def go(rows: dict[str, bytes], message: str = "by Spark") -> CommitResult:
         source = open_table(table(tmp_path, rows), key="sku", value="data")
         return await asyncio.to_thread(record, engine, source, options, "main", message, meta={"a": "b"}, author="ann")
 
@@ -177,9 +177,8 @@ async def test_leaves_are_read_a_few_at_a_time(repository, go, monkeypatch):
 
 
 async def test_a_commit_is_exported_and_recorded_elsewhere(
-    client, unique, repository, go, engine,
-    options, server, tmp_path,
-):  # fmt: skip
+    client, unique, repository, go, engine, options, server, tmp_path
+):
     rows = content(2000)
     made = await go(rows)
     await repository.put("main", "staged", b"1")

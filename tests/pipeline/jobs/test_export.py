@@ -18,22 +18,29 @@ from kvctl.pipeline.files import contents, export_files, export_writer
 from kvctl.pipeline.files.export_manifest import MANIFEST
 from kvctl.pipeline.files.export_writer import ExportForm
 from kvctl.pipeline.files.file_rows import COLUMNS
-from kvctl.pipeline.jobs.export import Exported, export
+from kvctl.pipeline.jobs.export import ExportResult, export
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
 from tests.support.proxy import DOWN, Proxy, Replace
 from tests.support.raw import RawClient
 
-Exporting = Callable[..., Exported]
+Exporting = Callable[..., ExportResult]
 
 
 @pytest.fixture
 def exported(engine, server, tmp_path):
     """Exports a bucket into `out`: `exported(bucket, mode="history")`."""
 
-    def run(bucket: str, to: Path = tmp_path / "out", *, mode: str = "latest", filters: tuple[str, ...] = (),
-            on_evicted: str = "newer", **settings: object) -> Exported:  # fmt: skip
+    def run(
+        bucket: str,
+        to: Path = tmp_path / "out",
+        *,
+        mode: str = "latest",
+        filters: tuple[str, ...] = (),
+        on_evicted: str = "newer",
+        **settings: object,
+    ) -> ExportResult:
         options = SourceOptions(bucket=bucket, url=server.url, mode=mode, filter=filters, on_evicted=on_evicted)
         return export(engine, lambda: contents.of_bucket(options), to, **settings)  # type: ignore[arg-type]
 

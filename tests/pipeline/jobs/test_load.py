@@ -9,7 +9,7 @@ import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, HazardRefused, NoServer, NotFoundError, UsageError
 from kvctl.pipeline.files import contents
 from kvctl.pipeline.jobs.export import export
-from kvctl.pipeline.jobs.load import Input, Loaded, Order, load, open_export, open_table, write
+from kvctl.pipeline.jobs.load import Input, LoadResult, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
@@ -31,7 +31,9 @@ class Files:
         options = SourceOptions(bucket=bucket, url=self._url, mode=mode)
         export(self.engine, lambda: contents.of_bucket(options), self.folder)
 
-    def load(self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object) -> Loaded:
+    def load(
+        self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object
+    ) -> LoadResult:
         options = SourceOptions(bucket=into, url=self._url, if_different=if_different)
         return load(self.engine, source or open_export(self.folder), options, Order(**order))  # type: ignore[arg-type]
 
@@ -124,8 +126,11 @@ async def test_only_differing_rows_are_written(pipeline, fill, raw, client):
     first = pipeline.load(bucket, if_different=True)
     assert (first.written, first.unchanged) == (2, 1)
     assert {key: value for key, _, value, _ in await entries(client, bucket)} == {
-        "a": b"1", "b": b"2", "c": b"3", "d": b"new",
-    }  # fmt: skip
+        "a": b"1",
+        "b": b"2",
+        "c": b"3",
+        "d": b"new",
+    }
     before = (await client.bucket(bucket).status()).last_revision
     second = pipeline.load(bucket, if_different=True)
     assert (second.written, second.unchanged) == (0, 3)

@@ -10,7 +10,7 @@ from kvctl.pipeline.files import contents
 from kvctl.pipeline.files.export_files import read_manifest
 from kvctl.pipeline.jobs.commit import of_commit
 from kvctl.pipeline.jobs.export import export
-from kvctl.pipeline.jobs.verify import At, Compared, compare, verify
+from kvctl.pipeline.jobs.verify import BucketComparison, ComparedAt, compare, verify
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.server import Server
@@ -28,7 +28,7 @@ class Verifying:
         asked = SourceOptions(bucket=bucket, url=self._url, **options)  # type: ignore[arg-type]
         export(self._engine, lambda: contents.of_bucket(asked), self.folder)
 
-    def compare(self, bucket: str) -> Compared:
+    def compare(self, bucket: str) -> BucketComparison:
         options = SourceOptions(bucket=bucket, url=self._url)
         return compare(self._engine, self.folder, read_manifest(self.folder), options)
 
@@ -39,7 +39,7 @@ def verifying(engine, server, tmp_path):
     return Verifying(engine, server, tmp_path / "export")
 
 
-def found(compared: Compared) -> list[tuple[str, str, int | None, int | None]]:
+def found(compared: BucketComparison) -> list[tuple[str, str, int | None, int | None]]:
     return [(item.key, str(item.difference), item.revision, item.other_revision) for item in compared.differences]
 
 
@@ -65,12 +65,12 @@ def test_an_export_is_compared_at_its_cut_while_the_bucket_holds_that(verifying,
     raw.put(bucket, "a.1", b"later")
     raw.put(bucket, "a.3", b"later")
     compared = verifying.compare(bucket)
-    assert (compared.at, compared.revision) == (At.CUT, 3)
+    assert (compared.at, compared.revision) == (ComparedAt.CUT, 3)
     assert compared.counts == {"missing": 0, "extra": 0, "differs": 0}
     for value in (b"x", b"y", b"z"):
         raw.put(bucket, "a.1", value)
     compared = verifying.compare(bucket)
-    assert (compared.at, compared.revision) == (At.NOW, 8)
+    assert (compared.at, compared.revision) == (ComparedAt.NOW, 8)
     assert found(compared) == [("a.1", "differs", 1, 8), ("a.3", "extra", None, 5)]
     assert compared.counts == {"missing": 0, "extra": 1, "differs": 1}
 
@@ -80,7 +80,7 @@ def test_another_bucket_is_compared_by_values(verifying, fill, raw):
     copy = fill({"x": b"", "b": b"2", "c": b"\xfe"})
     raw.put(copy, "x", b"", {"KV-Operation": "DEL"})
     compared = verifying.compare(copy)
-    assert compared.at is At.NOW
+    assert compared.at is ComparedAt.NOW
     assert found(compared) == [("a", "missing", 1, None), ("c", "differs", 3, 3)]
     assert isinstance(compared.differences[0], KeyDifference)
 
@@ -93,8 +93,8 @@ def test_history_is_compared_entry_by_entry(verifying, fill, raw):
     raw.put(bucket, "a", b"pushes the first out")
     raw.put(bucket, "c", b"later")
     compared = verifying.compare(bucket)
-    assert (compared.at, sum(compared.counts.values())) == (At.CUT, 0)
+    assert (compared.at, sum(compared.counts.values())) == (ComparedAt.CUT, 0)
     copy = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=2)
     raw.put(copy, "b", b"", {"KV-Operation": "DEL"})
     compared = verifying.compare(copy)
-    assert (compared.at, found(compared)) == (At.NOW, [("a", "differs", 3, 1)])
+    assert (compared.at, found(compared)) == (ComparedAt.NOW, [("a", "differs", 3, 1)])

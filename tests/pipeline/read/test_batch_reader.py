@@ -17,9 +17,15 @@ from tests.support.raw import RawClient
 from tests.support.waiting import until
 
 VALUES = {
-    "empty": b"", "text": "ä\n\t\x00".encode(), "binary": bytes(range(256)), "large": bytes(1 << 20),
-    "a/b=c_d-e.F.0": b"v", "-": b"\xff\xfe", "k" * 200: b"long key", "a.b.c.d.e.f.g.h": b"deep",
-}  # fmt: skip
+    "empty": b"",
+    "text": "ä\n\t\x00".encode(),
+    "binary": bytes(range(256)),
+    "large": bytes(1 << 20),
+    "a/b=c_d-e.F.0": b"v",
+    "-": b"\xff\xfe",
+    "k" * 200: b"long key",
+    "a.b.c.d.e.f.g.h": b"deep",
+}
 
 
 @pytest.fixture

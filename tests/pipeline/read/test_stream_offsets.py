@@ -175,11 +175,14 @@ def test_history_that_is_replaced_while_a_stream_catches_up_is_no_loss(begin, ra
 
 
 @pytest.mark.guarantee("pipeline-26", by="fault")
-@pytest.mark.parametrize(("config", "cause"), [
-    ({}, "they were purged or expired"),
-    ({"max_msgs": 30_000, "discard": "old"}, "they may have been dropped from the full bucket"),
-    ({"max_age": 3600 * 10**9}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        ({}, "they were purged or expired"),
+        ({"max_msgs": 30_000, "discard": "old"}, "they may have been dropped from the full bucket"),
+        ({"max_age": 3600 * 10**9}, None),
+    ],
+)
 def test_loss_during_a_read_ends_it(begin, raw, bucket_name, config, cause):
     """Entries removed during a read are lost unless newer revisions of their keys replaced them."""
     raw.create_bucket(bucket_name, **config)

@@ -15,7 +15,15 @@ import pytest
 from kvctl.errors import BucketNotFound, KvctlError, NoServer, UsageError, WrongRevision
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark import engine as engine_module
-from kvctl.pipeline.spark.engine import LOGGING, Engine, Target, check_reachable, parse_conf, settings, with_retries
+from kvctl.pipeline.spark.engine import (
+    LOGGING,
+    Engine,
+    SparkTarget,
+    check_reachable,
+    parse_conf,
+    settings,
+    with_retries,
+)
 from kvctl.pipeline.spark.tasks import progress_text
 from tests.support.raw import RawClient
 from tests.support.readme import ROOT
@@ -94,12 +102,12 @@ def test_progress_of_a_job_is_its_stage_and_tasks(engine):
 WAITING = ("", ", waiting for workers")
 BARE = """
 import json, logging, os, sys
-from kvctl.pipeline.spark.engine import Engine, Target
+from kvctl.pipeline.spark.engine import Engine, SparkTarget
 from kvctl.pipeline.spark.java import find_java
 
 options, out = json.loads(sys.argv[1]), sys.argv[2]
 logging.getLogger().addHandler(logging.NullHandler())
-with Engine(Target(master="local[1]")) as engine:
+with Engine(SparkTarget(master="local[1]")) as engine:
     engine.spark.read.format("nats-kv").options(**options).load().write.parquet(out)
     print(json.dumps(find_java().build), flush=True)
     engine.context._gateway.proc.kill()
@@ -204,7 +212,7 @@ def test_engine_is_a_public_name_of_the_pipeline():
 # -- without a session ---------------------------------------------------------------------------------------
 
 
-def told(target: Target) -> dict[str, str]:
+def told(target: SparkTarget) -> dict[str, str]:
     return settings(target, "/scratch")
 
 
@@ -224,23 +232,23 @@ def test_a_task_has_four_attempts_on_this_machine_too(master, told_as):
 
 
 def test_local_session_listens_on_loopback_only_without_web_page():
-    local = told(Target())
+    local = told(SparkTarget())
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
     assert local["spark.ui.enabled"] == "false"
     assert local["spark.sql.warehouse.dir"].startswith("/scratch/")
 
 
 def test_driver_is_reachable_for_a_cluster():
-    assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(Target("spark://a:7077")).keys()
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(SparkTarget("spark://a:7077")).keys()
 
 
 def test_driver_of_a_local_cluster_listens_on_loopback():
-    assert told(Target("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
+    assert told(SparkTarget("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
 
 
 def test_user_settings_override_ours_and_extend_java_options():
     conf = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Xss4m"}
-    found = told(Target(conf=conf))
+    found = told(SparkTarget(conf=conf))
     assert found["spark.ui.enabled"] == "true"
     assert found["spark.driver.extraJavaOptions"] == f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Xss4m"
 
@@ -262,25 +270,25 @@ def test_a_setting_without_name_or_value_is_refused(pair):
 )
 def test_invalid_masters_and_remotes_are_refused(target):
     with pytest.raises(UsageError):
-        Target(**target)
+        SparkTarget(**target)
 
 
 @pytest.mark.parametrize("kind", ["master", "remote"])
 def test_unreachable_server_is_reported_immediately(kind):
     scheme = {"master": "spark", "remote": "sc"}[kind]
     with pytest.raises(NoServer, match=r"Could not reach .*: Connection refused"):
-        check_reachable(Target(**{kind: f"{scheme}://127.0.0.1:1"}))
+        check_reachable(SparkTarget(**{kind: f"{scheme}://127.0.0.1:1"}))
 
 
 def test_listener_that_is_not_a_connect_server_is_reported_quickly(server, monkeypatch):
     monkeypatch.setattr(engine_module, "ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(NoServer, match="is not a Spark Connect server"):
-        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}"))
+        check_reachable(SparkTarget(remote=f"sc://127.0.0.1:{server.port}"))
     with pytest.raises(UsageError, match="is not the URL of a Spark Connect server"):
-        check_reachable(Target(remote=f"sc://127.0.0.1:{server.port}/path;token=hush"))
+        check_reachable(SparkTarget(remote=f"sc://127.0.0.1:{server.port}/path;token=hush"))
 
 
 @pytest.mark.parametrize("address", ["", ":7077", "a:b", "[::1"])
 def test_invalid_address_is_refused(address):
     with pytest.raises(UsageError, match="not a server address"):
-        check_reachable(Target(f"spark://{address}"))
+        check_reachable(SparkTarget(f"spark://{address}"))

@@ -43,13 +43,13 @@ MISSING = """
 import json, sys
 from kvctl.errors import KvctlError
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.engine import Target, parse_conf
+from kvctl.pipeline.spark.engine import SparkTarget, parse_conf
 
 place = json.loads(sys.argv[1])
 given = {place[0].removeprefix("--"): place[1]}
 conf = parse_conf(word for word in place[2:] if "=" in word)
 try:
-    with Engine(Target(**given, conf=conf)) as engine:
+    with Engine(SparkTarget(**given, conf=conf)) as engine:
         engine.spark.read.format("nats-kv").options(**json.loads(sys.argv[2])).load().count()
 except KvctlError as error:
     print(type(error).__name__, error.exit_code, error.message, sep="\\n")
@@ -138,8 +138,12 @@ def test_spark_submit_with_kvctl_shipped_copies_a_bucket(cluster, server, fill, 
     settings = ["--master", cluster.url, *SMALL, "--conf", "spark.ui.enabled=false"]
     done = subprocess.run(
         [SPARK_HOME / "bin" / "spark-submit", *settings, *line],
-        env=environment(tmp_path, without_kvctl(tmp_path)), cwd=tmp_path, capture_output=True, text=True, timeout=READY,
-    )  # fmt: skip
+        env=environment(tmp_path, without_kvctl(tmp_path)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=READY,
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert contents(target, server) == contents(source, server)
 

@@ -27,17 +27,20 @@ KEY, VALUE = StructField("key", StringType()), StructField("value", BinaryType()
     ("columns", "mode", "message", "hint"),
     [
         ([StructField("key", LongType()), VALUE], "put", "Column `key` has type bigint, not string", "Cast it"),
-        ([StructField("kei", StringType()), VALUE], "put", "Unknown column `kei`",
-         "Did you mean `key`?"),
+        ([StructField("kei", StringType()), VALUE], "put", "Unknown column `kei`", "Did you mean `key`?"),
         ([KEY, StructField("x", LongType())], "put", "Unknown column `x`", "Columns are"),
         ([KEY], "put", "Column `value` is missing", "Columns are key, value"),
         ([VALUE], "put", "Column `key` is missing", "Columns are key, value"),
-        ([KEY, StructField("value", DecimalType(2, 1))], "put", "Column `value` has type decimal(2,1), not binary or",
-         "Cast it to binary"),
+        (
+            [KEY, StructField("value", DecimalType(2, 1))],
+            "put",
+            "Column `value` has type decimal(2,1), not binary or",
+            "Cast it to binary",
+        ),
         ([KEY, VALUE], "update", "Column `revision` is missing", "in mode update also revision"),
         ([KEY, VALUE, VALUE], "put", "Column `value` occurs twice", "None"),
     ],
-)  # fmt: skip
+)
 def test_columns_that_cannot_be_written_are_named(columns, mode, message, hint):
     with pytest.raises(UsageError) as caught:
         check_columns(StructType(columns), WriteMode(mode))
@@ -47,10 +50,16 @@ def test_columns_that_cannot_be_written_are_named(columns, mode, message, hint):
 
 def test_columns_of_a_reading_are_taken():
     read = [
-        KEY, VALUE, StructField("revision", LongType()), StructField("created", TimestampType()),
-        StructField("operation", StringType()), StructField("headers", MapType(StringType(), StringType())),
-        StructField("ttl", DoubleType()), StructField("bucket", StringType()), StructField("origin", StringType()),
-    ]  # fmt: skip
+        KEY,
+        VALUE,
+        StructField("revision", LongType()),
+        StructField("created", TimestampType()),
+        StructField("operation", StringType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("ttl", DoubleType()),
+        StructField("bucket", StringType()),
+        StructField("origin", StringType()),
+    ]
     for mode in WriteMode:
         check_columns(StructType(read), mode)
     check_columns(StructType([KEY, StructField("operation", StringType())]), WriteMode.PUT)
@@ -72,8 +81,13 @@ def test_rows_that_cannot_be_written_are_separated():
         {"key": "never", "value": "", "operation": None, "ttl": float("nan")},
         {"key": "head", "value": "", "operation": None, "headers": [("a b", "c")]},
     ]
-    kinds = [("key", pa.string()), ("value", pa.string()), ("operation", pa.string()), ("ttl", pa.float64()),
-             ("headers", pa.map_(pa.string(), pa.string()))]  # fmt: skip
+    kinds = [
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("operation", pa.string()),
+        ("ttl", pa.float64()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+    ]
     chunk = chunk_of(pa.RecordBatch.from_pylist(rows, pa.schema(kinds)), 100, WriteMode.PUT)
     assert chunk.bad == {
         1: "The key is null",

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import KvctlError
-from kvctl.pipeline.write.arrow_rows import Chunk
+from kvctl.pipeline.write.arrow_rows import RowChunk
 from kvctl.pipeline.write.dead_letters import DeadLetters
 
 
-def chunk(*keys: str) -> Chunk:
+def chunk(*keys: str) -> RowChunk:
     """A batch of rows with these keys."""
     batch = pa.record_batch({"key": pa.array(keys), "value": pa.array([b"v"] * len(keys))})
-    return Chunk(batch, 0, list(keys), [b"v"] * len(keys), None, None)
+    return RowChunk(batch, 0, list(keys), [b"v"] * len(keys), None, None)
 
 
 @pytest.fixture
@@ -37,8 +37,10 @@ def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(t
         letters.add(chunk("d"), {0: "more"})
         assert not list(folder.glob("*.parquet"))
     assert pq.read_table(folder / "job.0.parquet").to_pydict() == {
-        "key": ["a", "c", "d"], "value": [b"v"] * 3, "cause": ["first", "last", "more"],
-    }  # fmt: skip
+        "key": ["a", "c", "d"],
+        "value": [b"v"] * 3,
+        "cause": ["first", "last", "more"],
+    }
     assert victim.read_text() == "precious"
     assert sorted(os.listdir(folder)) == sorted([planted.name, "job.0.parquet"])
 

@@ -5,7 +5,7 @@ import pytest
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import Operation
-from kvctl.pipeline.write.decision import Asked, Decider, Outcome, WriteMode
+from kvctl.pipeline.write.decision import Decider, RowOutcome, RowToWrite, WriteMode
 from kvctl.pipeline.write.row_ids import RowIds, job_of, new_job
 
 IDS = RowIds("JOB", 3)
@@ -29,34 +29,34 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
 @pytest.mark.parametrize(
     ("history", "line", "value", "stored", "outcome"),
     [
-        (1, 5, "v", [], Outcome.WRITE),
-        (1, 5, "v", [mine(9, 5)], Outcome.STORED),
-        (1, 5, "v", [theirs(9)], Outcome.STORED),  # nobody can tell
-        (5, 5, "v", [theirs(9)], Outcome.WRITE),
-        (2, 5, "v", [theirs(8), theirs(9)], Outcome.STORED),
-        (5, 5, "v", [mine(8, 5), theirs(9)], Outcome.STORED),
-        (5, 5, "v", [theirs(9, "", PURGE)], Outcome.STORED),
-        (1, 5, "v", [mine(9, 7, "w")], Outcome.STORED),  # a later row of the key pushed it out
-        (5, 5, "v", [mine(9, 7, "w")], Outcome.REFUSED),  # it would stand there, too
-        (1, 5, "v", [mine(9, 2, "w")], Outcome.WRITE),
-        (2, 5, "w", [mine(8, 3, "v"), mine(9, 7, "x")], Outcome.REFUSED),  # it would stand between them
-        (2, 5, "w", [mine(8, 7, "x"), mine(9, 3, "v")], Outcome.STORED),
-        (5, 5, "v", [mine(9, 2)], Outcome.WRITE),  # an earlier row with the same value
-        (5, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),  # row 2 is another now, and so may this one be
-        (1, 5, "v", [mine(9, 2, "x")], Outcome.REFUSED),
-        (5, 5, "v", [mine(9, 12)], Outcome.STORED),  # in another order
-        (5, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
-        (1, 5, "v", [mine(9, 5, "x")], Outcome.REFUSED),
-        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4))], Outcome.WRITE),
-        (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3))], Outcome.WRITE),
+        (1, 5, "v", [], RowOutcome.WRITE),
+        (1, 5, "v", [mine(9, 5)], RowOutcome.STORED),
+        (1, 5, "v", [theirs(9)], RowOutcome.STORED),  # nobody can tell
+        (5, 5, "v", [theirs(9)], RowOutcome.WRITE),
+        (2, 5, "v", [theirs(8), theirs(9)], RowOutcome.STORED),
+        (5, 5, "v", [mine(8, 5), theirs(9)], RowOutcome.STORED),
+        (5, 5, "v", [theirs(9, "", PURGE)], RowOutcome.STORED),
+        (1, 5, "v", [mine(9, 7, "w")], RowOutcome.STORED),  # a later row of the key pushed it out
+        (5, 5, "v", [mine(9, 7, "w")], RowOutcome.REFUSED),  # it would stand there, too
+        (1, 5, "v", [mine(9, 2, "w")], RowOutcome.WRITE),
+        (2, 5, "w", [mine(8, 3, "v"), mine(9, 7, "x")], RowOutcome.REFUSED),  # it would stand between them
+        (2, 5, "w", [mine(8, 7, "x"), mine(9, 3, "v")], RowOutcome.STORED),
+        (5, 5, "v", [mine(9, 2)], RowOutcome.WRITE),  # an earlier row with the same value
+        (5, 5, "v", [mine(9, 2, "x")], RowOutcome.REFUSED),  # row 2 is another now, and so may this one be
+        (1, 5, "v", [mine(9, 2, "x")], RowOutcome.REFUSED),
+        (5, 5, "v", [mine(9, 12)], RowOutcome.STORED),  # in another order
+        (5, 5, "v", [mine(9, 5, "x")], RowOutcome.REFUSED),
+        (1, 5, "v", [mine(9, 5, "x")], RowOutcome.REFUSED),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4))], RowOutcome.WRITE),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3))], RowOutcome.WRITE),
     ],
 )
 def test_retried_put_is_decided_by_stored_rows(history, line, value, stored, outcome):
     decider = Decider(IDS, WriteMode.PUT, history)
     decider.note([row(0, "a"), row(1, "b"), row(2, "v" if stored and b"v" == stored[0].payload else "w"), row(3)])
-    decision = decider.decide(Asked(row(line, value)), stored[-1] if stored else theirs(4), stored)
+    decision = decider.decide(RowToWrite(row(line, value)), stored[-1] if stored else theirs(4), stored)
     assert decision.outcome is outcome, decision
-    if outcome is Outcome.WRITE:
+    if outcome is RowOutcome.WRITE:
         assert decision.revision == (stored[-1].sequence if stored else 4)
 
 
@@ -65,37 +65,37 @@ def test_equal_rows_are_counted_separately():
     decider = Decider(IDS, WriteMode.PUT, 5)
     decider.note([row(0), row(1)])
     stored = [mine(9, 7)]
-    assert decider.decide(Asked(row(0)), stored[0], stored).outcome is Outcome.STORED
-    assert decider.decide(Asked(row(1)), stored[0], stored).outcome is not Outcome.STORED
+    assert decider.decide(RowToWrite(row(0)), stored[0], stored).outcome is RowOutcome.STORED
+    assert decider.decide(RowToWrite(row(1)), stored[0], stored).outcome is not RowOutcome.STORED
 
 
 def test_row_that_replaced_others_must_occur_again():
     """Without history it pushed them out, unless the plan gives other rows now."""
     decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
     decider.note([row(0)])
-    assert decider.decide(Asked(row(0)), stored, [stored]).outcome is Outcome.STORED
+    assert decider.decide(RowToWrite(row(0)), stored, [stored]).outcome is RowOutcome.STORED
     assert decider.owed == {9}
     decider.note([row(1, "x"), row(2, "w")])
-    assert decider.decide(Asked(row(2, "w")), stored, [stored]).outcome is Outcome.STORED
+    assert decider.decide(RowToWrite(row(2, "w")), stored, [stored]).outcome is RowOutcome.STORED
     assert not decider.owed
-    assert decider.decide(Asked(row(3, "y")), stored, [stored]).outcome is Outcome.WRITE
+    assert decider.decide(RowToWrite(row(3, "y")), stored, [stored]).outcome is RowOutcome.WRITE
 
 
 def test_row_that_others_overwrote_meanwhile_has_come_again():
     """It stood for an earlier one of its key, and is not there any more when it comes."""
     decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
     decider.note([row(0)])
-    assert decider.decide(Asked(row(0)), stored, [stored]).outcome is Outcome.STORED
+    assert decider.decide(RowToWrite(row(0)), stored, [stored]).outcome is RowOutcome.STORED
     assert decider.owed == {9}
     decider.note([row(1, "x"), row(2, "x"), row(3, "x"), row(4, "w")])
-    assert decider.decide(Asked(row(4, "w")), theirs(10), [theirs(10)]).outcome is Outcome.STORED
+    assert decider.decide(RowToWrite(row(4, "w")), theirs(10), [theirs(10)]).outcome is RowOutcome.STORED
     assert not decider.owed
 
 
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
 def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode):
-    decision = Decider(IDS, mode, 1).decide(Asked(row(0), 0), theirs(9), [theirs(9)])
-    assert decision.outcome is Outcome.REFUSED
+    decision = Decider(IDS, mode, 1).decide(RowToWrite(row(0), 0), theirs(9), [theirs(9)])
+    assert decision.outcome is RowOutcome.REFUSED
     assert decision.cause == "Unknown outcome: the key was at revision 9 since"
 
 
@@ -114,16 +114,16 @@ def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode):
 def test_refused_row_is_known_not_to_be_stored(mode, expected, last, cause):
     """It is known not to be stored: what others have written since says nothing else."""
     since = [last] if last else []
-    decision = Decider(IDS, mode, 1).decide(Asked(row(0), expected), last, since, absent=True)
+    decision = Decider(IDS, mode, 1).decide(RowToWrite(row(0), expected), last, since, absent=True)
     assert decision.cause == cause
-    assert (decision.outcome is Outcome.WRITE) == (not cause)
+    assert (decision.outcome is RowOutcome.WRITE) == (not cause)
 
 
 def test_a_refused_row_does_not_come_after_later_ones_of_its_key():
-    asked, last = Asked(row(0)), mine(9, 4, "w")
+    asked, last = RowToWrite(row(0)), mine(9, 4, "w")
     decision = Decider(IDS, WriteMode.PUT, 5).decide(asked, last, [last], absent=True)
     assert decision.cause == "A later row of the key was stored before it"
-    assert Decider(IDS, WriteMode.PUT, 1).decide(asked, last, [last], absent=True).outcome is Outcome.STORED
+    assert Decider(IDS, WriteMode.PUT, 1).decide(asked, last, [last], absent=True).outcome is RowOutcome.STORED
 
 
 ELSEWHERE = RowIds("JOB", 4)
@@ -133,25 +133,25 @@ ELSEWHERE = RowIds("JOB", 4)
 @pytest.mark.parametrize(
     ("history", "value", "stored", "outcome"),
     [
-        (1, "v", [mine(9, 1, ids=ELSEWHERE)], Outcome.STORED),
-        (5, "v", [mine(8, 1, ids=ELSEWHERE), theirs(9)], Outcome.STORED),
-        (1, "v", [mine(9, 1)], Outcome.STORED),  # at another place of this one
-        (1, "v", [mine(9, 2, "x")], Outcome.STORED),  # another row of the key came last, here or there
-        (1, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Outcome.STORED),
-        (5, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Outcome.WRITE),  # all that came is there, and it is not
-        (5, "v", [mine(9, 7, "x")], Outcome.WRITE),
-        (1, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Outcome.STORED),  # nobody can tell
-        (5, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Outcome.WRITE),
-        (1, "v", [mine(9, 0, "a")], Outcome.WRITE),  # the row before it
-        (2, "v", [mine(8, 0, "a"), theirs(9)], Outcome.STORED),
-        (5, "v", [mine(7, 3, ids=ELSEWHERE), mine(8, 0, "a")], Outcome.WRITE),  # it comes after the row before it
-        (5, "v", [mine(9, 6, "b")], Outcome.STORED),  # the row after it is there
+        (1, "v", [mine(9, 1, ids=ELSEWHERE)], RowOutcome.STORED),
+        (5, "v", [mine(8, 1, ids=ELSEWHERE), theirs(9)], RowOutcome.STORED),
+        (1, "v", [mine(9, 1)], RowOutcome.STORED),  # at another place of this one
+        (1, "v", [mine(9, 2, "x")], RowOutcome.STORED),  # another row of the key came last, here or there
+        (1, "v", [mine(9, 7, "x", ids=ELSEWHERE)], RowOutcome.STORED),
+        (5, "v", [mine(9, 7, "x", ids=ELSEWHERE)], RowOutcome.WRITE),  # all that came is there, and it is not
+        (5, "v", [mine(9, 7, "x")], RowOutcome.WRITE),
+        (1, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], RowOutcome.STORED),  # nobody can tell
+        (5, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], RowOutcome.WRITE),
+        (1, "v", [mine(9, 0, "a")], RowOutcome.WRITE),  # the row before it
+        (2, "v", [mine(8, 0, "a"), theirs(9)], RowOutcome.STORED),
+        (5, "v", [mine(7, 3, ids=ELSEWHERE), mine(8, 0, "a")], RowOutcome.WRITE),  # it comes after the row before it
+        (5, "v", [mine(9, 6, "b")], RowOutcome.STORED),  # the row after it is there
     ],
 )
 def test_put_of_a_job_with_other_partitions(history, value, stored, outcome):
     decider = Decider(IDS, WriteMode.PUT, history, moved=True, lenient=True)
     decider.note([row(0, "a"), *(row(line, "w") for line in range(1, 5)), row(5), row(6, "b")])
-    decision = decider.decide(Asked(row(5, value)), stored[-1], stored)
+    decision = decider.decide(RowToWrite(row(5, value)), stored[-1], stored)
     assert decision.outcome is outcome, decision
     assert not decider.owed
 
@@ -160,24 +160,26 @@ def test_rows_of_a_key_that_moved_keep_their_order():
     decider = Decider(IDS, WriteMode.PUT, 5, moved=True, lenient=True)
     decider.note([row(0, "a"), row(1, "b"), row(2, "a")])
     stored = [mine(7, 1, "a", ids=ELSEWHERE), mine(8, 2, "b", ids=ELSEWHERE)]
-    assert [decider.decide(Asked(row(n, v)), stored[-1], stored) for n, v in enumerate("aba")] == [
-        (Outcome.STORED, 7, ""), (Outcome.STORED, 8, ""), (Outcome.WRITE, 8, ""),
-    ]  # fmt: skip
+    assert [decider.decide(RowToWrite(row(n, v)), stored[-1], stored) for n, v in enumerate("aba")] == [
+        (RowOutcome.STORED, 7, ""),
+        (RowOutcome.STORED, 8, ""),
+        (RowOutcome.WRITE, 8, ""),
+    ]
 
 
 def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too():
     decider = Decider(IDS, WriteMode.PUT, 5, moved=True)
     decider.note([row(0)])
-    assert decider.decide(Asked(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
-    assert decider.decide(Asked(row(0)), mine(10, 0, "x"), [mine(10, 0, "x")]).outcome is Outcome.REFUSED
+    assert decider.decide(RowToWrite(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
+    assert decider.decide(RowToWrite(row(0)), mine(10, 0, "x"), [mine(10, 0, "x")]).outcome is RowOutcome.REFUSED
 
 
 @pytest.mark.parametrize("history", [1, 2, 5])
 def test_a_row_that_changed_nothing_is_not_missing(history):
     decider = Decider(IDS, WriteMode.PUT, history, if_different=True)
     decider.note([row(0, "old"), row(1, "new")])
-    decision = decider.decide(Asked(row(0, "old")), mine(9, 1, "new"), [mine(9, 1, "new")])
-    assert decision.outcome is Outcome.STORED, decision
+    decision = decider.decide(RowToWrite(row(0, "old")), mine(9, 1, "new"), [mine(9, 1, "new")])
+    assert decision.outcome is RowOutcome.STORED, decision
 
 
 @pytest.mark.parametrize("history", [1, 5])
@@ -186,9 +188,9 @@ def test_a_row_that_may_have_expired_is_not_missing(history):
     expiring = Row(1, "k", b"w", header=b"NATS/1.0\r\nNats-TTL: 1s\r\n\r\n")
     decider.note([row(0), expiring, row(2)])
     stored = [mine(7, 0), mine(9, 2)][-history:]
-    assert decider.decide(Asked(expiring), stored[-1], stored).outcome is Outcome.STORED
+    assert decider.decide(RowToWrite(expiring), stored[-1], stored).outcome is RowOutcome.STORED
     if history > 1:
-        assert decider.decide(Asked(expiring), stored[-1], stored, absent=True).outcome is Outcome.REFUSED
+        assert decider.decide(RowToWrite(expiring), stored[-1], stored, absent=True).outcome is RowOutcome.REFUSED
 
 
 def test_ids_are_read_back():

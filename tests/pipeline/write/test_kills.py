@@ -28,7 +28,7 @@ from kvctl.pipeline.files import contents, target_folder
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.jobs import export as exporting, load as loading
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.spark.engine import Target
+from kvctl.pipeline.spark.engine import SparkTarget
 from tests.pipeline.killing import kill
 
 job, point, whom, url, bucket, folder = sys.argv[1:]
@@ -66,7 +66,7 @@ elif point == "half moved":
 elif point == "moved":
     atomic_file.replace = partial(kill_at_manifest, atomic_file.replace)
 
-with Engine(Target(master="local[2]")) as engine:
+with Engine(SparkTarget(master="local[2]")) as engine:
     options = SourceOptions(bucket=bucket, url=url, partitions=2, on_evicted="fail")
     if job == "export":
         exporting.export(engine, lambda: contents.of_bucket(options), Path(folder), overwrite=True)

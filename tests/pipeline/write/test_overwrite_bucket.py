@@ -11,7 +11,7 @@ from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.overwrite_bucket import remove_others
-from kvctl.pipeline.write.publisher import Plan, Publisher
+from kvctl.pipeline.write.publisher import Publisher, WritePlan
 from kvctl.pipeline.write.row_ids import RowIds
 from tests.pipeline.write.test_publisher import chunks, contents, last_seq, puts
 from tests.support.differences import differences
@@ -21,7 +21,7 @@ async def write(client: kvctl.Client, bucket: str, rows: list[dict[str, Any]]) -
     """Write the rows as tasks do; return the revision before them."""
     target = await target_of(client.bucket(bucket))
     since = int(target.info["state"]["last_seq"])
-    await Publisher(target, Plan(ids=RowIds("JOB", 0), since=since)).run(chunks(rows, 1000, WriteMode.PUT))
+    await Publisher(target, WritePlan(ids=RowIds("JOB", 0), since=since)).run(chunks(rows, 1000, WriteMode.PUT))
     return since
 
 

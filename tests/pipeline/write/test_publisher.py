@@ -11,9 +11,9 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound, KvctlError, ServerError
 from kvctl.kv.bulk.bulk_writer import target_of
-from kvctl.pipeline.write.arrow_rows import Chunk, chunk_of
+from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
 from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.publisher import Plan, Publisher
+from kvctl.pipeline.write.publisher import Publisher, WritePlan
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.write_task import ids_of
 from tests.support.differences import differences
@@ -36,17 +36,23 @@ class Task:
         target = await target_of(self.client.bucket(self.bucket))
         options = {"since": target.info["state"]["last_seq"], **self.plan, **plan}
         ids = ids_of(self.job, 0, target)
-        publisher = Publisher(target, Plan(ids=ids, **options), self._reject)
+        publisher = Publisher(target, WritePlan(ids=ids, **options), self._reject)
         counts = await publisher.run(chunks(list(rows), at_once, options.get("mode", WriteMode.PUT)))
         return counts.written, counts.unchanged, counts.rejected
 
-    def _reject(self, chunk: Chunk, causes: dict[int, str]) -> None:
+    def _reject(self, chunk: RowChunk, causes: dict[int, str]) -> None:
         self.rejected |= {chunk.keys[at]: cause for at, cause in causes.items()}
 
 
-async def chunks(rows: list[dict[str, Any]], at_once: int, mode: WriteMode) -> AsyncIterator[Chunk]:
-    kinds = {"key": pa.string(), "value": pa.binary(), "revision": pa.int64(), "operation": pa.string(),
-             "headers": pa.map_(pa.string(), pa.string()), "ttl": pa.float64()}  # fmt: skip
+async def chunks(rows: list[dict[str, Any]], at_once: int, mode: WriteMode) -> AsyncIterator[RowChunk]:
+    kinds = {
+        "key": pa.string(),
+        "value": pa.binary(),
+        "revision": pa.int64(),
+        "operation": pa.string(),
+        "headers": pa.map_(pa.string(), pa.string()),
+        "ttl": pa.float64(),
+    }
     for first in range(0, len(rows), at_once):
         part = rows[first : first + at_once]
         schema = pa.schema([(name, kinds[name]) for name in kinds if any(name in row for row in part)])
@@ -165,14 +171,21 @@ async def test_rows_slightly_too_large_are_rejected(client, bucket_name):
     await client.create_bucket(bucket_name, max_value_size=200)
     task = Task(client, bucket_name)
     rows = [
-        *puts(3), {"key": "big", "value": b"x" * 300}, {"key": "bad key", "value": b""}, {"key": "none"},
-        {"key": None, "value": b""}, {"key": "huge", "value": b"x" * 2_000_000},
-    ]  # fmt: skip
+        *puts(3),
+        {"key": "big", "value": b"x" * 300},
+        {"key": "bad key", "value": b""},
+        {"key": "none"},
+        {"key": None, "value": b""},
+        {"key": "huge", "value": b"x" * 2_000_000},
+    ]
     assert await task(rows) == (3, 0, 5)
     assert {key: cause.split(":")[0].split(",")[0] for key, cause in task.rejected.items()} == {
-        "big": "The row takes 300 bytes", "bad key": "`bad key` is not a key",
-        "none": "The value is null", "": "The key is null", "huge": "The row takes 2000000 bytes",
-    }  # fmt: skip
+        "big": "The row takes 300 bytes",
+        "bad key": "`bad key` is not a key",
+        "none": "The value is null",
+        "": "The key is null",
+        "huge": "The row takes 2000000 bytes",
+    }
 
 
 @pytest.mark.parametrize("limit", [200, None])
@@ -194,9 +207,15 @@ async def test_history_is_written_back(client, bucket_name, raw, unique):
     raw.put(bucket_name, "c", b"3", {"Color": "red", "Nats-TTL": "3600"})
     entries = [entry async for entry in client.bucket(bucket_name).history()]
     rows = [
-        {"key": e.key, "value": e.value if e.operation == "PUT" else None, "operation": str(e.operation),
-         "headers": e.headers, "ttl": e.ttl.total_seconds() if e.ttl else None} for e in entries
-    ]  # fmt: skip
+        {
+            "key": e.key,
+            "value": e.value if e.operation == "PUT" else None,
+            "operation": str(e.operation),
+            "headers": e.headers,
+            "ttl": e.ttl.total_seconds() if e.ttl else None,
+        }
+        for e in entries
+    ]
     copy = unique()
     await client.create_bucket(copy, history=10, marker_ttl=timedelta(seconds=60))
     assert await Task(client, copy)(rows) == (len(entries), 0, 0)
@@ -306,10 +325,10 @@ async def test_refused_rows_of_a_run_are_known(client, bucket_name, raw, history
     rows = [{"key": f"k.{n % keys}", "value": b"%d" % n + b"x" * (200 if n % 7 == 3 else 0)} for n in range(1000)]
     rejected: dict[int, str] = {}
 
-    def reject(chunk: Chunk, causes: dict[int, str]) -> None:
+    def reject(chunk: RowChunk, causes: dict[int, str]) -> None:
         rejected.update({chunk.first + at: cause for at, cause in causes.items()})
 
-    publisher = Publisher(target, Plan(ids=ids_of("JOB", 0, target), since=0), reject)
+    publisher = Publisher(target, WritePlan(ids=ids_of("JOB", 0, target), since=0), reject)
     counts = await publisher.run(chunks(rows, 100, WriteMode.PUT))
     assert (counts.written, counts.rejected) == (1000 - len(rejected), len(rejected))
     too_large = {n for n in range(1000) if n % 7 == 3}
@@ -338,7 +357,7 @@ async def test_bucket_deleted_concurrently_ends_the_write(own_server, bucket_nam
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name)
 
-        async def deleting() -> AsyncIterator[Chunk]:
+        async def deleting() -> AsyncIterator[RowChunk]:
             async for chunk in chunks(puts(2000), 1000, WriteMode.PUT):
                 yield chunk
                 await client.delete_bucket(bucket_name)
@@ -348,4 +367,4 @@ async def test_bucket_deleted_concurrently_ends_the_write(own_server, bucket_nam
 
         target = await target_of(client.bucket(bucket_name))
         with pytest.raises(BucketNotFound):
-            await Publisher(target, Plan(ids=RowIds("JOB", 0), since=0)).run(deleting())
+            await Publisher(target, WritePlan(ids=RowIds("JOB", 0), since=0)).run(deleting())

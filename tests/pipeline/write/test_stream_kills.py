@@ -23,7 +23,7 @@ from kvctl.pipeline.files import capture_folder
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.jobs import capture as capturing
 from kvctl.pipeline.options import given_as, parse
-from kvctl.pipeline.spark.engine import Target
+from kvctl.pipeline.spark.engine import SparkTarget
 from tests.pipeline.killing import kill
 
 sink, point, whom, url, bucket, folder = sys.argv[1:]
@@ -63,7 +63,7 @@ POINTS = {
 }
 POINTS[point]()
 options = parse({"bucket": bucket, "url": url, "maxRevisionsPerTrigger": "1000", "partitions": "2"})
-with Engine(Target(master="local[2]")) as engine:
+with Engine(SparkTarget(master="local[2]")) as engine:
     if sink == "capture":
         capturing.capture(engine, options, place, checkpoint, once=True)
     else:
@@ -74,8 +74,15 @@ with Engine(Target(master="local[2]")) as engine:
 """A capture, or a stream into Spark's file sink, of 3,000 revisions in three batches, killed at a point of it."""
 REVISIONS = 3000
 CAPTURE_POINTS = [
-    "first offset", "first plan", "first rows", "first commit", "second plan", "written", "counted", "published",
-]  # fmt: skip
+    "first offset",
+    "first plan",
+    "first rows",
+    "first commit",
+    "second plan",
+    "written",
+    "counted",
+    "published",
+]
 
 
 @pytest.fixture

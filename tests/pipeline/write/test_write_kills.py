@@ -24,10 +24,10 @@ JOB = """
 import json, sys
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.spark.failure import explained
-from kvctl.pipeline.spark.engine import Target
+from kvctl.pipeline.spark.engine import SparkTarget
 
 asked = json.loads(sys.argv[1])
-with Engine(Target(master="local[2]")) as engine:
+with Engine(SparkTarget(master="local[2]")) as engine:
     try:
         if "stream" in asked:
             rows = engine.spark.readStream.schema("key string, value string").json(asked["stream"])
@@ -180,10 +180,7 @@ def test_killed_driver_continues_under_the_same_id(server, raw, start, bucket, s
 @pytest.mark.guarantee("pipeline-18", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize(("sequence", "partitions"), [(1, 2), (30_000, 2), (30_000, 5)])
-def test_a_killed_batch_of_a_stream_is_completed(
-    server, raw, start, bucket, tmp_path, sequence,
-    partitions,
-):  # fmt: skip
+def test_a_killed_batch_of_a_stream_is_completed(server, raw, start, bucket, tmp_path, sequence, partitions):
     """In the same partitions or others; what somebody wrote since over a row of it stays."""
     folder = tmp_path / "input"
     folder.mkdir()
