@@ -105,9 +105,12 @@ def _text(session: Session, found: "Sequence[doctor_finding.Finding]") -> str:
         )
         if finding.remedy:
             lines += textwrap.wrap(
-                f"-> {escapes.escape(finding.remedy)}", width - 2, subsequent_indent="   ",
-                break_on_hyphens=False, break_long_words=False,
-            )  # fmt: skip
+                f"-> {escapes.escape(finding.remedy)}",
+                width - 2,
+                subsequent_indent="   ",
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
         shown = terminal.paint(head, _STYLES[head]) if colored else head
         blocks.append(
             "\n".join(

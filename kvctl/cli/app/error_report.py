@@ -109,11 +109,13 @@ def _plain(message: str) -> str:
 MOST_SUGGESTIONS = 3
 """Maximum number of commands in a hint."""
 
-VERBS = {
-    "alter": "edit", "blame": "annotate", "cat": "get", "change": "edit", "compare": "diff", "describe": "show",
-    "destroy": "delete", "drop": "delete", "inspect": "show", "make": "create", "modify": "edit", "prune": "gc",
-    "remove": "delete", "rollback": "revert", "set": "put", "start": "run", "undo": "revert", "update": "edit",
-}  # fmt: skip
+VERBS = dict(
+    pair.split(":")
+    for pair in (
+        "alter:edit blame:annotate cat:get change:edit compare:diff describe:show destroy:delete drop:delete "
+        "inspect:show make:create modify:edit prune:gc remove:delete rollback:revert set:put start:run undo:revert update:edit"
+    ).split()
+)
 """Words of other tools -> the command of the same group."""
 COMMANDS = {
     "account": "context test", "c": "consumer", "check": "doctor", "con": "consumer", "config": "context",

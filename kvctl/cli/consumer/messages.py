@@ -14,7 +14,7 @@ from kvctl.cli.app.options import duration, live, one_of, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer.message_rows import Rows, delivered_view
 from kvctl.cli.keys.arguments import Encoding, number
-from kvctl.cli.process import message_exec
+from kvctl.cli.process import exec
 from kvctl.cli.records import DELIVERED_MESSAGE
 from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
@@ -260,9 +260,7 @@ async def fetched(fetch: "consumers_fetch.Fetch") -> Batches:
 class Handling:
     """Handler of messages: prints and acknowledges them, or passes them to a command."""
 
-    def __init__(
-        self, session: Session, rows: Rows, ack: bool, execution: "message_exec.MessageExecution | None"
-    ) -> None:
+    def __init__(self, session: Session, rows: Rows, ack: bool, execution: "exec.MessageExecution | None") -> None:
         self._session = session
         self._rows = rows
         self._ack = ack
@@ -280,7 +278,7 @@ class Handling:
             raise ReadOnly("Acknowledging changes the consumer", hint="Use `--no-ack` to read without acknowledging")
         execution = None
         if run is not None:
-            execution = message_exec.MessageExecution(session, run, answers=ack)
+            execution = exec.MessageExecution(session, run, answers=ack)
             await execution.prepare(stream, consumer)
         return cls(session, Rows(encoding, table=session.output == "table"), ack, execution)
 

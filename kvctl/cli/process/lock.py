@@ -12,7 +12,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, KeyName, Program, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
-from kvctl.cli.process import programs, supervisor
+from kvctl.cli.process import exec, programs
 from kvctl.errors import KvctlError, LeaseLost, UsageError
 from kvctl.kv import lease as leases
 from kvctl.units import format_duration
@@ -74,10 +74,14 @@ async def lock(
     source = await open_bucket(session, bucket, write=True)
     name = owner or f"{os.uname().nodename}:{os.getpid()}"
     lease = await leases.acquire(
-        source, key, name, TTL if ttl is None else ttl, wait=wait,
+        source,
+        key,
+        name,
+        TTL if ttl is None else ttl,
+        wait=wait,
         waiting=lambda holder: session.note(f"Waiting for `{key}`, held by `{holder}`"),
-    )  # fmt: skip
-    program = supervisor.Supervised(words, grace=lease.grace * GIVE_UP_FRACTION)
+    )
+    program = programs.SupervisedProgram(words, grace=lease.grace * GIVE_UP_FRACTION)
     with program.signals_passed_on():
         try:
             await program.start(_variables(lease), lease.deadline)
@@ -91,7 +95,7 @@ async def lock(
         return code
 
 
-async def _run(program: "supervisor.Supervised", lease: "kvctl.Lease") -> int:
+async def _run(program: "programs.SupervisedProgram", lease: "kvctl.Lease") -> int:
     """Wait for the program and return its exit code. Raises LeaseLost after ending the program."""
     keeping = asyncio.ensure_future(lease.keep(program.allow_until))
     ended = asyncio.ensure_future(program.wait())
@@ -119,5 +123,5 @@ async def _release(session: Session, lease: "kvctl.Lease") -> None:
 
 def _variables(lease: "kvctl.Lease") -> dict[bytes, bytes]:
     """Return the environment variables that describe the lease to COMMAND."""
-    facts = {"BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": str(lease.token)}
-    return {f"KVCTL_{name}".encode(): os.fsencode(fact) for name, fact in facts.items()}
+    facts = {"BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": lease.token}
+    return exec.variables_of(facts)

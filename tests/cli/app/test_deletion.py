@@ -8,10 +8,17 @@ from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk
 
 DELETIONS = {
-    "bucket delete": ["NOPE"], "mirror delete": ["NOPE"], "aggregate delete": ["NOPE"], "stream delete": ["NOPE"],
-    "consumer delete": ["NOPE", "c"], "table delete": ["NOPE"], "repo delete": ["NOPE"], "branch delete": ["NOPE@b"],
-    "tag delete": ["NOPE@t"], "context delete": ["NOPE"],
-}  # fmt: skip
+    "bucket delete": ["NOPE"],
+    "mirror delete": ["NOPE"],
+    "aggregate delete": ["NOPE"],
+    "stream delete": ["NOPE"],
+    "consumer delete": ["NOPE", "c"],
+    "table delete": ["NOPE"],
+    "repo delete": ["NOPE"],
+    "branch delete": ["NOPE@b"],
+    "tag delete": ["NOPE@t"],
+    "context delete": ["NOPE"],
+}
 """Command -> arguments that name nothing."""
 KEYS = {"delete"}
 """The deletion of keys has tests of its own."""
