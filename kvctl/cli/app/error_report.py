@@ -113,7 +113,8 @@ VERBS = dict(
     pair.split(":")
     for pair in (
         "alter:edit blame:annotate cat:get change:edit compare:diff describe:show destroy:delete drop:delete "
-        "inspect:show make:create modify:edit prune:gc remove:delete rollback:revert set:put start:run undo:revert update:edit"
+        "inspect:show make:create modify:edit prune:gc remove:delete rollback:revert set:put start:run "
+        "undo:revert update:edit"
     ).split()
 )
 """Words of other tools -> the command of the same group."""

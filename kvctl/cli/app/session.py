@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from threading import Thread
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import kvctl
 from kvctl import contexts
@@ -158,7 +158,7 @@ class Session:
         Connections stay alive during the prompt. Raises CancelledByUser, or UsageError without a terminal.
         """
         asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
-        if asked is not None and not asked.accepts(await _in_thread(lambda: self.terminal.answer(asked.prompt))):
+        if asked is not None and not asked.accepts(await in_thread(lambda: self.terminal.answer(asked.prompt))):
             raise CancelledByUser("Cancelled")
 
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> "render_progress.Progress":
@@ -206,30 +206,26 @@ class Session:
         await asyncio.get_running_loop().run_in_executor(self._writing, self.terminal.write, data)
 
 
-async def _in_thread(read: Callable[[], str]) -> str:
-    """Run a blocking read in a thread, which is abandoned on cancellation."""
+def in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Run blocking work in a daemon thread, which cannot delay the exit; return its result."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[str] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
-    def give(text: str, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(text)
+    def settle(error: BaseException | None, result: Any = None) -> None:
+        if not future.done():
+            future.set_exception(error) if error else future.set_result(result)
 
-    def work() -> None:
-        text, error = "", None
+    def run() -> None:
+        outcome: tuple[BaseException | None, Any]
         try:
-            text = read()
-        except Exception as met:
-            error = met
-        with suppress(RuntimeError):  # the loop is already closed
-            loop.call_soon_threadsafe(give, text, error)
+            outcome = (None, work())
+        except BaseException as error:
+            outcome = (error, None)
+        with suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(settle, *outcome)
 
-    Thread(target=work, name="prompt", daemon=True).start()
-    return await future
+    Thread(target=run, name="aside", daemon=True).start()
+    return future
 
 
 @asynccontextmanager

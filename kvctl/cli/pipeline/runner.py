@@ -18,7 +18,7 @@ import typer
 
 from kvctl import pipeline
 from kvctl.cli.app.options import OptionGroup
-from kvctl.cli.app.session import Session
+from kvctl.cli.app.session import Session, in_thread
 from kvctl.contexts import FLAGS
 from kvctl.errors import UsageError
 from kvctl.pipeline import options as pipeline_options
@@ -124,28 +124,6 @@ def _incomplete_text(work: "asyncio.Future[T]", incomplete: str | Callable[[], s
         return incomplete()
     complete = work.done() and work.exception() is None and work.result() is not None
     return "Interrupted after the job had finished: nothing is incomplete" if incomplete and complete else incomplete
-
-
-def in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Run the work in a daemon thread, as a blocked call of Spark must not delay the exit; return its result."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(error: BaseException | None, result: Any = None) -> None:
-        if not future.done():
-            future.set_exception(error) if error else future.set_result(result)
-
-    def run() -> None:
-        outcome: tuple[BaseException | None, Any]
-        try:
-            outcome = (None, work())
-        except BaseException as error:
-            outcome = (error, None)
-        with suppress(RuntimeError):  # the loop may have ended
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    threading.Thread(target=run, name="job", daemon=True).start()
-    return future
 
 
 class _Progress:
