@@ -11,7 +11,7 @@ from typer.core import TyperArgument, TyperOption
 from kvctl.cli.app import main
 from kvctl.cli.app.command import Group, command
 from kvctl.cli.app.help_page import spellings, tail_of
-from kvctl.cli.app.options import SharedOption, SharedValues, one_of
+from kvctl.cli.app.options import SharedValues, one_of, shared_options
 from kvctl.cli.app.session import Session
 from kvctl.errors import UsageError
 
@@ -193,7 +193,7 @@ def _option_names(ctx: Any, incomplete: str) -> list[Candidate]:
         found = _values(ctx, option, value) if option is not None else []
         return [(text if text == FILES else f"{name}={text}", help) for text, help in found]
     # Offer a command's own options first, as the many shared ones are rarely wanted.
-    options.sort(key=lambda option: isinstance(option, SharedOption))
+    options.sort(key=lambda option: option in shared_options())
     return [
         (spelling, option.help or "")
         for option in options

@@ -6,12 +6,15 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from functools import cache
+from inspect import Parameter
+from typing import Annotated, Any, TextIO
 
+import typer
 from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
-from kvctl.cli.app.options import TAIL, SharedOption, shared_options
+from kvctl.cli.app.options import TAIL, shared_options, shared_spellings, typer_options
 from kvctl.cli.records import Record, fields_of
 from kvctl.render.terminal import paint, wants_color
 
@@ -72,7 +75,7 @@ class HelpPage:
         if ctx.parent is None:
             shared_list(page)
         else:
-            shared = [shared_usage(param) for param in self.params if isinstance(param, SharedOption)]
+            shared = [shared_usage(param) for param in self.params if param in shared_options()]
             page.block("Shared options, explained by `kvctl help options`", wrapped_words(shared, page.width - 2))
 
     def _format_references(self, ctx: Any, page: "Page") -> None:
@@ -103,6 +106,7 @@ def shared_list(page: "Page") -> None:
     page.list("Shared options of every command", [option_line(option) for option in shared_options()])
 
 
+@cache
 def help_option() -> TyperOption:
     """Return `-h` and `--help`, which use the same output as everything else."""
     return _eager("-h", "--help", help="Show this help", text=lambda ctx: ctx.command.help_text(ctx, sys.stdout))
@@ -143,9 +147,7 @@ def argument_line(param: TyperArgument) -> tuple[str, str]:
 def own_options(params: Iterable[Any]) -> list[TyperOption]:
     """Return the command's own options, without hidden ones."""
     return [
-        param
-        for param in params
-        if isinstance(param, TyperOption) and not isinstance(param, SharedOption) and not param.hidden
+        param for param in params if isinstance(param, TyperOption) and not shared_spellings(param) and not param.hidden
     ]
 
 
@@ -162,25 +164,21 @@ def required_usage(option: TyperOption) -> str:
     return min(spellings(option), key=len) + metavar(option)
 
 
-def shared_usage(option: SharedOption) -> str:
+def shared_usage(option: TyperOption) -> str:
     """Return a shared option's usage: `-o/--output FORMAT`."""
-    return "/".join(sorted(option.spellings, key=len)) + metavar(option)
+    return "/".join(sorted(spellings(option), key=len)) + metavar(option)
 
 
 def spellings(option: TyperOption) -> list[str]:
     """Return an option's names, without hidden ones."""
-    if isinstance(option, SharedOption):
-        return list(option.spellings)
-    return [*option.opts, *option.secondary_opts]
+    return [*(shared_spellings(option) or (*option.opts, *option.secondary_opts))]
 
 
 def metavar(option: TyperOption) -> str:
     """Return ` FORMAT`, or an empty text for a flag."""
     if option.is_flag:
         return ""
-    choices = getattr(option.type, "choices", None)
-    name = option.metavar or ("|".join(map(str, choices)) if choices else option.type.name.upper())
-    return f" {name}{'...' if option.multiple else ''}"
+    return f" {option.metavar or str(option.name).upper()}{'...' if option.multiple else ''}"
 
 
 class Page:
@@ -225,18 +223,14 @@ class Page:
 
 
 def _eager(*names: str, help: str, text: Callable[[Any], str]) -> TyperOption:
-    def request(ctx: Any, param: Any, value: Any) -> None:
+    def request(ctx: typer.Context, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             raise TextRequested(text(ctx))
 
-    return TyperOption(
-        param_decls=[names[-1].strip("-"), *names],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=request,
-        help=help,
-    )
+    option = typer.Option(*names, help=help, callback=request, is_eager=True, expose_value=False)
+    name, kind = names[-1].strip("-"), Annotated[bool, option]
+    (made,) = typer_options([Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=kind)])
+    return made
 
 
 def _default(param: Any) -> str:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache, wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperOption
+from typer.main import get_command
 
 from kvctl import contexts
 from kvctl.cli.app import live_names
@@ -56,7 +57,7 @@ class SharedValues:
         return {name: value for name, value in given.items() if value is not None}
 
 
-class SharedOption(TyperOption):
+class SharedOption:
     """Option of every command, whose value is stored in the context's `SharedValues` and not passed to the command."""
 
     def __init__(
@@ -70,26 +71,66 @@ class SharedOption(TyperOption):
         complete: Callable[[typer.Context, str], Sequence[str]] | None = None,
         is_eager: bool = False,
     ) -> None:
-        super().__init__(
-            param_decls=[spellings[-1].strip("-").replace("-", "_"), *spellings, *also],
-            type=None if metavar is None else str,
-            metavar=metavar,
-            is_flag=metavar is None,
-            is_eager=is_eager,
-            expose_value=False,
-            callback=_store,
-            help=help,
-            autocompletion=lambda ctx, args, incomplete: complete(ctx, incomplete) if complete else choices,
-        )
+        self.name = spellings[-1].strip("-").replace("-", "_")
         self.spellings = spellings
-        self.choices = choices
-        self.parse = parse
+        self._choices = choices
+        self._parse = parse
+        self._complete = complete
+        self._flag = metavar is None
+        self._names = [*spellings, *also]
+        self._settings: dict[str, Any] = {"metavar": metavar, "is_eager": is_eager, "help": help, "expose_value": False}
+
+    def parameter(self) -> Parameter:
+        """Return the parameter that Typer makes the option of."""
+
+        def store(ctx: typer.Context, value: Any) -> None:
+            if value is not None:
+                setattr(ctx.obj, self.name, self._parsed(value))
+
+        def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+            words = self._complete(ctx, incomplete) if self._complete else self._choices
+            return [word for word in words if word.startswith(incomplete)]
+
+        option = typer.Option(*self._names, **self._settings, callback=store, autocompletion=complete)
+        kind = bool if self._flag else str
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+    def _parsed(self, value: Any) -> Any:
+        if self._choices and value not in self._choices:
+            raise UsageError(
+                f"`{value}` is not a value of `{self.spellings[-1]}`", hint=f"Use one of {', '.join(self._choices)}"
+            )
+        return self._parse(value) if self._parse else value
+
+
+def typer_options(parameters: Sequence[Parameter]) -> list[TyperOption]:
+    """Return the options that Typer makes of the parameters of a function."""
+
+    def declare(**_: Any) -> None:
+        """Take the options."""
+
+    declare.__dict__["__signature__"] = Signature(parameters)
+    declare.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command(add_help_option=False)(declare)
+    return [param for param in get_command(app).params if isinstance(param, TyperOption)]
 
 
 @cache
-def shared_options() -> tuple[SharedOption, ...]:
-    """Return the shared options in the order of the help; `also` holds hidden spellings of the `nats` CLI."""
-    return (
+def shared_options() -> list[TyperOption]:
+    """Return the shared options in the order of the help."""
+    return typer_options([option.parameter() for option in _declared().values()])
+
+
+def shared_spellings(option: TyperOption) -> Sequence[str]:
+    """Return the names of a shared option without those of the `nats` CLI; empty for an option of a command."""
+    return _declared()[str(option.name)].spellings if option in shared_options() else ()
+
+
+@cache
+def _declared() -> dict[str, SharedOption]:
+    """Return the declarations by name; `also` holds hidden spellings of the `nats` CLI."""
+    options = (
         SharedOption(
             "--context",
             metavar="NAME",
@@ -126,6 +167,7 @@ def shared_options() -> tuple[SharedOption, ...]:
         SharedOption("-v", "--verbose", help="Show each API request and its duration", also=["--trace"]),
         SharedOption("--color", metavar="WHEN", help=", ".join(COLORS), choices=COLORS, is_eager=True),
     )
+    return {option.name: option for option in options}
 
 
 def output_of(argv: Sequence[str]) -> str | None:
@@ -140,20 +182,6 @@ def output_of(argv: Sequence[str]) -> str | None:
         elif word.startswith("-o") and not word.startswith("--"):
             found = word.removeprefix("-o")
     return found
-
-
-def _store(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    if value is not None and isinstance(param, SharedOption):
-        setattr(ctx.obj, str(param.name), _parsed(param, value))
-    return value
-
-
-def _parsed(option: SharedOption, value: Any) -> Any:
-    if option.choices and value not in option.choices:
-        raise UsageError(
-            f"`{value}` is not a value of `{option.spellings[-1]}`", hint=f"Use one of {', '.join(option.choices)}"
-        )
-    return option.parse(value) if option.parse else value
 
 
 def _column_names(text: str) -> tuple[str, ...]:
