@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kvctl.connection import Connection
-from kvctl.doctor import content, replication, storage
+from kvctl.doctor import content, replication
 from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, ordered
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream.api import SINGLE_ANSWERS, Api
@@ -41,7 +41,7 @@ async def _streams(api: Api) -> list[Finding]:
     except KvctlError as error:
         return [Finding(ERROR, "unseen", ACCOUNT, f"Could not list the streams: {error.message}", error.hint or "")]
     place = inventory.places[""]
-    found = [*storage.examine(place.infos, *_servers(api)), *_offline(place)]
+    found = [*content.of_buckets(place.infos, *_servers(api)), *_offline(place)]
     found += [*content.of_tables(place.infos, place.unreachable), *await content.of_repositories(api, place.infos)]
     found += [*await of_import(api, place.infos), *await content.of_unlisted(api, place.infos)]
     return [*found, *await replication.examine(inventory)]
@@ -50,7 +50,7 @@ async def _streams(api: Api) -> list[Finding]:
 def _offline(place: Place) -> list[Finding]:
     origins = {stream: clue.origin for stream, clue in place.clues.items()}
     return [
-        storage.offline(stream, place.offline.get(stream), place.cluster_of(stream), origins.get(stream))
+        content.of_offline(stream, place.offline.get(stream), place.cluster_of(stream), origins.get(stream))
         for stream in place.unreachable
     ]
 
