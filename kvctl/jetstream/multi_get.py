@@ -1,18 +1,18 @@
-"""Multi-message direct get (ADR-31, servers since 2.11), page by page, and the sequence at which a time begins."""
+"""Many messages: by direct get (ADR-31, servers since 2.11) page by page, by time, and by one request per subject."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from kvctl.errors import NotFoundError, ServerError
+from kvctl.errors import KvctlError, NotFoundError, ServerError
 from kvctl.jetstream import streams
-from kvctl.jetstream.api import SINGLE_ANSWERS, Api
+from kvctl.jetstream.api import SINGLE_ANSWERS, Api, parse_reply
 from kvctl.jetstream.direct_get import (
     CannotAnswerMany,
     DirectRequest,
@@ -21,8 +21,10 @@ from kvctl.jetstream.direct_get import (
     from_leader,
     get,
     message_from_answer,
+    message_from_leader,
     messages_from_answers,
 )
+from kvctl.jetstream.request_window import RequestWindow
 from kvctl.wire import RawFrame, header_value, status
 
 REQUEST_BYTES = 512 << 10
@@ -280,3 +282,71 @@ async def _server_first(api: Api, stream: str, time_ns: int, *, leader: bool) ->
         if error.err_code and error.err_code != BAD_REQUEST:
             raise
         return None
+
+
+# -- one request per subject ---------------------------------------------------------------------------------
+
+
+async def last_of_each(
+    api: Api, stream: str, subjects: Sequence[str], *, leader: bool = False
+) -> dict[str, StoredMessage | None]:
+    """Return the last message on each subject, by one request per subject; None for subjects without messages.
+
+    With `leader` from the stream's leader, else from the nearest replicas. A subject without an answer is not in
+    the result. Raises the first PermissionDenied, RequestTimeout, ConnectionLost or ServerError.
+    """
+    if leader:
+        return await _each(api, stream, {subject: {"last_by_subj": subject} for subject in subjects})
+    return await _each(api, stream, dict.fromkeys(subjects))
+
+
+async def next_of_each(api: Api, stream: str, starts: Mapping[str, int]) -> dict[str, StoredMessage | None]:
+    """Return the first message on each subject from its sequence on, from the stream's leader. As `last_of_each`."""
+    return await _each(api, stream, {subject: {"seq": at, "next_by_subj": subject} for subject, at in starts.items()})
+
+
+async def _each(
+    api: Api, stream: str, requests: Mapping[str, dict[str, Any] | None]
+) -> dict[str, StoredMessage | None]:
+    """Send one request per subject: to the leader, or for the last message to the nearest replica."""
+    if not requests:
+        return {}
+    found: dict[str, StoredMessage | None] = {}
+    errors: list[KvctlError] = []
+
+    def answered(subject: str, header: bytes, payload: bytes) -> None:
+        try:
+            if status(header)[0] != 503:
+                found[subject] = (
+                    _message_of_reply(stream, payload) if requests[subject] else message_from_answer(header, payload)
+                )
+        except KvctlError as error:
+            errors.append(error)
+
+    def failed(_: str, error: KvctlError) -> None:
+        errors.append(error)
+
+    async with RequestWindow(api.connection, answered, failed, resend=True) as window:
+        for subject, asked in requests.items():
+            await window.send(subject, *_encoded(api, stream, subject, asked))
+            if errors:
+                break
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _encoded(api: Api, stream: str, subject: str, asked: dict[str, Any] | None) -> tuple[bytes, bytes]:
+    """Return subject and payload of a request: to the leader, or for the last message to the nearest replica."""
+    if asked:
+        return f"{api.prefix}.STREAM.MSG.GET.{stream}".encode(), json.dumps(asked).encode()
+    return f"{api.prefix}.DIRECT.GET.{stream}.{subject}".encode(errors="surrogateescape"), b""
+
+
+def _message_of_reply(stream: str, payload: bytes) -> StoredMessage | None:
+    try:
+        return message_from_leader(stream, parse_reply(payload))
+    except NotFoundError as error:
+        if type(error) is NotFoundError:
+            return None
+        raise

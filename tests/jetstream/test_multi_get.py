@@ -8,7 +8,7 @@ import pytest
 import kvctl
 from kvctl import Client
 from kvctl.errors import NoResponders, ServerError, StreamNotFound
-from kvctl.jetstream import direct_get, multi_get, per_subject, streams
+from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import (
     DirectRequest,
@@ -17,9 +17,10 @@ from kvctl.jetstream.direct_get import (
     TooManySubjects,
     messages_from_answers,
 )
-from kvctl.jetstream.multi_get import MessagePage, MomentLost, NotReached
+from kvctl.jetstream.multi_get import MessagePage, MomentLost, NotReached, last_of_each
 from kvctl.server import run_server
 from kvctl.units import parse_utc
+from tests.support.proxy import DOWN, UP, Cut, Proxy
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -213,16 +214,16 @@ class TestLimits:
 class TestLastOfEach:
     async def test_each_of_thousands_has_its_answer(self, client, stream, leader):
         subjects = [subject(stream, f"k.{number}") for number in range(3000)]
-        found = await per_subject.last_of_each(client.api, stream, subjects, leader=leader)
+        found = await multi_get.last_of_each(client.api, stream, subjects, leader=leader)
         answers = [found[subject] for subject in subjects]
         assert [message and message.sequence for message in answers] == [*range(11, 21), *[None] * 2990]
 
     async def test_nobody_answers_for_what_is_not_there(self, raw, client, bucket_name):
         raw.create_bucket(bucket_name, allow_direct=False)
         for stream in (f"KV_{bucket_name}", "KV_NONE"):
-            assert await per_subject.last_of_each(client.api, stream, ["a", "b"]) == {}
+            assert await multi_get.last_of_each(client.api, stream, ["a", "b"]) == {}
         with pytest.raises(StreamNotFound):
-            await per_subject.last_of_each(client.api, "KV_NONE", ["a"], leader=True)
+            await multi_get.last_of_each(client.api, "KV_NONE", ["a"], leader=True)
 
 
 class TestFirstSince:
@@ -393,3 +394,22 @@ class TestReplicaThatHoldsLess:
             entries = [entry async for batch in bucket.get_matching(">") for entry in batch]
             assert len({entry.key for entry in entries}) == len(entries)
             assert len(entries) in {0, 300}
+
+
+KEYS = 17
+
+
+@pytest.mark.parametrize("count", [1, KEYS])
+@pytest.mark.parametrize("leader", [True, False])
+async def test_a_cut_connection_loses_no_answer(server, raw, bucket_name, count, leader):
+    raw.create_bucket(bucket_name)
+    for number in range(KEYS):
+        raw.put(bucket_name, f"k.{number}", b"%d" % number)
+    subjects = [f"$KV.{bucket_name}.k.{number}" for number in range(count)]
+    with Proxy(server.url) as proxy:
+        async with kvctl.connect(proxy.url) as client:
+            cut = proxy.on(f"{bucket_name}.k.{count - 1}".encode(), Cut(), way=UP if leader else DOWN)
+            found = await last_of_each(client.api, f"KV_{bucket_name}", [*subjects, "$KV.none"], leader=leader)
+            assert cut.seen.is_set()
+    values = {subject: one and one.payload for subject, one in found.items()}
+    assert values == {**{subject: b"%d" % number for number, subject in enumerate(subjects)}, "$KV.none": None}

@@ -65,7 +65,7 @@ class Current:
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
         """Return the last message of each key, None for none; keys without an answer are omitted."""
-        from kvctl.jetstream.per_subject import last_of_each
+        from kvctl.jetstream.multi_get import last_of_each
 
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
@@ -92,7 +92,7 @@ class Current:
 
         All keys are asked at once, for one message each: as many round trips as a key has messages, at most.
         """
-        from kvctl.jetstream.per_subject import next_of_each
+        from kvctl.jetstream.multi_get import next_of_each
 
         binding = self.binding
         found = {key: [] if is_plain(key) else await _literal(binding, key, after[key] + 1) for key in last}

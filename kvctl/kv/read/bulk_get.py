@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
 from kvctl.jetstream import multi_get
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.multi_get import REQUEST_BYTES, pages_of
-from kvctl.jetstream.per_subject import last_of_each
+from kvctl.jetstream.multi_get import REQUEST_BYTES, last_of_each, pages_of
 from kvctl.kv.entry import Entry, Operation, from_answers, from_frames, from_message, from_messages, newer
 from kvctl.kv.handle import ATTEMPTS, RESOLVE_TIMEOUT
 from kvctl.kv.names import check_filter, check_literal, is_plain

@@ -21,7 +21,7 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.per_subject import next_of_each
+from kvctl.jetstream.multi_get import next_of_each
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.read.listing import SubjectHashes, key_filter
 from kvctl.kv.resolve import Binding

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kvctl.errors import HistoryLost, StreamReplaced
-from kvctl.jetstream import per_subject, streams
+from kvctl.jetstream import multi_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
@@ -163,7 +163,7 @@ class PartReading:
             return
         for start in range(0, len(reading.lost), KEYS_PER_REQUEST):
             subjects = [subject.decode() for subject in reading.lost[start : start + KEYS_PER_REQUEST]]
-            found = await per_subject.last_of_each(self._api, binding.stream, subjects, leader=True)
+            found = await multi_get.last_of_each(self._api, binding.stream, subjects, leader=True)
             if chosen := self._chosen([message for message in found.values() if message is not None]):
                 yield self._decoder.of_messages(chosen)
 

@@ -13,7 +13,7 @@ from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.jetstream.per_subject import last_of_each
+from kvctl.jetstream.multi_get import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
 from kvctl.topology.survey.origin_lookup import PATIENCE, SILENT
 

@@ -16,9 +16,8 @@ from kvctl.jetstream.consumers.delivery import sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
-from kvctl.jetstream.multi_get import MessagePage, NotReached
+from kvctl.jetstream.multi_get import MessagePage, NotReached, last_of_each
 from kvctl.jetstream.multi_get import pages as answer_pages
-from kvctl.jetstream.per_subject import last_of_each
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken

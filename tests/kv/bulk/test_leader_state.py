@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvctl.jetstream import per_subject
+from kvctl.jetstream import multi_get
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.rows import Row
@@ -41,7 +41,7 @@ async def test_one_request_is_enough(client, bucket_name, raw, monkeypatch):
         asked.append(len(subjects))
         return {}
 
-    monkeypatch.setattr(per_subject, "last_of_each", counted)
+    monkeypatch.setattr(multi_get, "last_of_each", counted)
     assert len(await revisions(Current(target.binding, target.info), 50)) == 50
     assert asked == [0]
 
