@@ -26,9 +26,12 @@ async def test_batch_is_applied_completely_or_not_at_all(table):
     version = await table.put(b"00", b"old", family=FAMILY)
     await table.put(b"01", b"old", family=FAMILY)
     changes: list[Change] = [
-        Put(b"00", b"new", version, FAMILY), Remove(b"01", family=FAMILY), Insert(b"02", b"new", FAMILY),
-        Put(b"03", b"", family=FAMILY), Remove(b"04", NOT_EXISTS, FAMILY),
-    ]  # fmt: skip
+        Put(b"00", b"new", version, FAMILY),
+        Remove(b"01", family=FAMILY),
+        Insert(b"02", b"new", FAMILY),
+        Put(b"03", b"", family=FAMILY),
+        Remove(b"04", NOT_EXISTS, FAMILY),
+    ]
     versions = await table.update(changes)
     assert await held(table, KEYS[:5]) == [b"new", None, b"new", b"", None]
     entries = await table.get_all(KEYS[:5], family=FAMILY)
@@ -43,10 +46,14 @@ async def test_every_failing_condition_is_named(table):
     old = await table.put(b"00", b"v", family=FAMILY)
     now = await table.put(b"00", b"w", family=FAMILY)
     with pytest.raises(BadKeyVersion) as caught:
-        await table.update([
-            Put(b"00", b"x", old, FAMILY), Remove(b"01", old, FAMILY), Insert(b"02", b"x", FAMILY),
-            Put(b"03", b"x", family=FAMILY),
-        ])  # fmt: skip
+        await table.update(
+            [
+                Put(b"00", b"x", old, FAMILY),
+                Remove(b"01", old, FAMILY),
+                Insert(b"02", b"x", FAMILY),
+                Put(b"03", b"x", family=FAMILY),
+            ]
+        )
     assert caught.value.failed == ((FAMILY, b"00", str(now)), (FAMILY, b"01", None))
     with pytest.raises(NoSuchKey, match="`01` of family `f` is not at version"):
         await table.update([Put(b"01", b"x", old, FAMILY), Put(b"03", b"x", family=FAMILY)])
@@ -127,10 +134,12 @@ async def test_concurrent_batches_lose_and_double_nothing(table):
                 assert one
                 assert other
                 try:
-                    await table.update([
-                        Put(giver, b"%d" % (int(one.value) - 1), one.version, FAMILY),
-                        Put(taker, b"%d" % (int(other.value) + 1), other.version, FAMILY),
-                    ])  # fmt: skip
+                    await table.update(
+                        [
+                            Put(giver, b"%d" % (int(one.value) - 1), one.version, FAMILY),
+                            Put(taker, b"%d" % (int(other.value) + 1), other.version, FAMILY),
+                        ]
+                    )
                 except ConditionalUpdateError:
                     await asyncio.sleep(0.002)
                 else:
@@ -218,9 +227,12 @@ async def test_refused_update_fails_alone_among_concurrent_ones(table, batches):
 
     def changes(number: int) -> list[Change]:
         bad: dict[int, Change] = {
-            9: Put(b"old", b"x", old, FAMILY), 10: Insert(b"old", b"x", FAMILY), 11: Insert(b"gone", b"x", FAMILY),
-            12: Remove(b"old", NOT_EXISTS, FAMILY), 13: Remove(b"never", family=FAMILY),
-        }  # fmt: skip
+            9: Put(b"old", b"x", old, FAMILY),
+            10: Insert(b"old", b"x", FAMILY),
+            11: Insert(b"gone", b"x", FAMILY),
+            12: Remove(b"old", NOT_EXISTS, FAMILY),
+            13: Remove(b"never", family=FAMILY),
+        }
         return [Insert(b"%d" % number, b"v", FAMILY), bad.get(number, Insert(b"%d'" % number, b"v", FAMILY))]
 
     outcomes = await asyncio.gather(*(table.update(changes(number)) for number in range(40)), return_exceptions=True)

@@ -12,8 +12,11 @@ from kvctl.tables.changes import Change, Insert, Put, Remove, Version
 
 VERSION = Version(35, 1, 2)
 CHANGES: list[Change] = [
-    Insert(b"a", "é".encode()), Put(b"\xff", b"\0\xff", VERSION, ""), Put(b"b", b"", family="f"), Remove(b"c", VERSION),
-]  # fmt: skip
+    Insert(b"a", "é".encode()),
+    Put(b"\xff", b"\0\xff", VERSION, ""),
+    Put(b"b", b"", family="f"),
+    Remove(b"c", VERSION),
+]
 ITEMS = [
     {"insert": "a", "value": "é"},
     {"put": "/w==", "key_encoding": "base64", "value": "AP8=", "encoding": "base64", "family": "", "version": "z.1.2"},
@@ -25,11 +28,14 @@ ITEMS = [
 @pytest.mark.parametrize(
     "text",
     [
-        "\n".join(map(json.dumps, ITEMS)), "\r\n\r\n".join(map(json.dumps, ITEMS)) + "\r\n",
-        "\n\ufeff"[1:] + "\n".join(map(json.dumps, ITEMS)), json.dumps(ITEMS), json.dumps(ITEMS, indent=2),
+        "\n".join(map(json.dumps, ITEMS)),
+        "\r\n\r\n".join(map(json.dumps, ITEMS)) + "\r\n",
+        "\n\ufeff"[1:] + "\n".join(map(json.dumps, ITEMS)),
+        json.dumps(ITEMS),
+        json.dumps(ITEMS, indent=2),
         "".join(f"- {json.dumps(item)}\n" for item in ITEMS),
     ],
-)  # fmt: skip
+)
 def test_batch_is_read_in_all_formats(text):
     assert read_changes(text.encode(), "x") == CHANGES
 
@@ -42,10 +48,14 @@ def test_single_change_is_read(text):
 
 
 WRONG = {
-    "3": "a change must be a mapping", "[1]": "a change must be a mapping", '{"put": "a"}': "has no `value`",
-    '{"put": "a", "value": 1}': "must be text", '{"put": "a", "value": null}': "must be text",
+    "3": "a change must be a mapping",
+    "[1]": "a change must be a mapping",
+    '{"put": "a"}': "has no `value`",
+    '{"put": "a", "value": 1}': "must be text",
+    '{"put": "a", "value": null}': "must be text",
     '{"value": "x"}': "needs `insert`, `put` or `remove`",
-    '{"put": 1, "value": "x"}': "must be text", '{"put": "a", "value": "x", "valeu": "y"}': "`valeu` is not a field",
+    '{"put": 1, "value": "x"}': "must be text",
+    '{"put": "a", "value": "x", "valeu": "y"}': "`valeu` is not a field",
     '{"put": "a", "insert": "b", "value": "x"}': "`insert` and `put` cannot be combined",
     '{"remove": "a", "value": "x"}': "`value` cannot be used with `remove`",
     '{"insert": "a", "value": "x", "version": "not-exists"}': "`version` cannot be used with `insert`",
@@ -59,7 +69,7 @@ WRONG = {
     '{"put": "ok", "value": "x"}': "`ok` appears twice in the batch, first at",
     '{"put": "a", "value": "x", "put": "b"}': "appears twice",
     '{"put": "%s", "value": "x"}' % ("k" * 2561): "2,561 bytes",
-}  # fmt: skip
+}
 
 
 @pytest.mark.guarantee("tables-5")

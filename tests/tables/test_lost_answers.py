@@ -130,9 +130,12 @@ async def test_batch_after_lost_acknowledgement_is_applied_once(table, lose, sto
     await table.put(KEYS[1], b"old", family=FAMILY)
     before = await last_sequence(table)
     changes: list[Change] = [
-        Put(KEYS[0], b"new", old, FAMILY), Remove(KEYS[1], family=FAMILY), Insert(KEYS[2], b"new", FAMILY),
-        Put(KEYS[3], b"new", family=FAMILY), Remove(KEYS[4], NOT_EXISTS, FAMILY),
-    ]  # fmt: skip
+        Put(KEYS[0], b"new", old, FAMILY),
+        Remove(KEYS[1], family=FAMILY),
+        Insert(KEYS[2], b"new", FAMILY),
+        Put(KEYS[3], b"new", family=FAMILY),
+        Remove(KEYS[4], NOT_EXISTS, FAMILY),
+    ]
     lose(stored=stored)
     versions = await table.update(changes)
     entries = await table.get_all(KEYS, family=FAMILY)

@@ -1,16 +1,20 @@
 """Scans of a table: in order, page by page, and resumed in another session."""
 
 import asyncio
+import os
 import random
 from base64 import urlsafe_b64encode
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
 from kvctl.tables import catalog, scan
 from kvctl.tables.changes import Insert, TableEntry, Version
 from kvctl.tables.config import TableConfig
 from kvctl.tables.ranges import Families, Range, resume
+from kvctl.tables.scan import SortedRuns, merged
 from kvctl.tables.table import Table
 
 Names = list[tuple[str | None, bytes]]
@@ -58,10 +62,15 @@ async def test_scan_of_one_family(table, family):
 @pytest.mark.parametrize(
     "of",
     [
-        Range(prefix=b"\x40"), Range("a", prefix=b"\xff"), Range("a", start=b"\x20", end=b"\x80\x01"),
-        Range(start=b"\x80"), Range(end=b"\x10"), Range(prefix=b"\x40", start=b"\x40\x80"), Range(start=b"b", end=b"a"),
+        Range(prefix=b"\x40"),
+        Range("a", prefix=b"\xff"),
+        Range("a", start=b"\x20", end=b"\x80\x01"),
+        Range(start=b"\x80"),
+        Range(end=b"\x10"),
+        Range(prefix=b"\x40", start=b"\x40\x80"),
+        Range(start=b"b", end=b"a"),
     ],
-)  # fmt: skip
+)
 async def test_scan_of_prefixes_and_inclusive_bounds(table, of):
     versions = await fill(table, 400)
     edge = of.start or of.end or of.prefix
@@ -236,3 +245,38 @@ async def test_invalid_family_is_refused_before_anything_is_sent(table):
 
 async def test_empty_table_has_one_empty_page(table):
     assert [(list(page.entries), page.next) async for page in table.pages()] == [([], None)]
+
+
+RUNS = st.lists(st.lists(st.lists(st.binary(max_size=3), min_size=1), max_size=4), max_size=4)
+
+
+@given(RUNS)
+def test_merged_runs_are_sorted_and_complete(runs):
+    flat = [sorted(record for block in run for record in block) for run in runs]
+    cut = [[run[at : at + 2] for at in range(0, len(run), 2)] for run in flat]
+    found = [record for block in merged([iter(run) for run in cut]) for record in block]
+    assert found == sorted(record for run in flat for record in run)
+
+
+def test_records_beyond_the_memory_are_sorted_in_a_file(monkeypatch):
+    monkeypatch.setattr(scan, "RUN_BYTES", 10_000)
+    monkeypatch.setattr(scan, "BLOCK_RECORDS", 7)
+    batches = [[os.urandom(5) for _ in range(50)] for _ in range(20)]
+    with SortedRuns() as runs:
+        for batch in batches:
+            runs.add(batch)
+        assert runs._file is not None
+        assert len(runs._runs) > 3
+        assert len(runs._records) < 200
+        found = [record for block in runs.blocks() for record in block]
+    assert found == sorted(record for batch in batches for record in batch)
+    assert runs._file.closed
+
+
+def test_few_records_need_no_file():
+    with SortedRuns() as runs:
+        runs.add([b"b", b"a"])
+        assert runs._file is None
+        assert list(runs.blocks()) == [[b"a", b"b"]]
+    with SortedRuns() as runs:
+        assert list(runs.blocks()) == []

@@ -53,10 +53,12 @@ class Work:
                 one, other = await table.get_all([giver, taker], family=FAMILY)
                 assert one is not None
                 assert other is not None
-                await table.update([
-                    Put(giver, b"%d" % (int(one.value) - 1), one.version, FAMILY),
-                    Put(taker, b"%d" % (int(other.value) + 1), other.version, FAMILY),
-                ])  # fmt: skip
+                await table.update(
+                    [
+                        Put(giver, b"%d" % (int(one.value) - 1), one.version, FAMILY),
+                        Put(taker, b"%d" % (int(other.value) + 1), other.version, FAMILY),
+                    ]
+                )
                 self.transferred += 1
             await asyncio.sleep(0.002)
 

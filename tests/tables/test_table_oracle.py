@@ -96,8 +96,11 @@ class Run:
         kind = self.dice.randrange(4)
         if kind == 0:
             return Insert(key, value, family)
-        return (Remove(key, self.version_for(name), family) if kind == 1
-                else Put(key, value, self.version_for(name), family))  # fmt: skip
+        return (
+            Remove(key, self.version_for(name), family)
+            if kind == 1
+            else Put(key, value, self.version_for(name), family)
+        )
 
     async def single(self, table: Table[bytes, bytes]) -> None:
         change = self.change(self.name_of())

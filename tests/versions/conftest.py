@@ -32,10 +32,18 @@ async def reopen(request):
 async def stored(client: kvctl.Client, name: str, replicas: int) -> str:
     """A bucket as a store needs it."""
     stream = {
-        "name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "max_msgs_per_subject": 1, "discard": "new",
-        "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "allow_atomic": True,
-        "allow_msg_ttl": True, "first_seq": 10**15, "num_replicas": replicas,
-    }  # fmt: skip
+        "name": f"KV_{name}",
+        "subjects": [f"$KV.{name}.>"],
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "deny_delete": True,
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+        "allow_atomic": True,
+        "allow_msg_ttl": True,
+        "first_seq": 10**15,
+        "num_replicas": replicas,
+    }
     await client.api.call(f"STREAM.CREATE.KV_{name}", stream)
     return name
 

@@ -1,4 +1,4 @@
-"""Log, the commits that touched a key, and the last commit of each key."""
+"""Log, the commits that touched a key, the last commit of each key, and the history of keys."""
 
 import random
 from collections import Counter
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+import kvctl
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions import history as history_module
 from kvctl.versions import refs
@@ -15,7 +16,8 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.tree.objects import Objects
 from kvctl.versions.tree.tree import EMPTY_ROOT
-from tests.versions.repos import committed, history
+from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
+from tests.versions.repos import committed, history, seal
 
 
 async def annotated(repo: Repository, ref: str = "main", *pattern: str) -> dict[str, str | None]:
@@ -38,8 +40,12 @@ async def test_log_goes_from_the_newest_to_the_first_commit(forked):
     names = ["after", "merge", "left", "right", "base", "Repository created"]
     assert await history(forked) == names
     assert [one.message async for _, one in forked.log("main", first_parent=True)] == [
-        "after", "merge", "left", "base", "Repository created",
-    ]  # fmt: skip
+        "after",
+        "merge",
+        "left",
+        "base",
+        "Repository created",
+    ]
     assert [one.message async for _, one in forked.log("main", limit=2)] == names[:2]
     assert [one.message async for _, one in forked.log("main", limit=0)] == []
     for identity, commit in [item async for item in forked.log("side")]:
@@ -67,9 +73,13 @@ async def test_children_come_before_parents_whatever_the_clocks_say():
         parents = tuple(dice.sample(made[-4:], min(len(made), dice.choice([1, 1, 2]))))
         generation = 1 + max([(await repo.show(parent)).generation for parent in parents])
         commit = Commit(
-            root=(await repo.show("main")).root, parents=parents, message=str(number), author="",
-            created_ns=dice.randrange(10**9), generation=generation,
-        )  # fmt: skip
+            root=(await repo.show("main")).root,
+            parents=parents,
+            message=str(number),
+            author="",
+            created_ns=dice.randrange(10**9),
+            generation=generation,
+        )
         await store.set(COMMITS, bytes.fromhex(commit.id), commit.encode())
         made.append(commit.id)
     await repo.create_tag("last", made[-1])
@@ -165,9 +175,13 @@ async def plain(store: MemoryStore, message: str, *parents: Commit, at: int = 0)
     """Create an unreachable commit with an empty tree."""
     generation = 1 + max([parent.generation for parent in parents], default=0)
     made = Commit(
-        root=EMPTY_ROOT.hex(), parents=tuple(parent.id for parent in parents), message=message, author="",
-        created_ns=at, generation=generation,
-    )  # fmt: skip
+        root=EMPTY_ROOT.hex(),
+        parents=tuple(parent.id for parent in parents),
+        message=message,
+        author="",
+        created_ns=at,
+        generation=generation,
+    )
     await store.set(COMMITS, bytes.fromhex(made.id), made.encode())
     return made
 
@@ -209,3 +223,85 @@ async def test_merge_base_of_crossing_histories_is_the_newest_common_commit():
         expected = base and base.id
         assert await refs.merge_base(store, first.id, second.id) == expected
         assert await refs.merge_base(store, second.id, first.id) == expected
+
+
+@pytest.fixture
+async def stored(client, unique):
+    """A repository on a server."""
+    return await kvctl.Repositories(client).create(unique("R"))
+
+
+async def begun() -> Repository:
+    made = Repository(MemoryStore(), author="ann")
+    await made.init()
+    return made
+
+
+async def versions(repo: Repository, ref: str = "main", *filters: str) -> list[tuple[str, bytes | None, str | None]]:
+    return [
+        (one.key, one.value, one.commit.message if one.commit else None)
+        async for batch in repo.key_history(ref, filters)
+        for one in batch
+    ]
+
+
+class TestHistory:
+    async def test_history_lists_changes_by_commit_oldest_first_and_staged_ones_last(self, repo):
+        await committed(repo, "main", "one", a=b"1", b=b"1")
+        await committed(repo, "main", "two", a=b"2", b=None)
+        await repo.put("main", "c", b"3")
+        assert await versions(repo) == [
+            ("a", b"1", "one"),
+            ("b", b"1", "one"),
+            ("a", b"2", "two"),
+            ("b", None, "two"),
+            ("c", b"3", None),
+        ]
+        assert await versions(repo, "main@", "b") == [("b", b"1", "one"), ("b", None, "two")]
+        assert await versions(repo, "main~1", "a") == [("a", b"1", "one")]
+
+    @pytest.mark.guarantee("versions-4")
+    async def test_merge_counts_for_keys_that_differ_from_all_its_parents(self, repo):
+        await committed(repo, "main", "base", a=b"0", b=b"0")
+        await repo.create_branch("try")
+        await committed(repo, "main", "left", a=b"1")
+        await committed(repo, "try", "right", b=b"1")
+        await repo.merge("try", "main", "merge")
+        assert [message for *_, message in await versions(repo, "main", "a", "b")] == ["base", "base", "left", "right"]
+
+    async def test_concurrent_commit_at_any_step_hides_no_change(self):
+        """Each change is listed as staged or by its commit; it is never missing."""
+
+        async def scenario(fuse: Fuse) -> None:
+            repo = await begun()
+            await repo.put("main", "a", b"1")
+            fuse.then = lambda: repo.commit("main", "meanwhile")
+            assert [key for key, *_ in await versions(Repository(SteppedStore(repo.store, fuse)))] == ["a"]
+
+        assert await at_every_step(scenario, kill=False) > 2
+
+    async def test_large_values_are_complete(self, repo):
+        await committed(repo, "main", "one", a=b"x" * 100_000)
+        assert await versions(repo) == [("a", b"x" * 100_000, "one")]
+
+
+class TestRevisions:
+    async def test_revisions_are_the_streams_and_increase(self, stored):
+        first = await stored.put("main", "a", b"1")
+        second = await stored.put("main", "a", b"1")
+        assert second > first > 10**15
+        assert [one.revision for one in await stored.entries("main")] == [second]
+
+    async def test_only_staged_values_have_a_revision_that_of_their_newest_change(self, repo):
+        await committed(repo, "main", "one", c=b"1")
+        await repo.put("main", "a", b"1")
+        made = {"b": await repo.put("main", "b", b"1")}
+        await seal(repo.store, "main")
+        made |= await repo.put_many("main", {"a": b"2", "d": None})
+        staged = {key: made[key] for key in ("a", "b")}
+        found = await repo.get("main", "a", "b", "c")
+        assert {one.key: one.revision for one in found if one} == {**staged, "c": None}
+        assert {one.key: one.revision for one in await repo.entries("main")} == {**staged, "c": None}
+        assert {one.key: one.revision for one in (await repo.status("main")).changes} == staged
+        listed = [one async for batch in repo.key_history("main") for one in batch]
+        assert {one.key: one.revision for one in listed} == {**staged, "c": None}

@@ -21,12 +21,16 @@ async def test_diff_of_two_commits_in_both_directions(repo):
     await committed(repo, "main", "one", gone=b"1", same=b"1", other=LARGE)
     await committed(repo, "main", "two", gone=None, other=b"2", new=LARGE + b"2")
     assert await shown(repo, "main~1", "main") == {
-        "gone": (Kind.REMOVED, None), "new": (Kind.ADDED, LARGE + b"2"), "other": (Kind.CHANGED, b"2"),
-    }  # fmt: skip
+        "gone": (Kind.REMOVED, None),
+        "new": (Kind.ADDED, LARGE + b"2"),
+        "other": (Kind.CHANGED, b"2"),
+    }
     back = await resolved(repo, await repo.diff("main", "main~1"))
     assert [(one.key, one.kind, one.before) for one in back] == [
-        ("gone", Kind.ADDED, None), ("new", Kind.REMOVED, LARGE + b"2"), ("other", Kind.CHANGED, b"2"),
-    ]  # fmt: skip
+        ("gone", Kind.ADDED, None),
+        ("new", Kind.REMOVED, LARGE + b"2"),
+        ("other", Kind.CHANGED, b"2"),
+    ]
     assert await repo.diff("main", "main@") == []
 
 
@@ -52,8 +56,11 @@ async def test_three_dot_diff_shows_one_sides_changes_and_marks_conflicts(repo):
     await committed(repo, "side", "side", a=b"2", b=b"2", d=b"1", e=b"1")
     await committed(repo, "main", "main", a=b"3", b=b"2", c=b"9")
     assert await shown(repo, "main", "side", three_dot=True) == {
-        "a": (Kind.CONFLICT, b"2"), "b": (Kind.CHANGED, b"2"), "d": (Kind.ADDED, b"1"), "e": (Kind.ADDED, b"1"),
-    }  # fmt: skip
+        "a": (Kind.CONFLICT, b"2"),
+        "b": (Kind.CHANGED, b"2"),
+        "d": (Kind.ADDED, b"1"),
+        "e": (Kind.ADDED, b"1"),
+    }
     base = await repo.merge_base("main", "side")
     assert (await repo.show(base)).message == "base"
     other = await stranger(repo)

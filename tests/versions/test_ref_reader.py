@@ -58,9 +58,17 @@ async def test_listings_equal_a_dictionary(repo):
     await repo.put("main", "zz", b"last")
     content["zz"] = b"last"
     for filters, start in (
-        ((), ""), ((), "b.2"), ((), "zzz"), (("b.*",), ""), (("a.>", "c.>"), "a.3"), (("b.100", "b.200.*"), ""),
-        (("*.300",), ""), (("nothing.>",), ""), (("a", "b.*", "zz"), ""), ((">",), ""),
-    ):  # fmt: skip
+        ((), ""),
+        ((), "b.2"),
+        ((), "zzz"),
+        (("b.*",), ""),
+        (("a.>", "c.>"), "a.3"),
+        (("b.100", "b.200.*"), ""),
+        (("*.300",), ""),
+        (("nothing.>",), ""),
+        (("a", "b.*", "zz"), ""),
+        ((">",), ""),
+    ):
         wanted = [
             (key, content[key])
             for key in sorted(content)

@@ -146,9 +146,12 @@ async def test_mirror_of_a_repository_is_read_only(client, unique):
     mirror = await repositories.open(f"{name}-M")
     assert [entry.value for entry in await mirror.entries("main")] == [b"value"]
     for write in (
-        mirror.put("main", "key", b""), mirror.put_many("main", dict.fromkeys("abc", b"")), mirror.reset("main"),
-        mirror.create_tag("v1"), client.bucket(f"{name}-M").put("key", b""),
-    ):  # fmt: skip
+        mirror.put("main", "key", b""),
+        mirror.put_many("main", dict.fromkeys("abc", b"")),
+        mirror.reset("main"),
+        mirror.create_tag("v1"),
+        client.bucket(f"{name}-M").put("key", b""),
+    ):
         with pytest.raises(ReadOnly):
             await write
     with pytest.raises(RefusedError, match="is a mirror"):

@@ -229,10 +229,22 @@ class TestRefs:
         await repo.create_tag("v1", "main~1")
         await repo.put("main", "n", b"staged")
         expected = {
-            "main": b"staged", "main$": b"staged", "main@": b"3", "main~1": b"2", "main~": b"2", "main^": b"2",
-            "main^1~1": b"1", "main~2^": b"0", "v1": b"2", "v1~2": b"0", commits[1].id: b"1", commits[1].id[:7]: b"1",
-            "main^0": b"3", "main~0000": b"3", f"main~{'0' * 5000}2": b"1",
-        }  # fmt: skip
+            "main": b"staged",
+            "main$": b"staged",
+            "main@": b"3",
+            "main~1": b"2",
+            "main~": b"2",
+            "main^": b"2",
+            "main^1~1": b"1",
+            "main~2^": b"0",
+            "v1": b"2",
+            "v1~2": b"0",
+            commits[1].id: b"1",
+            commits[1].id[:7]: b"1",
+            "main^0": b"3",
+            "main~0000": b"3",
+            f"main~{'0' * 5000}2": b"1",
+        }
         for expression, value in expected.items():
             (entry,) = await repo.get(expression, "n")
             assert entry is not None
@@ -267,10 +279,14 @@ class TestRefs:
         await repo.create_branch("other")
         await repo.put("main", "a", b"staged")
         for attempt in (
-            repo.merge("main$", "other"), repo.cherry_pick("other", "main$"), repo.revert("other", "main$"),
-            repo.reset_hard("other", "main$"), repo.create_branch("x", "main$"), repo.create_tag("x", "main$"),
+            repo.merge("main$", "other"),
+            repo.cherry_pick("other", "main$"),
+            repo.revert("other", "main$"),
+            repo.reset_hard("other", "main$"),
+            repo.create_branch("x", "main$"),
+            repo.create_tag("x", "main$"),
             repo.diff("other", "main$", three_dot=True),
-        ):  # fmt: skip
+        ):
             with pytest.raises(UsageError, match="a commit is required"):
                 await attempt
         assert (list(await repo.branches()), await repo.tags()) == (["main", "other"], {})

@@ -502,16 +502,50 @@ class Run:
 
 
 _WEIGHTS = [
-    ("put", 12), ("append", 10), ("series", 2), ("shrink", 3), ("write_if", 4), ("load", 10),
-    ("load_all", 2), ("seal", 3), ("reset", 2),
-    ("reset_key", 4), ("reset_prefix", 4), ("reset_hard", 2), ("commit", 16), ("record", 2), ("merge", 8),
-    ("revert", 3), ("pick", 3), ("create_branch", 4), ("delete_branch", 2), ("create_tag", 2), ("delete_tag", 1),
-    ("gc", 2), ("gc_whole", 1), ("checkout", 2), ("reopen", 2), ("kill_server", 1), ("commit_by_a_process", 1),
-]  # fmt: skip
+    ("put", 12),
+    ("append", 10),
+    ("series", 2),
+    ("shrink", 3),
+    ("write_if", 4),
+    ("load", 10),
+    ("load_all", 2),
+    ("seal", 3),
+    ("reset", 2),
+    ("reset_key", 4),
+    ("reset_prefix", 4),
+    ("reset_hard", 2),
+    ("commit", 16),
+    ("record", 2),
+    ("merge", 8),
+    ("revert", 3),
+    ("pick", 3),
+    ("create_branch", 4),
+    ("delete_branch", 2),
+    ("create_tag", 2),
+    ("delete_tag", 1),
+    ("gc", 2),
+    ("gc_whole", 1),
+    ("checkout", 2),
+    ("reopen", 2),
+    ("kill_server", 1),
+    ("commit_by_a_process", 1),
+]
 _MAY_BE_KILLED = {
-    "commit", "record", "merge", "revert", "pick", "reset", "reset_key", "reset_prefix", "reset_hard", "create_branch",
-    "delete_branch", "create_tag", "gc", "load_all",
-}  # fmt: skip
+    "commit",
+    "record",
+    "merge",
+    "revert",
+    "pick",
+    "reset",
+    "reset_key",
+    "reset_prefix",
+    "reset_hard",
+    "create_branch",
+    "delete_branch",
+    "create_tag",
+    "gc",
+    "load_all",
+}
 
 
 async def seen_of(repo: Repository) -> dict[str, Any]:

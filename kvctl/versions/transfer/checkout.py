@@ -121,10 +121,14 @@ async def plan(repository: Repository, ref: str, bucket: Bucket, *, dry_run: boo
     steps += (Step(ChangeKind.REMOVED, key, b"", found.keys[key][0]) for key in left)
     touched = {step.key for step in steps}
     return CheckoutPlan(
-        commit, bucket.name, found.revision, sorted(steps, key=lambda step: step.key.encode()),
+        commit,
+        bucket.name,
+        found.revision,
+        sorted(steps, key=lambda step: step.key.encode()),
         unchanged=len(found.keys) - sum(step.kind is not ChangeKind.ADDED for step in steps),
-        foreign=sorted(found.foreign), adorned=sorted(found.adorned & touched),
-    )  # fmt: skip
+        foreign=sorted(found.foreign),
+        adorned=sorted(found.adorned & touched),
+    )
 
 
 async def apply(rollout: CheckoutPlan, bucket: Bucket, *, advance: Advance = lambda _: None) -> CheckoutResult:

@@ -180,9 +180,11 @@ async def test_write_if_staged_is_refused_if_the_same_value_is_staged_at_any_ste
 
 async def test_writes_return_their_acknowledged_revision(repo):
     made = [
-        await repo.put("main", "a", b"1"), await repo.write_if("main", "b", b"1", None), await repo.delete("main", "c"),
+        await repo.put("main", "a", b"1"),
+        await repo.write_if("main", "b", b"1", None),
+        await repo.delete("main", "c"),
         *(await repo.put_many("main", {"d": b"1", "e": None})).values(),
-    ]  # fmt: skip
+    ]
     epoch = (await refs.branch(repo.store, "main")).branch.epoch
     stored = await repo.store.get_many([(epochs.partition_of(epoch), key) for key in (b"a", b"b", b"c", b"d", b"e")])
     assert made == [one and one.revision for one in stored]

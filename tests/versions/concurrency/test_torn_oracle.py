@@ -97,15 +97,20 @@ async def test_torn_reads_lose_no_acknowledged_write(seed, steps, keys, all_sort
 
     def others(own: Repository, number: int) -> list[Callable[[], Awaitable[object]]]:
         return [
-            lambda: own.commit("main", "m"), lambda: own.commit("main", "m"), lambda: staged_commit(own),
+            lambda: own.commit("main", "m"),
+            lambda: own.commit("main", "m"),
+            lambda: staged_commit(own),
             lambda: seal(store, "main"),
             lambda: own.merge("side", "main", strategy=Strategy.DEST_WINS, squash=dice.random() < 0.5),
-            lambda: own.reset_prefix("main", "scratch"), lambda: own.put("main", "scratch.x", b"x"),
+            lambda: own.reset_prefix("main", "scratch"),
+            lambda: own.put("main", "scratch.x", b"x"),
             lambda: own.put("side", f"side.{dice.randrange(5)}", b"%d" % number),
-            lambda: own.commit("side", "m"), lambda: own.merge("main", "side", strategy=Strategy.SOURCE_WINS),
-            own.gc, lambda: abandoned(store, dice),
+            lambda: own.commit("side", "m"),
+            lambda: own.merge("main", "side", strategy=Strategy.SOURCE_WINS),
+            own.gc,
+            lambda: abandoned(store, dice),
             lambda: own.put_each("main", {f"scratch.{one}": b"%d" % number for one in range(dice.randrange(1, 5))}),
-        ]  # fmt: skip
+        ]
 
     async def other() -> None:
         for number in range(2 * steps(40)):  # bounded: each commit makes the next merge read more

@@ -51,9 +51,14 @@ class TestLaggingReplica:
         for number in range(4):
             await store.set(P, b"k%d" % number, b"old")
         mirror = {
-            "name": f"M{name}", "mirror": {"name": f"KV_{name}"}, "mirror_direct": True, "allow_direct": True,
-            "max_msgs": 4, "discard": "new", "max_msgs_per_subject": 1,
-        }  # fmt: skip
+            "name": f"M{name}",
+            "mirror": {"name": f"KV_{name}"},
+            "mirror_direct": True,
+            "allow_direct": True,
+            "max_msgs": 4,
+            "discard": "new",
+            "max_msgs_per_subject": 1,
+        }
         assert "error" not in raw.api(f"STREAM.CREATE.M{name}", mirror)
         asked = f"$JS.API.DIRECT.GET.KV_{name}.{store.bucket.binding.subject(store._place(P, b'k1'))}"
         async with asyncio.timeout(60):
@@ -223,10 +228,14 @@ async def test_read_only_store_refuses_writes(server, client, store):
         assert found is not None
         assert found.revision == fence.revision
         for attempt in (
-            reading.set(P, b"k", b"v"), reading.set_many(P, {b"k": b"v"}), reading.delete(P, b"fence"),
-            reading.write([fence], [Change(P, b"k", b"v")]), reading.clear(P), reading.set_if(P, b"k", b"v", ABSENT),
+            reading.set(P, b"k", b"v"),
+            reading.set_many(P, {b"k": b"v"}),
+            reading.delete(P, b"fence"),
+            reading.write([fence], [Change(P, b"k", b"v")]),
+            reading.clear(P),
+            reading.set_if(P, b"k", b"v", ABSENT),
             reading.put_while(fence, P, b"k", b"v"),
-        ):  # fmt: skip
+        ):
             with pytest.raises(ReadOnly):
                 await attempt
     assert await values_of(store) == {b"fence": b""}

@@ -60,12 +60,20 @@ class TestArguments:
     async def test_missing_argument_is_named(self, store):
         none: Any = None
         attempts: list[Awaitable[Any]] = [
-            store.get(b"", b"k"), store.get(P, b""), store.set(b"", b"k", b"v"), store.set(P, b"", b"v"),
-            store.set(P, b"k", none), store.set_if(b"", b"k", b"v", ABSENT), store.set_if(P, b"", b"v", ABSENT),
-            store.set_if(P, b"k", none, ABSENT), store.delete(b"", b"k"), store.delete(P, b""), store.write([], []),
+            store.get(b"", b"k"),
+            store.get(P, b""),
+            store.set(b"", b"k", b"v"),
+            store.set(P, b"", b"v"),
+            store.set(P, b"k", none),
+            store.set_if(b"", b"k", b"v", ABSENT),
+            store.set_if(P, b"", b"v", ABSENT),
+            store.set_if(P, b"k", none, ABSENT),
+            store.delete(b"", b"k"),
+            store.delete(P, b""),
+            store.write([], []),
             store.write([Condition(P, b"", ABSENT)], [Change(P, b"k", b"v")]),
             store.write([], [Change(b"", b"k", b"v")]),
-        ]  # fmt: skip
+        ]
         for attempt in attempts:
             with pytest.raises(MissingArgument):
                 await attempt
@@ -101,9 +109,13 @@ class TestPartitions:
 
     @pytest.mark.parametrize(
         ("one", "other"),
-        [((b"a", b"b/c"), (b"a/b", b"c")), ((b"a", b"b.c"), (b"a.b", b"c")), ((b"a", b"bc"), (b"ab", b"c")),
-         ((b"a", b"\0b"), (b"a\0", b"b"))],
-    )  # fmt: skip
+        [
+            ((b"a", b"b/c"), (b"a/b", b"c")),
+            ((b"a", b"b.c"), (b"a.b", b"c")),
+            ((b"a", b"bc"), (b"ab", b"c")),
+            ((b"a", b"\0b"), (b"a\0", b"b")),
+        ],
+    )
     async def test_nested_and_concatenated_names_do_not_meet(self, store, one, other):
         await store.set(*one, b"one")
         assert await store.get(*other) is None
@@ -444,11 +456,19 @@ async def test_a_closed_store_does_nothing(store):
     assert await anext(pages)
     await store.close()
     attempts: list[Awaitable[Any]] = [
-        store.get(P, b"k"), store.set(P, b"k", b"w"), store.set_if(P, b"k", b"w", ABSENT), store.delete(P, b"k"),
-        store.write([], [Change(P, b"k", b"w")]), anext(entries), anext(pages), store.get_many([(P, b"k")]),
-        store.set_many(P, {b"k": b"w"}), store.clear(P), store.partitions(),
+        store.get(P, b"k"),
+        store.set(P, b"k", b"w"),
+        store.set_if(P, b"k", b"w", ABSENT),
+        store.delete(P, b"k"),
+        store.write([], [Change(P, b"k", b"w")]),
+        anext(entries),
+        anext(pages),
+        store.get_many([(P, b"k")]),
+        store.set_many(P, {b"k": b"w"}),
+        store.clear(P),
+        store.partitions(),
         store.put_while(Condition(P, b"k", ABSENT), P, b"l", b"w"),
-    ]  # fmt: skip
+    ]
     for attempt in attempts:
         with pytest.raises(StoreClosed):
             await attempt
@@ -542,10 +562,14 @@ class TestMany:
         await store.set(P, b"fence", b"1")
         fence = await as_read(store, P, b"fence")
         attempts: list[Awaitable[Any]] = [
-            store.get_many([(P, b"k"), (b"", b"k")]), store.get_many([(P, b"")]), store.set_many(b"", {b"k": b"v"}),
-            store.set_many(P, {b"": b"v"}), store.clear(b""), store.put_while(fence, P, b"", b"v"),
+            store.get_many([(P, b"k"), (b"", b"k")]),
+            store.get_many([(P, b"")]),
+            store.set_many(b"", {b"k": b"v"}),
+            store.set_many(P, {b"": b"v"}),
+            store.clear(b""),
+            store.put_while(fence, P, b"", b"v"),
             store.put_while(fence, b"", b"k", b"v"),
-        ]  # fmt: skip
+        ]
         for attempt in attempts:
             with pytest.raises(MissingArgument):
                 await attempt
@@ -561,10 +585,13 @@ class TestMany:
         found = await store.get_many([(P, key) for key in (b"a", b"b", b"c", b"d", b"e")])
         assert all(one is not None and one.value == largest for one in found)
         attempts: list[Awaitable[Any]] = [
-            store.set(P, b"x", larger), store.set_many(P, {b"x": larger}), store.set_if(P, b"x", larger, ABSENT),
-            store.write([fence], [Change(P, b"x", larger)]), store.put_while(fence, P, b"x", larger),
+            store.set(P, b"x", larger),
+            store.set_many(P, {b"x": larger}),
+            store.set_if(P, b"x", larger, ABSENT),
+            store.write([fence], [Change(P, b"x", larger)]),
+            store.put_while(fence, P, b"x", larger),
             store.write([], [Change(P, b"x", larger)]),
-        ]  # fmt: skip
+        ]
         for attempt in attempts:
             with pytest.raises(UsageError, match="the maximum is"):
                 await attempt

@@ -85,8 +85,10 @@ async def test_checkout_writes_only_differing_keys(repository, bucket):
     changed, gone = await bucket.put("changed", b"old"), await bucket.put("gone", b"g")
     rollout = await checkout.plan(repository, commit, bucket)
     assert [(step.kind, step.key, step.revision) for step in rollout.steps] == [
-        (ChangeKind.ADDED, "added", 0), (ChangeKind.CHANGED, "changed", changed), (ChangeKind.REMOVED, "gone", gone),
-    ]  # fmt: skip
+        (ChangeKind.ADDED, "added", 0),
+        (ChangeKind.CHANGED, "changed", changed),
+        (ChangeKind.REMOVED, "gone", gone),
+    ]
     assert (rollout.unchanged, rollout.revision) == (1, gone)
     await checkout.apply(rollout, bucket)
     assert (await bucket.get("same")).revision == same

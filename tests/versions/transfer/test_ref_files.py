@@ -1,23 +1,105 @@
-"""History of keys, commit by commit; revisions of staged changes; loads and dumps of a branch."""
+"""Loads and dumps of a branch; a load whose process is ended while its rows are stored never appears."""
 
+import asyncio
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
 
-import kvctl
+from kvctl.doctor.content import inspect
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv.bulk import input_file
 from kvctl.kv.bulk.bulk_writer import RowCounts
 from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
 from kvctl.kv.bulk.loader import LoadOptions
 from kvctl.kv.bulk.rows import Mode
+from kvctl.server import Server
+from kvctl.versions.branch import epochs
+from kvctl.versions.repositories import Repositories, opened
 from kvctl.versions.repository import Repository
+from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.transfer import ref_files
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
-from tests.versions.repos import committed, held, seal
+from tests.versions.repos import committed, held, reservations, staged
+
+ROWS = 5000
+
+
+@pytest.fixture
+async def served(client, unique):
+    repositories = Repositories(client)
+    name = unique("LOADED")
+    made = await repositories.create(name)
+    await committed(made, "main", "base", a=b"1")
+    await made.put("main", "k.1", b"staged")
+    yield made
+    await repositories.delete(name)
+
+
+def name_of(repo: Repository) -> str:
+    assert isinstance(repo.store, BucketStore)
+    return repo.store.bucket.binding.stream.removeprefix("KVR_")
+
+
+def loading(server: Server, repo: Repository) -> "subprocess.Popen[bytes]":
+    """A load that has got its rows, and waits for more."""
+    command = [sys.executable, "-m", "kvctl", "-s", server.url, "load", f"{name_of(repo)}@main", "-"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    rows = "".join(json.dumps({"key": f"k.{number}", "value": "x" * 500}) + "\n" for number in range(ROWS))
+    process.stdin.write(rows.encode())
+    process.stdin.flush()
+    return process
+
+
+async def stored_rows(repo: Repository) -> int:
+    """Return the number of rows in epochs that no branch has."""
+    partitions = [epochs.partition_of(epoch) for epoch in await reservations(repo.store)]
+    return sum([len([entry async for entry in repo.store.scan(one, values=False)]) for one in partitions])
+
+
+async def ended(process: "subprocess.Popen[bytes]", repo: Repository, how: signal.Signals) -> str:
+    """End the process when it has stored rows; return its stderr."""
+    deadline = time.monotonic() + 30
+    while not await stored_rows(repo):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    process.send_signal(how)
+    _, text = await asyncio.to_thread(process.communicate)
+    return text.decode()
+
+
+@pytest.mark.guarantee("versions-23", by="kill")
+@pytest.mark.guarantee("versions-24", by="kill")
+async def test_killed_load_stages_nothing_and_is_collected(server, client, served, monkeypatch):
+    before = await held(served), await staged(served)
+    await ended(loading(server, served), served, signal.SIGKILL)
+    assert (await held(served), await staged(served)) == before
+    assert (await served.gc()).epochs == 0  # a load may be running
+    found = await opened(client.api, name_of(served))
+    assert [one async for one in inspect(*found)] == []
+    monkeypatch.setattr(epochs, "RESERVATION_S", 0)
+    assert [one.check async for one in inspect(*found)] == ["orphaned-epochs"]
+    assert (await served.gc()).epochs == 1
+    assert [one async for one in inspect(*found)] == []
+    assert await reservations(served.store) == []
+    assert (await held(served), await staged(served)) == before
+
+
+@pytest.mark.guarantee("versions-23", by="kill")
+async def test_interrupted_load_stages_nothing_and_leaves_nothing(server, served):
+    before = await held(served)
+    text = await ended(loading(server, served), served, signal.SIGINT)
+    assert "stages all rows or none" in text
+    assert await held(served) == before
+    assert await reservations(served.store) == []
+    assert await epochs.uncollected(served.store) == []
 
 
 async def begun() -> Repository:
@@ -30,78 +112,6 @@ async def begun() -> Repository:
 async def repo():
     """A repository in memory."""
     return await begun()
-
-
-@pytest.fixture
-async def stored(client, unique):
-    """A repository on a server."""
-    return await kvctl.Repositories(client).create(unique("R"))
-
-
-async def versions(repo: Repository, ref: str = "main", *filters: str) -> list[tuple[str, bytes | None, str | None]]:
-    return [
-        (one.key, one.value, one.commit.message if one.commit else None)
-        async for batch in repo.key_history(ref, filters)
-        for one in batch
-    ]
-
-
-class TestHistory:
-    async def test_history_lists_changes_by_commit_oldest_first_and_staged_ones_last(self, repo):
-        await committed(repo, "main", "one", a=b"1", b=b"1")
-        await committed(repo, "main", "two", a=b"2", b=None)
-        await repo.put("main", "c", b"3")
-        assert await versions(repo) == [
-            ("a", b"1", "one"), ("b", b"1", "one"), ("a", b"2", "two"), ("b", None, "two"), ("c", b"3", None)
-        ]  # fmt: skip
-        assert await versions(repo, "main@", "b") == [("b", b"1", "one"), ("b", None, "two")]
-        assert await versions(repo, "main~1", "a") == [("a", b"1", "one")]
-
-    @pytest.mark.guarantee("versions-4")
-    async def test_merge_counts_for_keys_that_differ_from_all_its_parents(self, repo):
-        await committed(repo, "main", "base", a=b"0", b=b"0")
-        await repo.create_branch("try")
-        await committed(repo, "main", "left", a=b"1")
-        await committed(repo, "try", "right", b=b"1")
-        await repo.merge("try", "main", "merge")
-        assert [message for *_, message in await versions(repo, "main", "a", "b")] == ["base", "base", "left", "right"]
-
-    async def test_concurrent_commit_at_any_step_hides_no_change(self):
-        """Each change is listed as staged or by its commit; it is never missing."""
-
-        async def scenario(fuse: Fuse) -> None:
-            repo = await begun()
-            await repo.put("main", "a", b"1")
-            fuse.then = lambda: repo.commit("main", "meanwhile")
-            assert [key for key, *_ in await versions(Repository(SteppedStore(repo.store, fuse)))] == ["a"]
-
-        assert await at_every_step(scenario, kill=False) > 2
-
-    async def test_large_values_are_complete(self, repo):
-        await committed(repo, "main", "one", a=b"x" * 100_000)
-        assert await versions(repo) == [("a", b"x" * 100_000, "one")]
-
-
-class TestRevisions:
-    async def test_revisions_are_the_streams_and_increase(self, stored):
-        first = await stored.put("main", "a", b"1")
-        second = await stored.put("main", "a", b"1")
-        assert second > first > 10**15
-        assert [one.revision for one in await stored.entries("main")] == [second]
-
-    async def test_only_staged_values_have_a_revision_that_of_their_newest_change(self, repo):
-        await committed(repo, "main", "one", c=b"1")
-        await repo.put("main", "a", b"1")
-        made = {"b": await repo.put("main", "b", b"1")}
-        await seal(repo.store, "main")
-        made |= await repo.put_many("main", {"a": b"2", "d": None})
-        staged = {key: made[key] for key in ("a", "b")}
-        found = await repo.get("main", "a", "b", "c")
-        assert {one.key: one.revision for one in found if one} == {**staged, "c": None}
-        assert {one.key: one.revision for one in await repo.entries("main")} == {**staged, "c": None}
-        assert {one.key: one.revision for one in (await repo.status("main")).changes} == staged
-        listed = [one async for batch in repo.key_history("main") for one in batch]
-        assert {one.key: one.revision for one in listed} == {**staged, "c": None}
 
 
 async def load(repo: Repository, *rows: dict[str, Any], **options: Any) -> RowCounts:
