@@ -138,8 +138,7 @@ class TestRename:
         entry = await bucket.get("b")
         assert entry.ttl is not None
         assert timedelta(minutes=59) < entry.ttl <= timedelta(hours=1)
-        entries = [item async for item in bucket.entries(deleted=True)]
-        assert len({header_value(item.header, b"Nats-Batch-Id") for item in entries}) == 1
+        assert len(_batches([item async for item in bucket.entries(deleted=True)])) == 1
         assert await values(bucket) == {"b": b"1"}
 
     @pytest.mark.guarantee("writing-10")
@@ -150,6 +149,14 @@ class TestRename:
         entries = [entry async for entry in bucket.history()]
         assert [(entry.key, entry.revision) for entry in entries] == [("b", 2), ("a", 3)]
         assert [entry.headers for entry in entries] == [{}, {"KV-Operation": "DEL"}]
+        assert len(_batches(entries)) == 1
+
+
+def _batches(entries: list[kvctl.Entry]) -> set[bytes]:
+    """Return the batches that the entries were written in; each was written in one."""
+    found = {header_value(entry.header, b"Nats-Batch-Id") for entry in entries}
+    assert None not in found
+    return {batch for batch in found if batch is not None}
 
 
 class TestAKeyThatChangesMeanwhile:

@@ -195,15 +195,15 @@ class TestListingWithoutStreamInfo:
 
 
 async def test_nothing_allowed_is_said_by_every_operation(guarded):
-    operations: dict[str, Callable[[Bucket], Awaitable[Any]]] = {
-        f"{DIRECT}.$KV.B.a": lambda bucket: bucket.get("a"),
-        "$KV.B.a": lambda bucket: bucket.put("a", b""),
-        f"{API}.STREAM.INFO.KV_B": lambda bucket: bucket.status(),
-        f"{API}.STREAM.DELETE.KV_B": lambda bucket: bucket.destroy(),
-    }
+    operations: list[tuple[str, Callable[[Bucket], Awaitable[Any]]]] = [
+        (f"{DIRECT}.$KV.B.a", lambda bucket: bucket.get("a")),
+        ("$KV.B.a", lambda bucket: bucket.put("a", b"")),
+        (f"{API}.STREAM.INFO.KV_B", lambda bucket: bucket.status()),
+        (f"{API}.STREAM.INFO.KV_B", lambda bucket: bucket.destroy()),
+    ]
     async with bucket_as(guarded, "nothing") as bucket:
-        for subject, operation in operations.items():
-            assert await denied(operation(bucket)) in (subject, f"{API}.STREAM.INFO.KV_B")
+        for subject, operation in operations:
+            assert await denied(operation(bucket)) == subject
 
 
 async def test_a_bucket_that_cannot_be_seen_is_not_said_to_be_missing(guarded):
