@@ -112,7 +112,7 @@ async def write(
         raise no_ttl(version)
     mark = identity or identities.new()
     marked = identities.stamped(header, mark)
-    sent = Write(binding, key, mark, expected, after, _seconds_to_live(header))
+    sent = SentWrite(binding, key, mark, expected, after, _seconds_to_live(header))
     if identity is not None:
         return await _send(sent, payload, marked)
     bare = replace(sent, identity=None)
@@ -126,7 +126,7 @@ async def write(
     return await _send(bare, payload, header)
 
 
-async def _send(sent: Write, payload: bytes, header: bytes) -> int:
+async def _send(sent: SentWrite, payload: bytes, header: bytes) -> int:
     """Publish until the outcome is certain. Raises OutcomeUnknown, and the error of the first attempt."""
     connection = sent.binding.api.connection
     subject = sent.binding.write_prefix + sent.key
@@ -204,7 +204,7 @@ def mismatch(key: str, expected: int, error: WrongRevision) -> WrongRevision:
 
 
 @dataclass(slots=True)
-class Write:
+class SentWrite:
     """Write that was sent, with what is needed to find it again."""
 
     binding: Binding
@@ -226,7 +226,7 @@ class Write:
         return time.monotonic() - self.begun >= self.ttl
 
 
-async def resolve(write: Write, error: KvctlError) -> int | None:
+async def resolve(write: SentWrite, error: KvctlError) -> int | None:
     """Return the revision of an unacknowledged write; None if it is not stored and may be sent again unchanged.
 
     Raises WrongRevision when its condition failed before it was stored, OutcomeUnknown; `error` is why it is open.
@@ -252,7 +252,7 @@ async def resolve(write: Write, error: KvctlError) -> int | None:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def _overtaken(write: Write, last: int, deadline: float, error: KvctlError) -> int:
+async def _overtaken(write: SentWrite, last: int, deadline: float, error: KvctlError) -> int:
     """Return the revision of a conditional write under later ones. Raises WrongRevision when it cannot be there."""
     assert write.expected is not None
     if last < write.expected:  # the key expired, or never had that revision
@@ -270,14 +270,14 @@ async def _overtaken(write: Write, last: int, deadline: float, error: KvctlError
     raise unknown(write, error)
 
 
-def _refusal(write: Write, last: int, error: KvctlError, *, certain: bool = True) -> KvctlError:
+def _refusal(write: SentWrite, last: int, error: KvctlError, *, certain: bool = True) -> KvctlError:
     """Return the conflict, or OutcomeUnknown if the write may have been stored and have expired."""
     if not certain or write.may_have_expired():
         return unknown(write, error)
     return WrongRevision(f"Wrong last revision: the last one is {last}", found=last)
 
 
-async def _in_history(write: Write, last: int, deadline: float, error: KvctlError) -> int | None:
+async def _in_history(write: SentWrite, last: int, deadline: float, error: KvctlError) -> int | None:
     """Return the revision of an unconditional write among the messages not checked yet."""
     start = max(write.after, write.looked)
     async with aclosing(_messages(write, start, last, deadline, error)) as messages:
@@ -289,7 +289,7 @@ async def _in_history(write: Write, last: int, deadline: float, error: KvctlErro
 
 
 async def _messages(
-    write: Write, after: int, last: int, deadline: float, error: KvctlError
+    write: SentWrite, after: int, last: int, deadline: float, error: KvctlError
 ) -> AsyncGenerator[StoredMessage, None]:
     """Return the key's messages between two revisions, in order. Raises OutcomeUnknown for too many."""
     subject = write.binding.subject(write.key)
@@ -304,13 +304,13 @@ async def _messages(
     raise unknown(write, error)
 
 
-async def _is_held(write: Write, deadline: float, error: KvctlError) -> bool:
+async def _is_held(write: SentWrite, deadline: float, error: KvctlError) -> bool:
     """Return True if the message of the expected revision still exists: then no later one has been evicted."""
     message = await _read(write, deadline, error, seq=write.expected)
     return message is not None and message.subject == write.binding.subject(write.key)
 
 
-async def _read(write: Write, deadline: float, error: KvctlError, **request: object) -> StoredMessage | None:
+async def _read(write: SentWrite, deadline: float, error: KvctlError, **request: object) -> StoredMessage | None:
     """Read one message from the leader, once it answers. Raises OutcomeUnknown."""
     while True:
         try:
@@ -323,7 +323,7 @@ async def _read(write: Write, deadline: float, error: KvctlError, **request: obj
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def _is(write: Write, message: StoredMessage) -> bool:
+def _is(write: SentWrite, message: StoredMessage) -> bool:
     return write.identity is not None and identity_of(message.header) == write.identity
 
 
@@ -335,7 +335,7 @@ def _expects(message: StoredMessage) -> int | None:
     return int(text) if text and text.isdigit() else None
 
 
-def unknown(write: Write, error: KvctlError) -> OutcomeUnknown:
+def unknown(write: SentWrite, error: KvctlError) -> OutcomeUnknown:
     """Build the error for a write whose outcome is uncertain."""
     bucket, key = write.binding.bucket, write.key
     return OutcomeUnknown(

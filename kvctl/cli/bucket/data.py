@@ -250,12 +250,12 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     show_result(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
 
 
-def _manifest_row(made: "manifest.Manifest") -> dict[str, Any]:
+def _manifest_row(made: "manifest.BackupManifest") -> dict[str, Any]:
     fields = asdict(made)
     return {"name": fields.pop("bucket"), **fields, "files": [*fields["files"]]}
 
 
-def _manifest_view(expected: "manifest.Manifest") -> View:
+def _manifest_view(expected: "manifest.BackupManifest") -> View:
     row = _manifest_row(expected)
     shown = columns(
         "name messages keys bytes last_revision created server",
@@ -266,7 +266,7 @@ def _manifest_view(expected: "manifest.Manifest") -> View:
     return document(row, *shown, tsv=MANIFEST.columns)
 
 
-def _contents(made: "manifest.Manifest") -> str:
+def _contents(made: "manifest.BackupManifest") -> str:
     return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
 
 

@@ -67,7 +67,7 @@ async def stats(
         session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")
 
 
-def _row(group: "statistics.Group") -> dict[str, Any]:
+def _row(group: "statistics.KeyGroup") -> dict[str, Any]:
     rate = group.writes_a_day
     return {
         "keys": group.keys,

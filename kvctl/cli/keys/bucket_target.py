@@ -51,10 +51,10 @@ class BucketTarget(Target):
 
     async def dumping(
         self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["dumper.Dumped"]]:
+    ) -> Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]:
         source = await open_bucket(session, self.text)
 
-        async def write(file: BinaryIO) -> "dumper.Dumped":
+        async def write(file: BinaryIO) -> "dumper.DumpSummary":
             with session.progress(f"Dumping {self.text}", unit="entries") as progress:
                 if as_of is not None:
                     return await dumper.dump_past(source, as_of, file, filters, advance=progress.advance)

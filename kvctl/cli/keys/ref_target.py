@@ -60,11 +60,11 @@ class RefTarget(Target):
 
     async def dumping(
         self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["dumper.Dumped"]]:
+    ) -> Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]:
         at = parse_at(self.text)
         found, repository = await repositories.opened((await session.client()).api, at.repository)
 
-        async def write(file: BinaryIO) -> "dumper.Dumped":
+        async def write(file: BinaryIO) -> "dumper.DumpSummary":
             with session.progress(f"Dumping {at}", unit="entries") as progress:
                 return await ref_files.dump(
                     repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance

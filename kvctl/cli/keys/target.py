@@ -141,7 +141,7 @@ class Target(ABC):
     @abstractmethod
     async def dumping(
         self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["dumper.Dumped"]]:
+    ) -> Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]:
         """Return a function that dumps matching keys to a file."""
 
     @abstractmethod

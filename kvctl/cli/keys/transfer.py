@@ -85,7 +85,7 @@ async def dump(
 
 
 async def _write_out(
-    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["dumper.Dumped"]]
+    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]
 ) -> None:
     """Write the dump to a file, or to standard output once it is complete."""
     if to is None:
@@ -133,7 +133,7 @@ async def _blocks(session: Session, file: BinaryIO) -> AsyncIterator[bytes]:
         yield block
 
 
-def _report(session: Session, bucket: str, to: Path, made: "dumper.Dumped") -> None:
+def _report(session: Session, bucket: str, to: Path, made: "dumper.DumpSummary") -> None:
     row = {"bucket": bucket, "file": str(to), "entries": made.entries, "cut": made.cut, "exact": made.exact}
     if session.options.output:
         session.show(document(row, *map(Column, row), name="file"))
@@ -142,7 +142,7 @@ def _report(session: Session, bucket: str, to: Path, made: "dumper.Dumped") -> N
         session.note(f"Dumped {counted(made.entries, 'entry')} of `{bucket}` to `{to}`, as of {cut}")
 
 
-def _require_exact(session: Session, bucket: str, made: "dumper.Dumped") -> None:
+def _require_exact(session: Session, bucket: str, made: "dumper.DumpSummary") -> None:
     if made.caveat:
         session.warn(made.caveat)
     if made.exact:

@@ -17,7 +17,7 @@ from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.bulk.bulk_writer import RUN_BYTES
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.reconcile import Acknowledged, Outcome
+from kvctl.kv.bulk.reconcile import AcknowledgedRows, RowOutcome
 from kvctl.kv.bulk.row_writer import RowWriter
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.identity import Series, most_bytes
@@ -67,7 +67,7 @@ class _Puts(RowWriter):
     def __init__(self, bucket: Bucket, target: Binding, info: StreamInfo, window: int) -> None:
         ids = Series(most_bytes(target.api.connection.max_payload, info["config"]))
         current = Current(target, info)
-        super().__init__(current, ids, Acknowledged(current.last_revision), window=window)
+        super().__init__(current, ids, AcknowledgedRows(current.last_revision), window=window)
         self._bucket = bucket
         if info is UNREADABLE:
             self._run_rows = 1  # a run of which some rows are refused is read again, which needs the stream
@@ -139,8 +139,8 @@ class _Puts(RowWriter):
                 for row, error in lost.values()
             ]
 
-    def _resolved(self, row: Row, outcome: Outcome | KvctlError, revision: int, cause: KvctlError) -> None:
-        if outcome in (Outcome.WRITTEN, Outcome.SUPERSEDED):
+    def _resolved(self, row: Row, outcome: RowOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
+        if outcome in (RowOutcome.WRITTEN, RowOutcome.SUPERSEDED):
             self._written((row.key,), (revision,))  # a value that later ones replaced leaves no trace
         else:
             self._refused(row, outcome if isinstance(outcome, KvctlError) else _overtaken(row, cause))

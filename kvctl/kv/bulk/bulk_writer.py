@@ -58,7 +58,7 @@ Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WriteTarget:
     """Stream that takes the writes."""
 
     binding: Binding
@@ -111,7 +111,7 @@ class Target:
         return limit <= 0 and longest <= UNCHECKED_KEY and max(map(len, rows.values)) <= self.unchecked
 
 
-async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
+async def target_of(bucket: Bucket, *, dry_run: bool = False) -> WriteTarget:
     """Find the stream that takes the bucket's writes. Raises BucketNotFound, ReadOnly for an aggregate, RefusedError.
 
     A dry run also accepts a read-only handle.
@@ -127,7 +127,7 @@ async def target_of(bucket: Bucket, *, dry_run: bool = False) -> Target:
         raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
     if info["config"].get("sealed"):
         raise BucketSealed(f"Bucket `{source.bucket}` is sealed: it is permanently read-only")
-    return Target(source, info)
+    return WriteTarget(source, info)
 
 
 def runs(rows: Rows, largest: int, most: int = RUN_ROWS) -> Iterator[Rows]:

@@ -23,7 +23,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Dumped:
+class DumpSummary:
     """Result of a dump."""
 
     entries: int
@@ -46,7 +46,7 @@ class Dumped:
 async def dump(
     bucket: Bucket, file: BinaryIO, filters: Sequence[str] = (), *, history: bool = False,
     advance: Advance = lambda _: None, expecting: Callable[[int | None], None] = lambda _: None,
-) -> Dumped:  # fmt: skip
+) -> DumpSummary:  # fmt: skip
     """Write the live keys, or with `history` every entry, as of the bucket's last revision, into an empty file.
 
     `expecting` is called once with the expected number of entries, if known.
@@ -73,12 +73,12 @@ async def dump(
             writer.add(lines.of_entries(living), len(living))
     lost = [subject[len(binding.prefix.encode()) :].decode(errors="surrogateescape") for subject in reading.lost]
     sha256 = writer.finish(exact=not (lost or reading.vanished))
-    return Dumped(writer.entries, cut, sha256, lost, reading.vanished)
+    return DumpSummary(writer.entries, cut, sha256, lost, reading.vanished)
 
 
 async def dump_past(
     bucket: Bucket, moment: Moment, file: BinaryIO, filters: Sequence[str] = (), *, advance: Advance = lambda _: None
-) -> Dumped:
+) -> DumpSummary:
     """Write the keys that lived at a past moment into an empty file.
 
     Raises HistoryLost if the bucket no longer has them all, RevisionNotFound, BucketNotFound, OSError.
@@ -90,7 +90,7 @@ async def dump_past(
         async for entries in batches:
             writer.add(lines.of_entries(entries), len(entries))
             advance(len(entries))
-    return Dumped(writer.entries, past.revision, writer.finish(exact=True), caveat=past.caveat)
+    return DumpSummary(writer.entries, past.revision, writer.finish(exact=True), caveat=past.caveat)
 
 
 def header(binding: Binding, filters: Sequence[str], cut: int, clock: ServerClock, *, history: bool) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _MEANT = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
 BROKEN_DUMP = "broken-dump"
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Consecutive rows of the input."""
 
     rows: Sequence[Row]
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class InputLayout:
     """Layout of the input: its format, and the names of the fields for key and value."""
 
     format: str = "ndjson"
@@ -69,7 +69,7 @@ def format_of(name: str) -> str:
     return _EXTENSIONS.get(os.path.splitext(name)[1].lower(), "ndjson")
 
 
-def batches(file: BinaryIO, layout: Layout, *, line: int = 0, end: int | None = None) -> Iterator[Batch]:
+def batches(file: BinaryIO, layout: InputLayout, *, line: int = 0, end: int | None = None) -> Iterator[RowBatch]:
     """Yield the rows of a file from its position, after `line` lines, up to the offset `end`.
 
     Raises UsageError for another kind of input: a table without these columns, one JSON document.
@@ -80,12 +80,12 @@ def batches(file: BinaryIO, layout: Layout, *, line: int = 0, end: int | None = 
 
 
 class _Ndjson:
-    def __init__(self, layout: Layout, line: int) -> None:
+    def __init__(self, layout: InputLayout, line: int) -> None:
         self._key, self._value = layout.key, layout.value
         self._literal = layout.literal
         self._line = line
 
-    def batches(self, file: BinaryIO, end: int | None) -> Iterator[Batch]:
+    def batches(self, file: BinaryIO, end: int | None) -> Iterator[RowBatch]:
         held: list[bytes] = []
         size, left = 0, None if end is None else end - file.tell()
         first = self._line == 0
@@ -105,19 +105,19 @@ class _Ndjson:
         if held:
             yield self._batch(b"".join(held), size)
 
-    def _batch(self, data: bytes, size: int) -> Batch:
+    def _batch(self, data: bytes, size: int) -> RowBatch:
         try:
             texts = data.decode().split("\n")
         except UnicodeDecodeError:
             texts = [_decoded(line) for line in data.split(b"\n")]
         before, self._line = self._line, self._line + len(texts)
         try:
-            return Batch(PlainRows(before + 1, *self._columns(texts)), [], self._line, size)
+            return RowBatch(PlainRows(before + 1, *self._columns(texts)), [], self._line, size)
         except _NOT_PLAIN:
             rows: list[Row] = []
             bad: list[BadRow] = []
             self._parse_parts(texts, before + 1, rows, bad)
-            return Batch(rows, bad, self._line, size)
+            return RowBatch(rows, bad, self._line, size)
 
     def _parse_parts(self, texts: list[str], line: int, rows: list[Row], bad: list[BadRow]) -> None:
         """Parse rows, some of which are not of the simplest form, in smaller and smaller parts."""
@@ -207,7 +207,7 @@ def _decoded(line: bytes) -> str:
 
 
 @dataclass
-class _Columns:
+class _TableColumns:
     """Positions of the columns of a table."""
 
     names: list[str]
@@ -217,11 +217,11 @@ class _Columns:
 
 
 class _Table:
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: InputLayout) -> None:
         self._layout = layout
-        self._columns: _Columns | None = None
+        self._columns: _TableColumns | None = None
 
-    def batches(self, file: BinaryIO) -> Iterator[Batch]:
+    def batches(self, file: BinaryIO) -> Iterator[RowBatch]:
         csv.field_size_limit(LONGEST_LINE)
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
@@ -234,7 +234,7 @@ class _Table:
         finally:
             text.detach()
 
-    def _batch(self, records: Iterator[tuple[int, list[str] | str]]) -> Batch | None:
+    def _batch(self, records: Iterator[tuple[int, list[str] | str]]) -> RowBatch | None:
         rows: list[Row] = []
         bad: list[BadRow] = []
         line = 0
@@ -250,9 +250,9 @@ class _Table:
                     bad.append(BadRow(line, error.message))
             if len(rows) + len(bad) >= ROWS:
                 break
-        return Batch(rows, bad, line, 0) if line else None
+        return RowBatch(rows, bad, line, 0) if line else None
 
-    def _heading(self, names: list[str]) -> _Columns:
+    def _heading(self, names: list[str]) -> _TableColumns:
         found = []
         for wanted, option in ((self._layout.key, "--key"), (self._layout.value, "--value")):
             if names.count(wanted) != 1:
@@ -264,9 +264,9 @@ class _Table:
             found.append(names.index(wanted))
         key, value = found
         more = {name: names.index(name) for name in ("encoding", "ttl") if names.count(name) == 1}
-        return _Columns(names, key, value, {name: at for name, at in more.items() if at not in found})
+        return _TableColumns(names, key, value, {name: at for name, at in more.items() if at not in found})
 
-    def _row(self, line: int, record: list[str], columns: _Columns) -> Row:
+    def _row(self, line: int, record: list[str], columns: _TableColumns) -> Row:
         if len(record) != len(columns.names):
             raise UsageError(f"The row has {len(record)} fields, the heading has {len(columns.names)}")
         more = {name: record[at] for name, at in columns.more.items() if record[at]}
@@ -317,7 +317,7 @@ class LoadInput:
 
     name: str
     file: BinaryIO
-    layout: Layout
+    layout: InputLayout
     dump: DumpFile | None = None
     size: int | None = None
     """Size in bytes; None for a pipe, which is read once."""
@@ -327,7 +327,7 @@ class LoadInput:
         """True if it can be read twice."""
         return self.size is not None
 
-    def batches(self, after: int = 0) -> Iterator[Batch]:
+    def batches(self, after: int = 0) -> Iterator[RowBatch]:
         """Yield its rows after a line. Raises UsageError for another kind of input."""
         if self.repeatable:
             self.file.seek(0)
@@ -361,7 +361,7 @@ def open_input(
         file = _spooled(file)
     size = file.seek(0, io.SEEK_END) if file.seekable() else None
     if not dump:
-        return LoadInput(name, file, Layout(wanted, *named), None, size)
+        return LoadInput(name, file, InputLayout(wanted, *named), None, size)
     if key or value:
         raise UsageError("`--key` and `--value` apply to rows; the input is a dump")
     found = dump_file.inspect(file, name)
@@ -370,7 +370,7 @@ def open_input(
             f"The dump `{name}` is damaged: {found.damage}",
             hint=f"Nothing was written. Load the readable part with `--force {BROKEN_DUMP}`",
         )
-    return LoadInput(name, file, Layout(literal=True), found, size)
+    return LoadInput(name, file, InputLayout(literal=True), found, size)
 
 
 def _first_line(file: BinaryIO) -> tuple[BinaryIO, bytes]:
@@ -417,7 +417,7 @@ def _spooled(file: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, spool)
 
 
-def _after(batches: Iterator[Batch], line: int) -> Iterator[Batch]:
+def _after(batches: Iterator[RowBatch], line: int) -> Iterator[RowBatch]:
     for batch in batches:
         if batch.line > line:
             rows = [row for row in batch.rows if row.line > line]

@@ -22,11 +22,11 @@ from kvctl.errors import (
 )
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.bulk import checkpoint
-from kvctl.kv.bulk.bulk_writer import RowCounts, Target, of_the_row, target_of, with_expected
+from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, of_the_row, target_of, with_expected
 from kvctl.kv.bulk.checkpoint import Position, ProgressFile, SavePoints
-from kvctl.kv.bulk.input_file import Batch, LoadInput
+from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.reconcile import Acknowledged, Outcome
+from kvctl.kv.bulk.reconcile import AcknowledgedRows, RowOutcome
 from kvctl.kv.bulk.row_writer import RowWriter
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.conditional_write import NO_STORAGE
@@ -89,7 +89,7 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         return await loader.run(read(source, start.line if start else 0))
 
 
-def read(source: LoadInput, after: int = 0) -> AsyncIterator[Batch]:
+def read(source: LoadInput, after: int = 0) -> AsyncIterator[RowBatch]:
     """Return the rows of an input after a line; waiting for a pipe does not block the connection."""
     batches = source.batches(after)
     return _at_hand(batches) if source.repeatable else _arriving(batches)
@@ -100,7 +100,7 @@ def _check_history(source: LoadInput, mode: Mode) -> None:
         raise UsageError(f"`--{mode}` needs rows or a dump of live keys; this dump contains history")
 
 
-def _check_depth(source: LoadInput, target: Target, options: LoadOptions) -> None:
+def _check_depth(source: LoadInput, target: WriteTarget, options: LoadOptions) -> None:
     """Raise HazardRefused for a dump whose bucket kept more of each key than this one will."""
     if source.dump is None or not source.dump.history or options.shorter_history:
         return
@@ -115,7 +115,7 @@ def _check_depth(source: LoadInput, target: Target, options: LoadOptions) -> Non
         )
 
 
-async def _check_rows(source: LoadInput, target: Target, options: LoadOptions) -> None:
+async def _check_rows(source: LoadInput, target: WriteTarget, options: LoadOptions) -> None:
     """Raise UsageError if a row cannot be written."""
     count = 0
     async for batch in _at_hand(source.batches()):
@@ -133,7 +133,7 @@ async def _check_rows(source: LoadInput, target: Target, options: LoadOptions) -
         raise UsageError(f"{count} row{'s are' if count > 1 else ' is'} invalid: nothing was written")
 
 
-async def _progress_file(source: LoadInput, target: Target, options: LoadOptions) -> ProgressFile | None:
+async def _progress_file(source: LoadInput, target: WriteTarget, options: LoadOptions) -> ProgressFile | None:
     if options.resume and options.progress is None:
         raise UsageError("Only the load of a file can be resumed")
     if options.progress is None or options.dry_run:
@@ -148,7 +148,7 @@ async def _progress_file(source: LoadInput, target: Target, options: LoadOptions
     return ProgressFile(options.progress, task)
 
 
-def _start(progress: ProgressFile, target: Target, options: LoadOptions) -> Position | None:
+def _start(progress: ProgressFile, target: WriteTarget, options: LoadOptions) -> Position | None:
     """Return the position to continue from; None for the beginning. Raises ConflictError."""
     if options.resume:
         return progress.load(int(target.info["state"]["last_seq"]))
@@ -157,12 +157,12 @@ def _start(progress: ProgressFile, target: Target, options: LoadOptions) -> Posi
     return None
 
 
-async def _at_hand(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
+async def _at_hand(batches: Iterator[RowBatch]) -> AsyncIterator[RowBatch]:
     for batch in batches:
         yield batch
 
 
-async def _arriving(batches: Iterator[Batch]) -> AsyncIterator[Batch]:
+async def _arriving(batches: Iterator[RowBatch]) -> AsyncIterator[RowBatch]:
     """Yield batches of a slow input: a thread waits for them, and the connection stays alive."""
     loop = asyncio.get_running_loop()
     # Its own thread: closing the loop would wait for one of its pool.
@@ -178,14 +178,14 @@ class Loader(RowWriter):
     """
 
     def __init__(
-        self, bucket: Bucket, target: Target, ids: Series, mode: Mode = Mode.PUT, *, dry_run: bool = False,
+        self, bucket: Bucket, target: WriteTarget, ids: Series, mode: Mode = Mode.PUT, *, dry_run: bool = False,
         rejected: Callable[[BadRow], None] = lambda _: None, progress: ProgressFile | None = None,
         start: Position | None = None, advance: Callable[[int], None] = lambda _: None,
         advance_rows: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         current = Current(target.binding, target.info)
         start = start or Position(revision=current.last_revision)
-        super().__init__(current, ids, Acknowledged(start.revision), mode)
+        super().__init__(current, ids, AcknowledgedRows(start.revision), mode)
         self._bucket = bucket
         self._target = target
         self._mode = mode
@@ -207,7 +207,7 @@ class Loader(RowWriter):
         """Whether rows of a chunk are being compared with the stored state or written."""
         self._fatal: tuple[Row, KvctlError] | None = None
 
-    async def run(self, batches: AsyncIterator[Batch]) -> RowCounts:
+    async def run(self, batches: AsyncIterator[RowBatch]) -> RowCounts:
         """Load all batches.
 
         Raises PartlyDone or the server's error when it cannot continue, OutcomeUnknown; the position is saved then, and
@@ -230,7 +230,7 @@ class Loader(RowWriter):
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    async def _take(self, batch: Batch) -> None:
+    async def _take(self, batch: RowBatch) -> None:
         if self._save_points.must_precede(batch.line):
             self._save()
         for bad in batch.bad:
@@ -335,20 +335,20 @@ class Loader(RowWriter):
         if self._fatal is not None:
             raise self._stopped(*self._fatal)
 
-    def _resolved(self, row: Row, outcome: Outcome | KvctlError, revision: int, cause: KvctlError) -> None:
-        if outcome is Outcome.WRITTEN:
+    def _resolved(self, row: Row, outcome: RowOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
+        if outcome is RowOutcome.WRITTEN:
             self.counts.written += 1
-        elif outcome is Outcome.EXISTS:
+        elif outcome is RowOutcome.EXISTS:
             self.counts.unchanged += 1
-        elif outcome is Outcome.MISSED:
+        elif outcome is RowOutcome.MISSED:
             self._reject(row.line, f"A later write of `{row.key}` was stored before it")
-        elif outcome is Outcome.SUPERSEDED:
+        elif outcome is RowOutcome.SUPERSEDED:
             self.counts.written += 1  # a row that later ones replaced leaves no trace
             self.counts.presumed += 1
-        elif outcome is Outcome.OVERTAKEN:
+        elif outcome is RowOutcome.OVERTAKEN:
             text = f"`{row.key}` was written by another client after the interruption"
             self._reject(row.line, f"{text}; the row may already be stored")
-        elif outcome is Outcome.UNKNOWN:
+        elif outcome is RowOutcome.UNKNOWN:
             text = f"A write of `{row.key}` has no room for an identity"
             self._reject(row.line, f"{text}; the row may already be stored")
         else:

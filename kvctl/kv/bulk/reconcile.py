@@ -22,7 +22,7 @@ RECENT_ROWS = 20_000
 """Number of acknowledged rows whose keys are remembered: more than can be in flight with an unacknowledged one."""
 
 
-class Outcome(Enum):
+class RowOutcome(Enum):
     """Outcome of a write."""
 
     WRITTEN = auto()
@@ -38,7 +38,7 @@ class Outcome(Enum):
     """A write of the key has no room for an identity: nothing shows if it is this row, or a later one."""
 
 
-OnOutcome = Callable[[Row, Outcome | KvctlError, int], object]
+OnOutcome = Callable[[Row, RowOutcome | KvctlError, int], object]
 """Called with a row, its outcome or the server's refusal, and its revision if it was written."""
 
 
@@ -49,7 +49,7 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
     """
 
     def __init__(
-        self, current: Current, on_outcome: OnOutcome, ids: Series, acknowledged: Acknowledged, mode: Mode = Mode.PUT
+        self, current: Current, ended: OnOutcome, ids: Series, acknowledged: AcknowledgedRows, mode: Mode = Mode.PUT
     ) -> None:
         super().__init__(current)
         self.resumed = False
@@ -57,13 +57,13 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         self._ids = ids
         self._history = current.config.get("max_msgs_per_subject", 0)
         self._acknowledged = acknowledged
-        self._on_outcome = on_outcome
+        self._ended = ended
         self._mode = mode
 
     async def settle(self, rows: Sequence[Row]) -> None:
         """Find each row, or write it if its mode selects it.
 
-        Each ends in one call of `on_outcome`. Raises OutcomeUnknown when the server stays unavailable, or earlier when
+        Each ends in one call of `ended`. Raises OutcomeUnknown when the server stays unavailable, or earlier when
         it answers reads but acknowledges no repeated write.
         """
         await self._reconcile({row.key: (row, self._acknowledged.floor(row.line, row.key)) for row in rows})
@@ -81,13 +81,13 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
             message = last[key]
             later = [*below[key], followed[key]] if key in followed else []
             if message is not None and message.sequence > after and self._is(message, row):
-                self._report(row, Outcome.WRITTEN, message.sequence)
+                self._report(row, RowOutcome.WRITTEN, message.sequence)
             elif decided := self._among(row, after, later):
                 self._report(row, *decided)
             elif needed(self._mode, row, message):
                 missing.append(Retry(row, self._header(row, message)))
             else:
-                self._report(row, Outcome.EXISTS, message.sequence if message else 0)
+                self._report(row, RowOutcome.EXISTS, message.sequence if message else 0)
         return missing
 
     def _followed(self, last: Mapping[str, StoredMessage | None]) -> dict[str, StoredMessage]:
@@ -100,12 +100,12 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
             if (message := last.get(key)) is not None and message.sequence > after and not self._is(message, row)
         }
 
-    def _among(self, row: Row, after: int, later: Sequence[StoredMessage]) -> tuple[Outcome, int] | None:
+    def _among(self, row: Row, after: int, later: Sequence[StoredMessage]) -> tuple[RowOutcome, int] | None:
         """Return the outcome of a row by its key's messages above a revision; None if it is not stored."""
         if not later:
             return None
         if len(later) > 1 and self._is(later[-2], row):
-            return Outcome.WRITTEN, later[-2].sequence
+            return RowOutcome.WRITTEN, later[-2].sequence
         replaced = self._replaced(later) or (self.resumed and self._vanishes(row, after))
         newer = any((self._ids.number(message.header) or 0) > row.line for message in later)
         newer = newer or self._acknowledged.followed(row.line, row.key)
@@ -114,13 +114,13 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         if nameless and not (fits and newer):
             if equal := [message for message in nameless if not fits and changes_nothing(row, message)]:
                 self._acknowledged.note(row.line, row.key, equal[0].sequence)  # later rows are above it
-            return Outcome.UNKNOWN, after
+            return RowOutcome.UNKNOWN, after
         if newer:
             unchanged = self.resumed and self._mode is not Mode.PUT
-            return Outcome.SUPERSEDED if replaced else Outcome.EXISTS if unchanged else Outcome.MISSED, after
+            return RowOutcome.SUPERSEDED if replaced else RowOutcome.EXISTS if unchanged else RowOutcome.MISSED, after
         if replaced:
-            return Outcome.OVERTAKEN, after
-        return None if self.resumed else (Outcome.MISSED, after)
+            return RowOutcome.OVERTAKEN, after
+        return None if self.resumed else (RowOutcome.MISSED, after)
 
     def _replaced(self, later: Sequence[StoredMessage]) -> bool:
         """Return True if these messages would have replaced an earlier one of their key."""
@@ -148,14 +148,14 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         return row.header if without else header
 
     def _stored(self, row: Row, revision: int) -> None:
-        self._report(row, Outcome.WRITTEN, revision)
+        self._report(row, RowOutcome.WRITTEN, revision)
 
     def _refused(self, row: Row, error: KvctlError) -> None:
         self._report(row, error, 0)
 
-    def _report(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
+    def _report(self, row: Row, outcome: RowOutcome | KvctlError, revision: int) -> None:
         del self._left[row.key]
-        self._on_outcome(row, outcome, revision)
+        self._ended(row, outcome, revision)
 
     def _unknown(self, cause: str) -> OutcomeUnknown:
         return OutcomeUnknown(cause)
@@ -179,7 +179,7 @@ class Floors:
         return next((revision for sampled, revision in reversed(self._samples) if sampled < line), self._first)
 
 
-class Acknowledged:
+class AcknowledgedRows:
     """Highest acknowledged line and revision, and the recent acknowledged rows of each key."""
 
     def __init__(self, revision: int) -> None:

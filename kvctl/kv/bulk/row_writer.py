@@ -10,7 +10,7 @@ from kvctl.errors import Away, ConnectionLost, KvctlError, NoResponders, Outcome
 from kvctl.jetstream.publish import PublishWindow, UnmatchedRun
 from kvctl.kv.bulk.bulk_writer import LOST, RUN_ROWS, WINDOW_ROWS, BulkWriter, encoder, runs, separated
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.reconcile import Acknowledged, Outcome, WriteReconciler
+from kvctl.kv.bulk.reconcile import AcknowledgedRows, RowOutcome, WriteReconciler
 from kvctl.kv.bulk.rows import Mode, PlainRows, Row
 from kvctl.kv.identity import Series
 
@@ -22,7 +22,7 @@ class RowWriter(BulkWriter):
     """Errors after which a row is looked up."""
 
     def __init__(
-        self, current: Current, ids: Series, acknowledged: Acknowledged, mode: Mode = Mode.PUT, *,
+        self, current: Current, ids: Series, acknowledged: AcknowledgedRows, mode: Mode = Mode.PUT, *,
         window: int = WINDOW_ROWS,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -42,7 +42,7 @@ class RowWriter(BulkWriter):
         """Count acknowledged rows, in order."""
 
     @abstractmethod
-    def _resolved(self, row: Row, outcome: Outcome | KvctlError, revision: int, cause: KvctlError) -> None:
+    def _resolved(self, row: Row, outcome: RowOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
         """Count a row that was looked up, for this cause."""
 
     @abstractmethod
@@ -93,8 +93,8 @@ class RowWriter(BulkWriter):
         if self._lost:
             raise OutcomeUnknown("The rows have no room for an identity")
 
-    def _settled(self, row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
+    def _settled(self, row: Row, outcome: RowOutcome | KvctlError, revision: int) -> None:
         _, cause = self._lost.pop(row.line)
-        if outcome is Outcome.WRITTEN:
+        if outcome is RowOutcome.WRITTEN:
             self._acknowledged.note(row.line, row.key, revision)
         self._resolved(row, outcome, revision, cause)

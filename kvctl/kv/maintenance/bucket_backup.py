@@ -34,7 +34,7 @@ from kvctl.jetstream.server_snapshot import (
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
 from kvctl.kv.maintenance import copy_bucket, manifest
-from kvctl.kv.maintenance.manifest import CONFIG, DATA, MANIFEST, File, Manifest
+from kvctl.kv.maintenance.manifest import CONFIG, DATA, MANIFEST, BackupManifest, File
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
 from kvctl.units import format_time
@@ -49,16 +49,16 @@ QUIET = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreSummary:
     """Result of a restore."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     info: StreamInfo
     replaced: bool
     """True if the leftovers of an interrupted restore were removed first."""
 
 
-async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda _: None) -> Manifest:
+async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda _: None) -> BackupManifest:
     """Write a backup of the bucket or aggregate into the directory, which appears when it is complete.
 
     Raises BucketNotFound, ConflictError if the directory is not empty, RefusedError for a mirror, ServerError.
@@ -83,7 +83,7 @@ async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda
 
 async def restore(
     api: Api, directory: Path, *, replicas: int | None = None, advance: Advance = lambda _: None
-) -> Restored:
+) -> RestoreSummary:
     """Restore a backup under its own name, which must not exist; a failed or interrupted restore is removed.
 
     The leftovers of a killed restore are recognised and replaced. Raises UsageError if the directory has no backup,
@@ -109,7 +109,7 @@ async def restore(
         if isinstance(error, ServerError) and error.err_code == RESTORE_FAILED:
             error.hint = f"The backup was made by nats-server {expected.server}; this server is {_version(api)}"
         raise
-    return Restored(expected, info, replaced)
+    return RestoreSummary(expected, info, replaced)
 
 
 # -- backup ------------------------------------------------------------------------------------------------
@@ -133,12 +133,12 @@ def _require_own_data(name: str, config: StreamConfig) -> None:
         raise RefusedError(f"`{name}` is not a bucket", hint=f"See what it is with `kvctl bucket show {name}`")
 
 
-async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advance: Advance) -> Manifest:
+async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advance: Advance) -> BackupManifest:
     saved = {"config": snapshot.config, "state": snapshot.state}
     _store(directory / CONFIG, json.dumps(saved, indent=2).encode())
     data = await _write_data(snapshot, directory / DATA, advance)
     state = snapshot.state
-    made = Manifest(
+    made = BackupManifest(
         bucket=name,
         stream=snapshot.config["name"],
         created=format_time(time.time_ns()),
@@ -245,7 +245,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def _require_whole(expected: Manifest, state: StreamState, wanted: StreamConfig) -> None:
+def _require_whole(expected: BackupManifest, state: StreamState, wanted: StreamConfig) -> None:
     """Raise ConflictError unless the stream matches the manifest; keys past their own ttl may be missing."""
     found = {"messages": state["messages"], "last_revision": state["last_seq"]}
     if expected.messages:

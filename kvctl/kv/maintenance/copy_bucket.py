@@ -40,7 +40,7 @@ _DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopySummary:
     """Result of a copy."""
 
     info: StreamInfo
@@ -76,7 +76,7 @@ def copied_config(stream: StreamConfig, name: str, changes: StreamConfig | None 
 async def copy(
     source: Bucket, api: Api, name: str, *, data: str | None = None, changes: StreamConfig | None = None,
     advance: Advance = lambda _: None,
-) -> Copied:  # fmt: skip
+) -> CopySummary:  # fmt: skip
     """Create the bucket `name` like the source, and with `data` (`latest` or `history`) fill it.
 
     Revisions and times are the copy's own; a key keeps its remaining ttl, the bucket's ttl starts over. A failed copy
@@ -99,7 +99,7 @@ async def copy(
         existing = None
     if data is None:
         made = await catalog.create_like(api, wanted)
-        return Copied(made.info, made.created, 0)
+        return CopySummary(made.info, made.created, 0)
     if existing is not None:
         _require_empty(name, existing, wanted)
     return await _fill(source, api, wanted, existing, data, clock, advance)
@@ -108,7 +108,7 @@ async def copy(
 async def _fill(
     source: Bucket, api: Api, wanted: StreamConfig, existing: StreamInfo | None, data: str, clock: ServerClock,
     advance: Advance,
-) -> Copied:  # fmt: skip
+) -> CopySummary:  # fmt: skip
     token = new_token()
     try:
         if existing is None:
@@ -124,7 +124,7 @@ async def _fill(
         else:
             await _empty_again(api, existing)
         raise
-    return Copied(info, existing is None, count)
+    return CopySummary(info, existing is None, count)
 
 
 async def _unmark(api: Api, info: StreamInfo) -> StreamInfo:
@@ -244,7 +244,7 @@ async def remove(api: Api, stream: str, token: str) -> bool:
     return False
 
 
-class Differing(StrEnum):
+class DifferenceKind(StrEnum):
     """Difference of a key in the second bucket."""
 
     MISSING = "missing"
@@ -257,7 +257,7 @@ class KeyDifference:
     """Difference in one key; its revision in each bucket, None where it does not live."""
 
     key: str
-    difference: Differing
+    difference: DifferenceKind
     revision: int | None
     other_revision: int | None
 
@@ -275,10 +275,10 @@ async def compare(first: Bucket, second: Bucket) -> list[KeyDifference]:
         for entry in batch:
             digest, revision = known.pop(entry.key, (b"", None))
             if revision is None:
-                found.append(KeyDifference(entry.key, Differing.EXTRA, None, entry.revision))
+                found.append(KeyDifference(entry.key, DifferenceKind.EXTRA, None, entry.revision))
             elif digest != _digest(entry.value):
-                found.append(KeyDifference(entry.key, Differing.DIFFERS, revision, entry.revision))
-    found += [KeyDifference(key, Differing.MISSING, revision, None) for key, (_, revision) in known.items()]
+                found.append(KeyDifference(entry.key, DifferenceKind.DIFFERS, revision, entry.revision))
+    found += [KeyDifference(key, DifferenceKind.MISSING, revision, None) for key, (_, revision) in known.items()]
     return sorted(found, key=lambda item: item.key)
 
 

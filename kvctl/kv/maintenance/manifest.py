@@ -29,7 +29,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class BackupManifest:
     """Description of a backup; times as RFC 3339."""
 
     bucket: str
@@ -55,7 +55,7 @@ def hashed(path: Path) -> File:
     return File(path.name, found.size, found.sha256)
 
 
-def read(directory: Path) -> Manifest:
+def read(directory: Path) -> BackupManifest:
     """Read the manifest of a backup and compare it with its files.
 
     Raises UsageError if the directory has no backup, ConflictError if it is damaged or made by a newer kvctl.
@@ -95,7 +95,7 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _parse(document: dict[str, Any], directory: Path) -> Manifest:
+def _parse(document: dict[str, Any], directory: Path) -> BackupManifest:
     fields = {name: value for name, value in document.items() if name not in ("kvctl", "version", "checksum")}
     if document.get("checksum") != checksum.of_document(
         {name: value for name, value in document.items() if name != "checksum"}
@@ -103,7 +103,7 @@ def _parse(document: dict[str, Any], directory: Path) -> Manifest:
         raise _damaged(directory, f"`{MANIFEST}` has been changed")
     try:
         files = tuple(File(**file) for file in fields.pop("files"))
-        manifest = Manifest(files=files, **fields)
+        manifest = BackupManifest(files=files, **fields)
     except (TypeError, KeyError) as error:
         raise _damaged(directory, f"`{MANIFEST}`: {error}") from None
     if {file.name for file in files} != {CONFIG, DATA}:

@@ -28,7 +28,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Group:
+class KeyGroup:
     """Some of the bucket's keys together; sizes in bytes, times in nanoseconds since the epoch."""
 
     prefix: str = ""
@@ -86,8 +86,8 @@ class Statistics:
     """Last revision that was counted."""
     history: int
     """Entries kept per key."""
-    total: Group = field(default_factory=Group)
-    prefixes: dict[str, Group] = field(default_factory=dict)
+    total: KeyGroup = field(default_factory=KeyGroup)
+    prefixes: dict[str, KeyGroup] = field(default_factory=dict)
     """Groups by prefix; empty unless prefixes were asked for."""
     largest: list[tuple[int, str]] = field(default_factory=list)
     """Bytes and keys of the largest values, as many as were asked for, the largest first."""
@@ -142,7 +142,7 @@ async def _latest(binding: Binding, last: int) -> AsyncGenerator[list[Entry], No
             yield [entry for entry in entries if entry.revision <= last]
 
 
-def _groups(found: Statistics, key: str, tokens: int | None) -> tuple[Group, ...]:
+def _groups(found: Statistics, key: str, tokens: int | None) -> tuple[KeyGroup, ...]:
     if tokens is None:
         return (found.total,)
     parts = key.split(".")
@@ -154,5 +154,5 @@ def _groups(found: Statistics, key: str, tokens: int | None) -> tuple[Group, ...
                 f"`{found.bucket}` has more than {MAX_PREFIXES} prefixes of {tokens} tokens",
                 hint="Give fewer tokens with `--by-prefix`",
             )
-        group = found.prefixes[prefix] = Group(prefix)
+        group = found.prefixes[prefix] = KeyGroup(prefix)
     return (found.total, group)

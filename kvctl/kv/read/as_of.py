@@ -21,7 +21,7 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
-from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, choose, keeping
+from kvctl.kv.read.key_scan import KeyHistoryScan, Retention, choose, keeping
 from kvctl.kv.read.listing import KeyFilter, each
 from kvctl.kv.read.moment import Moment
 from kvctl.kv.resolve import Binding
@@ -56,7 +56,7 @@ class Past:
     """State of the keys right after `revision`. Its methods raise HistoryLost before they return anything."""
 
     def __init__(
-        self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Keeping, clock: ServerClock
+        self, bucket: str, binding: Binding, moment: Moment, revision: int, kept: Retention, clock: ServerClock
     ) -> None:
         self.bucket = bucket
         self.moment = moment

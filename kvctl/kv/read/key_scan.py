@@ -72,7 +72,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class Retention:
     """History that a stream, and the streams it mirrors, retain."""
 
     history: int
@@ -92,7 +92,7 @@ class Keeping:
 class KeyHistoryScan:
     """Scan of the selected keys up to a revision; keys written in the meantime are checked once more."""
 
-    def __init__(self, binding: Binding, cut: int, choice: KeyFilter, kept: Keeping) -> None:
+    def __init__(self, binding: Binding, cut: int, choice: KeyFilter, kept: Retention) -> None:
         self.traces: dict[bytes, Trace] = {}
         """By subject: some 250 bytes per key."""
         self._binding = binding
@@ -169,7 +169,7 @@ class KeyHistoryScan:
         return replace(trace, unknown=True)
 
 
-async def keeping(binding: Binding) -> Keeping:
+async def keeping(binding: Binding) -> Retention:
     """Return the retention of the bucket; of a mirror and its origin, the smaller, or the minimum without an answer."""
     history, dropped, caveat, gaps = sys.maxsize, None, None, False
     following: Binding | None = binding
@@ -187,7 +187,7 @@ async def keeping(binding: Binding) -> Keeping:
         dropped = dropped or (_dropped(info) if info else None)
         caveat = caveat or (_caveat(info) if info else None)
         following = following.origin
-    return Keeping(history, dropped, caveat)
+    return Retention(history, dropped, caveat)
 
 
 def _dropped(info: StreamInfo) -> str | None:

@@ -33,7 +33,7 @@ Pins = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class KeyCondition:
     """Condition on a key; every field given must hold."""
 
     key: str
@@ -93,7 +93,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """One write of a transaction."""
 
     verb: str
@@ -110,11 +110,11 @@ class Change:
         return _LEAVES.get(self.verb, Operation.PUT)
 
     @property
-    def condition(self) -> Condition | None:
+    def condition(self) -> KeyCondition | None:
         """Condition of the change on its own key."""
         if self.verb == "create":
-            return Condition(self.key, absent=True)
-        return None if self.revision is None else Condition(self.key, revision=self.revision)
+            return KeyCondition(self.key, absent=True)
+        return None if self.revision is None else KeyCondition(self.key, revision=self.revision)
 
 
 @dataclass(slots=True)
@@ -125,8 +125,8 @@ class Transaction:
     ttl below one second, and more than 1,000 messages.
     """
 
-    conditions: list[Condition] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
+    conditions: list[KeyCondition] = field(default_factory=list)
+    changes: list[KeyChange] = field(default_factory=list)
     _changed: set[str] = field(default_factory=set, repr=False)
 
     def expect(
@@ -147,31 +147,31 @@ class Transaction:
             )
         if absent and (exists or value is not None):
             raise UsageError(f"The condition on `{key}` contradicts itself")
-        self.conditions.append(Condition(check_key(key), revision, exists, absent, value))
+        self.conditions.append(KeyCondition(check_key(key), revision, exists, absent, value))
         return self
 
     def put(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
         """Write a key. In a bucket with history, the previous value comes back when `ttl` expires."""
-        return self._add(Change("put", key, value, None, ttl))
+        return self._add(KeyChange("put", key, value, None, ttl))
 
     def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
         """Write a key that must not live."""
-        return self._add(Change("create", key, value, None, ttl))
+        return self._add(KeyChange("create", key, value, None, ttl))
 
     def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> Self:
         """Write a key whose last revision, deletions included, must be this one."""
-        return self._add(Change("update", key, value, revision, ttl))
+        return self._add(KeyChange("update", key, value, revision, ttl))
 
     def delete(self, key: str, *, revision: int | None = None) -> Self:
         """Mark a key deleted, even one that does not live."""
-        return self._add(Change("delete", key, b"", revision))
+        return self._add(KeyChange("delete", key, b"", revision))
 
     def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> Self:
         """Erase a key with its history, leaving a marker, which is removed after `ttl`."""
-        return self._add(Change("purge", key, b"", revision, ttl))
+        return self._add(KeyChange("purge", key, b"", revision, ttl))
 
     @property
-    def expected(self) -> list[Condition]:
+    def expected(self) -> list[KeyCondition]:
         """Return all conditions: explicit ones, then those of changes."""
         return [*self.conditions, *(own for change in self.changes if (own := change.condition) is not None)]
 
@@ -214,7 +214,7 @@ class Transaction:
         known = (item for item in self.expected if item.key in found)
         return list(dict.fromkeys(failure for item in known if (failure := item.failure(found[item.key])) is not None))
 
-    def _add(self, change: Change) -> Self:
+    def _add(self, change: KeyChange) -> Self:
         check_key(change.key)
         if change.key in self._changed:
             raise UsageError(f"`{change.key}` is changed twice", hint="A transaction can change a key only once")
@@ -276,7 +276,7 @@ def expecting(revision: int) -> bytes:
     return _EXPECTED % revision
 
 
-def _lines(change: Change, *, erase: bool = True) -> bytes:
+def _lines(change: KeyChange, *, erase: bool = True) -> bytes:
     if change.ttl is None and change.operation is Operation.PUT:
         return b""
     rollup = change.verb == "purge" and erase

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import HistoryLost
 from kvctl.jetstream import streams
-from kvctl.kv.maintenance.copy_bucket import Differing, KeyDifference
+from kvctl.kv.maintenance.copy_bucket import DifferenceKind, KeyDifference
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.files import contents, export_files, file_rows
 from kvctl.pipeline.files.export_files import Advance, Damage
@@ -124,14 +124,14 @@ def _differences(
         else _latest(engine, exported, options, manifest, at)
     )
     kind = (
-        f"case when there is null then '{Differing.MISSING}' "
-        f"when here is null then '{Differing.EXTRA}' else '{Differing.DIFFERS}' end"
+        f"case when there is null then '{DifferenceKind.MISSING}' "
+        f"when here is null then '{DifferenceKind.EXTRA}' else '{DifferenceKind.DIFFERS}' end"
     )
     observation = Observation()
-    counting = [expr(f"count_if(kind = '{name}')").alias(name) for name in Differing]
+    counting = [expr(f"count_if(kind = '{name}')").alias(name) for name in DifferenceKind]
     differing = both.selectExpr("key", f"{kind} as kind", "revision", "other_revision").observe(observation, *counting)
     rows = differing.orderBy("key").limit(LISTED).collect()
-    found = [KeyDifference(row["key"], Differing(row["kind"]), row["revision"], row["other_revision"]) for row in rows]
+    found = [KeyDifference(key, DifferenceKind(text), *revisions) for key, text, *revisions in rows]
     return dict(observation.get), found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kvctl.errors import Away, KvctlError, WrongRevision
 from kvctl.jetstream.publish import PublishWindow
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.bulk.bulk_writer import Target, target_of
+from kvctl.kv.bulk.bulk_writer import WriteTarget, target_of
 from kvctl.kv.conditional_write import write_headers
 from kvctl.kv.entry import Entry
 from kvctl.kv.names import RESERVED, is_plain
@@ -43,7 +43,7 @@ async def remove_others(options: SourceOptions, since: int) -> int:
 
 
 async def _remove(
-    bucket: Bucket, target: Target, entries: Sequence[Entry], removed: set[str], lost: list[KvctlError]
+    bucket: Bucket, target: WriteTarget, entries: Sequence[Entry], removed: set[str], lost: list[KvctlError]
 ) -> None:
     """Delete entries on condition of their revisions."""
 

@@ -31,7 +31,7 @@ from kvctl.kv.bulk.bulk_writer import (
     Reconciler,
     Retry,
     RowCounts,
-    Target,
+    WriteTarget,
     encode_plain,
     encode_rows,
     of_the_row,
@@ -186,7 +186,7 @@ class WritePlan:
 class Publisher(BulkWriter):
     """Writes one task's chunks; `rejected` receives each chunk with rows that are not written."""
 
-    def __init__(self, target: Target, plan: WritePlan, rejected: Rejected = lambda chunk, causes: None) -> None:
+    def __init__(self, target: WriteTarget, plan: WritePlan, rejected: Rejected = lambda chunk, causes: None) -> None:
         super().__init__()
         self._target = target
         self._plan = plan

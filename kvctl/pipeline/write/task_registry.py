@@ -20,7 +20,7 @@ from typing import Any
 
 from kvctl.errors import ConflictError, ConnectionLost, KvctlError, RequestTimeout
 from kvctl.jetstream.consumers import admin
-from kvctl.kv.bulk.bulk_writer import Target
+from kvctl.kv.bulk.bulk_writer import WriteTarget
 from kvctl.pipeline.write.row_ids import new_job
 from kvctl.units import duration_ns
 
@@ -39,7 +39,7 @@ class Beginning:
     """Revision before all rows of the job."""
 
 
-async def claim(target: Target, job: str, partition: int) -> bool:
+async def claim(target: WriteTarget, job: str, partition: int) -> bool:
     """Return whether another attempt may have started the task.
 
     Without permission to create consumers, or room for them, this is unknown, and False is returned.
@@ -53,7 +53,7 @@ async def claim(target: Target, job: str, partition: int) -> bool:
     return False
 
 
-async def begin(target: Target, job: str, run: str) -> Beginning | None:
+async def begin(target: WriteTarget, job: str, run: str) -> Beginning | None:
     """Return the beginning of the job, recording it if new; None if the server does not allow that.
 
     No row of the job may be sent before this call.
@@ -68,18 +68,18 @@ async def begin(target: Target, job: str, run: str) -> Beginning | None:
     return ours
 
 
-async def release(target: Target, job: str) -> None:
+async def release(target: WriteTarget, job: str) -> None:
     """Remove the notes of a job's tasks, if any. Raises KvctlError."""
     names = await admin.names(target.binding.api, target.binding.stream)
     await _remove(target, [name for name in names if name.startswith(_task(job))])
 
 
-async def forget(target: Target, job: str) -> None:
+async def forget(target: WriteTarget, job: str) -> None:
     """Remove the note of a job's beginning: it is not repeated."""
     await _remove(target, [_job(job)])
 
 
-async def _note(target: Target, name: str, lasting: timedelta, metadata: dict[str, str]) -> None:
+async def _note(target: WriteTarget, name: str, lasting: timedelta, metadata: dict[str, str]) -> None:
     binding = target.binding
     config: dict[str, Any] = {
         "name": name,
@@ -92,7 +92,7 @@ async def _note(target: Target, name: str, lasting: timedelta, metadata: dict[st
     await admin.create(binding.api, binding.stream, config)
 
 
-async def _noted(target: Target, job: str) -> Beginning | None:
+async def _noted(target: WriteTarget, job: str) -> Beginning | None:
     with suppress(KvctlError, KeyError, ValueError):
         found = await admin.info(target.binding.api, target.binding.stream, _job(job))
         metadata = found["config"]["metadata"]
@@ -100,7 +100,7 @@ async def _noted(target: Target, job: str) -> Beginning | None:
     return None
 
 
-async def _remove(target: Target, names: list[str]) -> None:
+async def _remove(target: WriteTarget, names: list[str]) -> None:
     limit = asyncio.Semaphore(NOTES_IN_FLIGHT)
 
     async def remove(name: str) -> None:

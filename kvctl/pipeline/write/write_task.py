@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kvctl.errors import UsageError
-from kvctl.kv.bulk.bulk_writer import RowCounts, Target, target_of
+from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
@@ -85,7 +85,7 @@ async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator
     return result
 
 
-async def _plan(options: SourceOptions, attempt: Attempt, target: Target) -> WritePlan:
+async def _plan(options: SourceOptions, attempt: Attempt, target: WriteTarget) -> WritePlan:
     """Plan the write from the notes of other attempts and of earlier runs of its job."""
     claimed, beginning = await asyncio.gather(
         claim(target, attempt.job, attempt.partition), _beginning(target, attempt)
@@ -109,11 +109,11 @@ async def _plan(options: SourceOptions, attempt: Attempt, target: Target) -> Wri
     )
 
 
-async def _beginning(target: Target, attempt: Attempt) -> Beginning | None:
+async def _beginning(target: WriteTarget, attempt: Attempt) -> Beginning | None:
     return await begin(target, attempt.job, attempt.run) if attempt.run is not None else None
 
 
-def ids_of(job: str, partition: int, target: Target) -> RowIds:
+def ids_of(job: str, partition: int, target: WriteTarget) -> RowIds:
     """Return the ids of a task's rows in a bucket."""
     most, limit = target.binding.api.connection.max_payload, target.info["config"].get("max_msg_size", -1)
     return RowIds(job, partition, min(most, limit) if limit > 0 else most)

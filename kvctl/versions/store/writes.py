@@ -134,7 +134,7 @@ class BucketWriting:
         except WrongRevision:
             raise PredicateFailed from None
         except Unanswered as error:
-            write = conditional_write.Write(binding, place, identity, after=before)
+            write = conditional_write.SentWrite(binding, place, identity, after=before)
             made = await conditional_write.resolve(write, error) or before
         except ServerError as error:
             raise conditional_write.explained(error, binding) from None

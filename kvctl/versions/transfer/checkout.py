@@ -273,7 +273,7 @@ class _Each:
         if isinstance(cause, WrongRevision) and self._connection.epoch == self._epoch:
             return 0  # the response to the only message
         identity = identity_of(self._ids.block(number, step.header, step.value))
-        write = conditional_write.Write(self._binding, step.key, identity, step.revision)
+        write = conditional_write.SentWrite(self._binding, step.key, identity, step.revision)
         try:
             return await conditional_write.resolve(write, cause) or 0
         except (WrongRevision, OutcomeUnknown):

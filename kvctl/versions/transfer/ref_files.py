@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts
 from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
-from kvctl.kv.bulk.dumper import Dumped
-from kvctl.kv.bulk.input_file import Batch, LoadInput
+from kvctl.kv.bulk.dumper import DumpSummary
+from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.loader import SHORTER_HISTORY, LoadOptions, read
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.entry import Operation
@@ -70,7 +70,7 @@ async def dump(
     filters: Sequence[str] = (),
     *,
     advance: Callable[[int], None] = lambda _: None,
-) -> Dumped:
+) -> DumpSummary:
     """Write the keys at a ref, for a branch with its staged changes, into an empty file; the cut is a commit's id.
 
     `staged` in the header is the number of keys staged on top of that commit. Raises RefNotFound, UsageError, OSError.
@@ -96,7 +96,7 @@ async def dump(
         async for batch in batches:
             writer.add(b"".join([entry_line(name, entry.key, entry.value) for entry in batch]), len(batch))
             advance(len(batch))
-    return Dumped(writer.entries, state.commit, writer.finish(exact=True))
+    return DumpSummary(writer.entries, state.commit, writer.finish(exact=True))
 
 
 class _Loading:
@@ -109,7 +109,7 @@ class _Loading:
         self._branch = branch
         self._options = options
 
-    async def take(self, batch: Batch) -> None:
+    async def take(self, batch: RowBatch) -> None:
         for bad in batch.bad:
             self._reject(bad.line, bad.reason)
         for rows in _parts([row for row in batch.rows if self._acceptable(row)]):

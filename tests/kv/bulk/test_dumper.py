@@ -15,12 +15,14 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, RefusedError
 from kvctl.kv.bulk import dump_file, dumper
-from kvctl.kv.bulk.dumper import Dumped
+from kvctl.kv.bulk.dumper import DumpSummary
 from kvctl.kv.read import snapshot_reader
 from kvctl.kv.stream_kind import UNFINISHED
 
 
-async def dumped(bucket: kvctl.Bucket, *filters: str, history: bool = False) -> tuple[Dumped, list[dict[str, Any]]]:
+async def dumped(
+    bucket: kvctl.Bucket, *filters: str, history: bool = False
+) -> tuple[DumpSummary, list[dict[str, Any]]]:
     """What a dump came to, and its lines."""
     file = io.BytesIO()
     made = await dumper.dump(bucket, file, filters, history=history)

@@ -35,7 +35,7 @@ from kvctl.kv import catalog
 from kvctl.kv.bulk import checkpoint, dumper, loader
 from kvctl.kv.bulk.bulk_writer import RowCounts, target_of
 from kvctl.kv.bulk.checkpoint import Position
-from kvctl.kv.bulk.input_file import Batch, open_input
+from kvctl.kv.bulk.input_file import RowBatch, open_input
 from kvctl.kv.bulk.leader_state import Current
 from kvctl.kv.bulk.loader import Loader, LoadOptions
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
@@ -293,10 +293,10 @@ async def test_a_server_whose_storage_is_full_is_not_taken_for_a_full_bucket(tmp
 async def test_deleting_the_bucket_ends_the_load(client, unique):
     bucket = await client.create_bucket(unique())
 
-    async def batches() -> AsyncIterator[Batch]:
-        yield Batch([Row(1, "a", b"")], [], 1, 1)
+    async def batches() -> AsyncIterator[RowBatch]:
+        yield RowBatch([Row(1, "a", b"")], [], 1, 1)
         await client.delete_bucket(bucket.name)
-        yield Batch([Row(2, "b", b"")], [], 2, 1)
+        yield RowBatch([Row(2, "b", b"")], [], 2, 1)
 
     with pytest.raises(PartlyDone, match=r"1 rows were written, then line 2 failed: [Ss]tream not found"):
         async with asyncio.timeout(60):

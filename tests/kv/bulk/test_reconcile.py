@@ -11,7 +11,7 @@ from kvctl import Client
 from kvctl.errors import KvctlError
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, Acknowledged, Outcome, WriteReconciler
+from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, AcknowledgedRows, RowOutcome, WriteReconciler
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.identity import Series
 
@@ -29,29 +29,29 @@ async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_
     for value in range(LATER):
         await bucket.put_many((row.key, b"theirs %d" % value) for row in rows)
     target = await target_of(bucket)
-    found: dict[str, Outcome | KvctlError] = {}
+    found: dict[str, RowOutcome | KvctlError] = {}
     answers: list[str] = []
     client.connection.trace = lambda _, __, result: answers.append(result)
     reconciler = WriteReconciler(
         Current(target.binding, target.info),
         lambda row, result, _: found.update({row.key: result}),
         ids,
-        Acknowledged(0),
+        AcknowledgedRows(0),
     )
     await reconciler.settle(rows)
-    assert found == {row.key: Outcome.MISSED if row.key in lost else Outcome.WRITTEN for row in rows}
+    assert found == {row.key: RowOutcome.MISSED if row.key in lost else RowOutcome.WRITTEN for row in rows}
     # requests for last messages, answered in as many pieces as the socket gave; `next_of_each` is not traced
     assert sum(not answer.endswith(" messages") for answer in answers) <= 4
 
 
 async def test_rows_around_those_without_room_for_an_identity_are_not_taken_for_overtaken_ones(client, bucket_name):
     await client.create_bucket(bucket_name, history=2)
-    acknowledged = Acknowledged(0)
+    acknowledged = AcknowledgedRows(0)
     for line in 2, 4:
         await client.connection.request(f"$KV.{bucket_name}.k", b"")
         acknowledged.note(line, "k", line // 2)
     target = await target_of(client.bucket(bucket_name))
-    found: dict[int, Outcome | KvctlError] = {}
+    found: dict[int, RowOutcome | KvctlError] = {}
     reconciler = WriteReconciler(
         Current(target.binding, target.info),
         lambda row, result, _: found.update({row.line: result}),
@@ -60,17 +60,17 @@ async def test_rows_around_those_without_room_for_an_identity_are_not_taken_for_
     )
     for line in 1, 3:
         await reconciler.settle([Row(line, "k", b"")])
-    assert found == {1: Outcome.SUPERSEDED, 3: Outcome.MISSED}
+    assert found == {1: RowOutcome.SUPERSEDED, 3: RowOutcome.MISSED}
 
 
 # -- rows of a killed load ----------------------------------------------------------------------------------
 
 LETTERS = {
-    Outcome.WRITTEN: "W",
-    Outcome.SUPERSEDED: "s",
-    Outcome.MISSED: "M",
-    Outcome.OVERTAKEN: "o",
-    Outcome.UNKNOWN: "u",
+    RowOutcome.WRITTEN: "W",
+    RowOutcome.SUPERSEDED: "s",
+    RowOutcome.MISSED: "M",
+    RowOutcome.OVERTAKEN: "o",
+    RowOutcome.UNKNOWN: "u",
 }
 MOST = 200
 LARGE = b"x" * 120
@@ -89,12 +89,12 @@ async def outcomes(client: Client, name: str, rows: list[Row], stored: list[int]
         header = ids.block(line, row.header, row.value) if line else b""
         await client.connection.request(f"$KV.{name}.k", row.value, header)
     target = await target_of(client.bucket(name))
-    acknowledged, letters = Acknowledged(0), dict[int, str]()
+    acknowledged, letters = AcknowledgedRows(0), dict[int, str]()
 
-    def resolved(row: Row, outcome: Outcome | KvctlError, revision: int) -> None:
-        assert isinstance(outcome, Outcome)
+    def resolved(row: Row, outcome: RowOutcome | KvctlError, revision: int) -> None:
+        assert isinstance(outcome, RowOutcome)
         letters[row.line] = "-" if revision > len(stored) else LETTERS[outcome]
-        if outcome is Outcome.WRITTEN:
+        if outcome is RowOutcome.WRITTEN:
             acknowledged.note(row.line, row.key, revision)
 
     reconciler = WriteReconciler(Current(target.binding, target.info), resolved, ids, acknowledged)
@@ -161,7 +161,7 @@ async def test_row_without_room_for_an_identity_that_may_be_stored_is_unknown(
 
 
 def test_a_row_looked_up_after_later_ones_does_not_lower_the_floor():
-    acknowledged = Acknowledged(0)
+    acknowledged = AcknowledgedRows(0)
     acknowledged.note_all(3, ("k", "other"), (7, 8))
     acknowledged.note(1, "k", 5)
     assert acknowledged.floor(9, "k") == 7
@@ -170,7 +170,7 @@ def test_a_row_looked_up_after_later_ones_does_not_lower_the_floor():
 
 
 def test_the_floor_of_a_row_between_acknowledged_ones_is_the_one_before_it():
-    acknowledged = Acknowledged(0)
+    acknowledged = AcknowledgedRows(0)
     acknowledged.note_all(1, ("k", "other", "other", "k"), (3, 4, 5, 6))
     assert [acknowledged.floor(line, "k") for line in (1, 2, 4, 5)] == [0, 3, 3, 6]
     assert [acknowledged.followed(line, "k") for line in (1, 3, 4)] == [True, True, False]
@@ -178,7 +178,7 @@ def test_the_floor_of_a_row_between_acknowledged_ones_is_the_one_before_it():
 
 
 def test_a_row_before_all_samples_is_above_the_revision_at_the_start():
-    acknowledged = Acknowledged(7)
+    acknowledged = AcknowledgedRows(7)
     for number in range(2 * FLOORS):
         acknowledged.sent_up_to(number * FLOOR_ROWS)
     assert acknowledged.floor(1, "k") == 7

@@ -425,7 +425,7 @@ async def test_two_restores_at_once_make_one_bucket(server, client, bucket_name,
             bucket_backup.restore(other.api, directory),
             return_exceptions=True,
         )
-    assert sum(isinstance(outcome, bucket_backup.Restored) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, bucket_backup.RestoreSummary) for outcome in outcomes) == 1
     assert await contents(client.bucket(bucket_name)) == before
 
 

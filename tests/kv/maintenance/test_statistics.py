@@ -9,7 +9,7 @@ import pytest
 from kvctl.errors import BucketNotFound, UsageError
 from kvctl.kv.entry import Operation
 from kvctl.kv.maintenance import statistics as module
-from kvctl.kv.maintenance.statistics import Group, statistics
+from kvctl.kv.maintenance.statistics import KeyGroup, statistics
 
 HOUR = 3600 * 10**9
 
@@ -56,7 +56,7 @@ def _prefix(key: str) -> str:
 async def test_statistics_of_an_empty_and_a_missing_bucket(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
     found = await statistics(bucket, tokens=1)
-    assert (found.total, found.prefixes) == (Group(), {})
+    assert (found.total, found.prefixes) == (KeyGroup(), {})
     with pytest.raises(BucketNotFound):
         await statistics(client.bucket(bucket_name + "x"))
     with pytest.raises(UsageError):
@@ -87,6 +87,6 @@ async def test_memory_does_not_grow_with_the_keys(client, bucket_name):
 
 
 def test_rate_needs_an_hour_of_history():
-    assert Group(entries=10, first=0, newest=HOUR - 1).writes_a_day is None
-    rate = Group(entries=25, first=0, newest=24 * HOUR).writes_a_day
+    assert KeyGroup(entries=10, first=0, newest=HOUR - 1).writes_a_day is None
+    rate = KeyGroup(entries=25, first=0, newest=24 * HOUR).writes_a_day
     assert rate == timedelta(days=1) / timedelta(hours=1)

@@ -10,7 +10,7 @@ import pytest
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.read.as_of import Past, _listed
-from kvctl.kv.read.key_scan import Keeping, KeyHistoryScan, Trace
+from kvctl.kv.read.key_scan import KeyHistoryScan, Retention, Trace
 from kvctl.kv.read.listing import KeyFilter
 from kvctl.kv.read.moment import Moment, as_moment, parse_moment
 from kvctl.kv.resolve import Binding
@@ -55,7 +55,7 @@ CLOCK = ServerClock(0)
 
 
 def past(**kept: Any) -> Past:
-    return Past("B", BINDING, Moment(revision=7), 7, Keeping(**{"history": 2} | kept), CLOCK)
+    return Past("B", BINDING, Moment(revision=7), 7, Retention(**{"history": 2} | kept), CLOCK)
 
 
 def surveyed(of: Past, traces: dict[str, Trace]) -> KeyHistoryScan:

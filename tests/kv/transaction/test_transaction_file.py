@@ -7,7 +7,7 @@ import pytest
 
 from kvctl.documents.parser import parse
 from kvctl.errors import UsageError
-from kvctl.kv.transaction.transaction import Change, Condition, Transaction
+from kvctl.kv.transaction.transaction import KeyChange, KeyCondition, Transaction
 from kvctl.kv.transaction.transaction_file import read_transaction
 
 EVERYTHING = """
@@ -34,26 +34,26 @@ def read(text: str, name: str = "t.yaml") -> Transaction:
 def test_all_that_can_be_said():
     transaction = read(EVERYTHING)
     assert transaction.conditions == [
-        Condition("app.port", revision=3),
-        Condition("lock", absent=True),
-        Condition("app.host", exists=True),
-        Condition("mode", value=b"on"),
-        Condition("blob", value=b"\xff"),
+        KeyCondition("app.port", revision=3),
+        KeyCondition("lock", absent=True),
+        KeyCondition("app.host", exists=True),
+        KeyCondition("mode", value=b"on"),
+        KeyCondition("blob", value=b"\xff"),
     ]
     assert transaction.changes == [
-        Change("put", "app.port", b"8081"),
-        Change("create", "lock", b"me", ttl=timedelta(seconds=30)),
-        Change("update", "mode", b"off", revision=7),
-        Change("delete", "app.old"),
-        Change("purge", "app.older", revision=0, ttl=timedelta(minutes=1)),
-        Change("put", "blob", b"\0\1"),
+        KeyChange("put", "app.port", b"8081"),
+        KeyChange("create", "lock", b"me", ttl=timedelta(seconds=30)),
+        KeyChange("update", "mode", b"off", revision=7),
+        KeyChange("delete", "app.old"),
+        KeyChange("purge", "app.older", revision=0, ttl=timedelta(minutes=1)),
+        KeyChange("put", "blob", b"\0\1"),
     ]
 
 
 def test_json_says_the_same():
     data = {"if": [{"key": "a", "revision": 1}], "then": [{"put": "a", "value": "ä"}, {"delete": "b"}]}
     transaction = read(json.dumps(data), "t.json")
-    assert transaction.conditions == [Condition("a", revision=1)]
+    assert transaction.conditions == [KeyCondition("a", revision=1)]
     assert [change.value for change in transaction.changes] == ["ä".encode(), b""]
 
 
