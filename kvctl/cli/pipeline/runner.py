@@ -101,9 +101,8 @@ async def run_job(
             while not (await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S))[0]:
                 activity.say(f"{what}  {progress.text}")
     except asyncio.CancelledError:
-        if engine.started:
-            threading.Thread(target=_keep_cancelling, args=[engine, work], name="cancel", daemon=True).start()
-            await asyncio.wait([work], timeout=CANCEL_TIMEOUT_S)
+        threading.Thread(target=_keep_cancelling, args=[engine, work], name="cancel", daemon=True).start()
+        await asyncio.wait([work], timeout=CANCEL_TIMEOUT_S)
         if left := _incomplete_text(work, incomplete):
             session.warn(left)
         raise

@@ -88,6 +88,7 @@ class Engine:
         """Current activity of the job beyond Spark's own stages, for the user; set by the job."""
         self.scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
         """Directory of its files on this machine, which `close` removes."""
+        self._cancelled = False
 
     @property
     def started(self) -> bool:
@@ -134,7 +135,8 @@ class Engine:
             raise found from error
 
     def cancel(self) -> None:
-        """Stop running jobs, streams first; the waiting thread gets an error. Thread-safe."""
+        """Stop running jobs, streams first, or the start; the waiting thread gets an error. Thread-safe."""
+        self._cancelled = True
         with suppress(Exception):
             for query in vars(self)["spark"].streams.active:
                 query.stop()
@@ -170,6 +172,7 @@ class Engine:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """Check that Spark can start; convert the error if it does not. Suppress pyspark's own output."""
+        self._require_wanted()
         check_reachable(self.target)
         from pyspark.logger import PySparkLogger
 
@@ -181,6 +184,12 @@ class Engine:
             raise
         except Exception as error:
             raise not_started(error, self.log_tail()) from error
+        self._require_wanted()
+
+    def _require_wanted(self) -> None:
+        """Raises KvctlError if the job was cancelled."""
+        if self._cancelled:
+            raise KvctlError("Spark was not started: it is no longer needed")
 
     def _classic(self) -> "SparkContext":
         """Start driver and JVM on this machine. The JVM's output goes only to the log."""

@@ -43,8 +43,7 @@ import os, sys, time
 from pathlib import Path
 from kvctl.cli.app.command import command
 from kvctl.cli.app.main import main
-from kvctl.cli.pipeline.group import app
-from kvctl.cli.pipeline.runner import run_job, spark_target
+from kvctl.cli.pipeline.runner import OnSpark, run_job
 
 def slowly(batches):
     for batch in batches:
@@ -73,9 +72,8 @@ def hashing(engine):
     interrupted()
     return "done"
 
-@command(app, "endless", examples=["kvctl pipeline endless working"])
-async def endless(session, job: str):
-    target = spark_target("local[2]", None, None)
+@command("pipeline endless", examples=["kvctl pipeline endless working"])
+async def endless(session, job: str, *, target: OnSpark):
     await run_job(session, target, "Moving", globals()[job], incomplete="`out` is incomplete")
 
 main()
@@ -126,7 +124,7 @@ def test_unusable_spark_target_fails_immediately(run, options, exit_code):
     ],
 )
 def test_ctrl_c_ends_job_and_names_incomplete_output(tmp_path, job, shown, said, printed):
-    command = [sys.executable, "-c", ENDLESS, "pipeline", "endless", job]
+    command = [sys.executable, "-c", ENDLESS, "pipeline", "endless", job, "--master", "local[2]"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     master, terminal = open_terminal()
     process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.PIPE, env=environment)
