@@ -5,29 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, Severity
+from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.hazards import cycle, hazards
 from kvctl.topology.hazards.cycle import Replication
-from kvctl.topology.hazards.hazards import (
-    CYCLE,
-    DUPLICATE_WINDOW,
-    FILTERED_MIRROR,
-    MISSING_ORIGIN,
-    ORIGIN_NOT_DIRECT,
-    OUTSIDE_PREFIX,
-    RECREATED_ORIGIN,
-    RENAMING_MIRROR,
-    SHORTER_HISTORY,
-    SHORTER_TTL,
-    SMALLER_LIMITS,
-    TTL_NOT_INHERITED,
-    UNCONNECTED,
-    Hazard,
-    name_of,
-)
+from kvctl.topology.hazards.hazards import Hazard, name_of
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health
 from kvctl.topology.health.inspection import is_new
 from kvctl.topology.model.marks import is_stand_in, is_temporary, original
@@ -37,39 +21,27 @@ from kvctl.topology.survey.inventory import with_domains
 from kvctl.topology.survey.origin_lookup import suspected
 from kvctl.units import duration_from_ns, format_duration
 
-_ERRORS = {FILTERED_MIRROR, RENAMING_MIRROR, SHORTER_TTL, OUTSIDE_PREFIX, CYCLE, RECREATED_ORIGIN}
-_STATES: dict[Health, tuple[Severity, str, str]] = {
-    Health.STALLED: (
-        ERROR,
-        "stalled",
-        "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
-    ),
-    Health.SILENT: (
-        ERROR,
-        "silent",
-        "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
-    ),
-    Health.FAILING: (ERROR, "failing", "See the server's error with `kvctl bucket show {name}`"),
-    Health.NEVER_CONNECTED: (
-        ERROR,
-        UNCONNECTED,
-        "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
-    ),
-    Health.MISSING_ORIGIN: (
-        ERROR,
-        MISSING_ORIGIN,
-        "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
-    ),
-    Health.RECREATED_ORIGIN: (ERROR, RECREATED_ORIGIN, "`kvctl topology audit {name} --repair` {repairs} it"),
-    Health.MISSING_ENTRIES: (ERROR, "missing-entries", "`kvctl topology audit {name} --repair` {repairs} it"),
-    Health.OFFLINE_ORIGIN: (ERROR, "offline-origin", "Start the origin's servers"),
-    Health.UNCONFIRMED: (
-        NOTE,
-        "unconfirmed",
-        "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
-    ),
+_ERRORS = {
+    hazards.FILTERED_MIRROR,
+    hazards.RENAMING_MIRROR,
+    hazards.SHORTER_TTL,
+    hazards.OUTSIDE_PREFIX,
+    hazards.CYCLE,
+    hazards.RECREATED_ORIGIN,
 }
-"""Findings for states of replicas, with remedies; one that is behind but catching up is healthy."""
+_REMEDIES = {
+    Health.STALLED: "Check its limits with `kvctl bucket show {name}`: too large values or a full replica stop it",
+    Health.SILENT: "Check the connection to the origin's servers; watch it with `kvctl topology status --watch`",
+    Health.FAILING: "See the server's error with `kvctl bucket show {name}`",
+    Health.NEVER_CONNECTED: "Check the domain, or the exports and imports of the accounts: `kvctl help topologies`",
+    Health.MISSING_ORIGIN: "Create the origin, or delete `{name}`; `kvctl mirror promote` turns a mirror into a bucket",
+    Health.RECREATED_ORIGIN: "`kvctl topology audit {name} --repair` {repairs} it",
+    Health.MISSING_ENTRIES: "`kvctl topology audit {name} --repair` {repairs} it",
+    Health.OFFLINE_ORIGIN: "Start the origin's servers",
+    Health.OFFLINE: "Start the servers of `{name}`",
+    Health.UNCONFIRMED: "Export STREAM.INFO and DIRECT.GET from the origin's account: `kvctl help topologies`",
+}
+"""States of replicas that are findings; one that is behind but catching up is healthy."""
 _FLOW_CONTROL = "(10228)"
 """Code that servers report if no acknowledgement of a part arrives."""
 
@@ -87,15 +59,15 @@ def of_standing(standing: ReplicaHealth) -> Iterator[Finding]:
     """Yield the finding on one replica and one of its origins."""
     if standing.link.silent:
         return  # reported as an offline stream
-    if standing.state not in _STATES or (standing.state is Health.NEVER_CONNECTED and is_new(standing.link.info)):
+    if standing.state not in _REMEDIES or (standing.state is Health.NEVER_CONNECTED and is_new(standing.link.info)):
         return
-    severity, check, _ = _STATES[standing.state]
-    name = standing.link.node.name
-    origin = name_of(standing.link.source)
-    evidence = standing.evidence
+    check = str(standing.state).replace(" ", "-")
+    name, origin, evidence = standing.link.node.name, name_of(standing.link.source), standing.evidence
     evidence = f"{evidence[:1].upper()}{evidence[1:]}" if f"`{origin}`" in evidence else f"`{origin}`: {evidence}"
     if standing.state is Health.NEVER_CONNECTED:
+        check = hazards.UNCONNECTED
         evidence = f"`{name}` never connected to `{origin}`: nothing arrives, although its lag is reported as 0"
+    severity = NOTE if standing.state is Health.UNCONFIRMED else ERROR
     yield Finding(severity, check, name, evidence, _remedy(standing))
 
 
@@ -109,7 +81,7 @@ def _remedy(standing: ReplicaHealth) -> str:
     if standing.state is Health.UNCONFIRMED and standing.link.origin is not None:
         return f"Compare the keys with `kvctl topology audit {standing.link.node.name}`"
     repairs = "recreates" if standing.link.node.kind == Kind.MIRROR else "refills"
-    return _STATES[standing.state][2].format(name=standing.link.node.name, repairs=repairs)
+    return _REMEDIES[standing.state].format(name=standing.link.node.name, repairs=repairs)
 
 
 def _of_repair(link: Link) -> bool:
@@ -150,7 +122,9 @@ def _doubts(standing: ReplicaHealth) -> Iterator[Finding]:
     """Yield a mirror that may hold old values of its origin; if that is certain, its health reports it."""
     name, lineage = standing.link.node.name, standing.lineage
     if lineage and lineage.same is None and standing.link.info["config"].get("mirror"):
-        yield Finding(WARNING, RECREATED_ORIGIN, name, lineage.evidence, f"Check it with `kvctl topology audit {name}`")
+        yield Finding(
+            WARNING, hazards.RECREATED_ORIGIN, name, lineage.evidence, f"Check it with `kvctl topology audit {name}`"
+        )
 
 
 def _cycles(inventory: Inventory) -> Iterator[Finding]:
@@ -160,7 +134,7 @@ def _cycles(inventory: Inventory) -> Iterator[Finding]:
     for streams in cycle.cycles(readings):
         name = name_of({"name": streams[0][1]})
         fix = f"Remove one of the origins: `kvctl aggregate remove-origin {name} BUCKET`"
-        yield Finding(ERROR, CYCLE, name, cycle.hazard(streams, "domain ").evidence, fix)
+        yield Finding(ERROR, hazards.CYCLE, name, cycle.hazard(streams, "domain ").evidence, fix)
 
 
 def _suspected(inventory: Inventory) -> Iterator[Finding]:
@@ -168,23 +142,25 @@ def _suspected(inventory: Inventory) -> Iterator[Finding]:
     for link in inventory.links:
         if link.origin is not None and link.origin_place is None:
             for hazard in suspected(link.reader, link.origin["config"]):
-                yield Finding(WARNING, CYCLE, link.node.name, hazard.evidence, "Run `kvctl doctor` in that account")
+                yield Finding(
+                    WARNING, hazards.CYCLE, link.node.name, hazard.evidence, "Run `kvctl doctor` in that account"
+                )
 
 
 def remedy_of(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence[StreamConfig | None]) -> str:
     """Return the command for a replica of this name and configuration; origins are None if not readable."""
     seen = [origin for origin in origins if origin is not None]
-    if hazard.name in (SHORTER_TTL, TTL_NOT_INHERITED):
+    if hazard.name in (hazards.SHORTER_TTL, hazards.TTL_NOT_INHERITED):
         return _ttl_remedy(name, config, seen)
-    if hazard.name == OUTSIDE_PREFIX:
+    if hazard.name == hazards.OUTSIDE_PREFIX:
         return f"Remove the origin with `kvctl aggregate remove-origin {name} ORIGIN`, and add it again"
-    if hazard.name in (FILTERED_MIRROR, RENAMING_MIRROR):
+    if hazard.name in (hazards.FILTERED_MIRROR, hazards.RENAMING_MIRROR):
         return f"`kvctl mirror delete {name}`; {hazard.remedy}"
     commands = {
-        SHORTER_HISTORY: f"kvctl bucket edit {name} --history {_history(seen)}",
-        SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
-        DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
-        ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",
+        hazards.SHORTER_HISTORY: f"kvctl bucket edit {name} --history {_history(seen)}",
+        hazards.SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
+        hazards.DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
+        hazards.ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",
     }
     if hazard.name in commands:
         return f"`{commands[hazard.name]}`"

@@ -29,6 +29,7 @@ def standing(state: Health, evidence: str = "", age: int = 60) -> ReplicaHealth:
         (Health.RECREATED_ORIGIN, "error", "recreated-origin"),
         (Health.MISSING_ENTRIES, "error", "missing-entries"),
         (Health.OFFLINE_ORIGIN, "error", "offline-origin"),
+        (Health.OFFLINE, "error", "offline"),
         (Health.UNCONFIRMED, "note", "unconfirmed"),
     ],
 )
