@@ -183,19 +183,19 @@ def run_process(
     env: Mapping[str, str] | None = None,
     tty: bool = False,
     timeout: float = 120,
-    command: list[str] | None = None,
+    command: list[str] | str = "kvctl.__main__",
 ) -> Result:
-    """`run`, for use outside of tests; `command` runs another program than kvctl."""
+    """`run`, for use outside of tests; `command` is a module whose `main` runs, or another program's command line."""
     if tty:
         return _run_on_terminals(args, command, stdin, _environment({"NO_COLOR": "1", **(env or {})}), timeout)
     return _run_in_pipes(args, command, stdin, _environment(env), timeout)
 
 
 def _begin(
-    args: tuple[str, ...], command: list[str] | None, env: Mapping[str, str], streams: Sequence[int]
+    args: tuple[str, ...], command: list[str] | str, env: Mapping[str, str], streams: Sequence[int]
 ) -> "Child | subprocess.Popen[bytes]":
-    if command is None:
-        return FORKSERVER.start(args, env, streams)
+    if isinstance(command, str):
+        return FORKSERVER.start(args, env, streams, command)
     return subprocess.Popen([*command, *args], stdin=streams[0], stdout=streams[1], stderr=streams[2], env=env)
 
 
@@ -209,7 +209,7 @@ def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _run_in_pipes(
-    args: tuple[str, ...], command: list[str] | None, stdin: bytes, env: Mapping[str, str], timeout: float
+    args: tuple[str, ...], command: list[str] | str, stdin: bytes, env: Mapping[str, str], timeout: float
 ) -> Result:
     (theirs_in, feed), (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe(), os.pipe()
     streams = (theirs_in, theirs_out, theirs_err)
@@ -235,7 +235,7 @@ def _feed(descriptor: int, data: bytes) -> None:
 
 
 def _run_on_terminals(
-    args: tuple[str, ...], command: list[str] | None, stdin: bytes, env: Mapping[str, str], timeout: float
+    args: tuple[str, ...], command: list[str] | str, stdin: bytes, env: Mapping[str, str], timeout: float
 ) -> Result:
     """A terminal for each stream, so that stdout and stderr can be told apart."""
     pairs = [open_terminal(columns) for columns in (COLUMNS, COLUMNS, MESSAGE_COLUMNS)]

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from kvctl.cli.app import main as command_line
 from kvctl.cli.app.command import Entry, Group, build, command, group
-from kvctl.cli.app.main import main
 from kvctl.cli.app.options import Confirm, Yes, duration, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.errors import ConflictError, OutcomeUnknown
@@ -195,5 +195,11 @@ def new(session: Session) -> None:
 ABOUT = "Things to try the frame with"
 TREE = Group("kvctl", "The frame under test", {"thing": Entry(ABOUT, lambda: build("thing", ABOUT), "Things")})
 
+
+def main() -> int:
+    """Run a command line of this process."""
+    return command_line.main(tree=TREE)
+
+
 if __name__ == "__main__":
-    sys.exit(main(tree=TREE))
+    sys.exit(main())

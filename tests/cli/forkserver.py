@@ -57,8 +57,8 @@ class Forkserver:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
 
-    def start(self, args: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> Child:
-        """Run kvctl on these three file descriptors, which stay the caller's to close."""
+    def start(self, args: Sequence[str], env: Mapping[str, str], streams: Sequence[int], program: str) -> Child:
+        """Run `main` of the module `program` on these three file descriptors, which stay the caller's to close."""
         if self._socket is None:
             self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with closing(other):
@@ -66,7 +66,7 @@ class Forkserver:
                 subprocess.Popen(command, pass_fds=[other.fileno()], cwd=_ROOT)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with closing(theirs), open(os.memfd_create("request"), "w+b") as request:
-            request.write(json.dumps({"args": args, "env": dict(env), "cwd": os.getcwd()}).encode())
+            request.write(json.dumps({"program": program, "args": args, "env": dict(env), "cwd": os.getcwd()}).encode())
             request.flush()
             socket.send_fds(self._socket, [b"run"], [*streams, theirs.fileno(), request.fileno()])
         return Child(ours)
@@ -132,9 +132,7 @@ def _run(streams: Sequence[int], request: int) -> None:
         os.chdir(asked["cwd"])
         sys.argv = [str(_ROOT / "kvctl" / "__main__.py"), *asked["args"]]
         random.seed()
-        from kvctl.__main__ import main
-
-        code = main()
+        code = importlib.import_module(asked["program"]).main()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -148,6 +146,7 @@ def _import_everything() -> None:
         if module.name not in ("kvctl.__main__", "kvctl.pytest_plugin"):
             with suppress(Exception):  # the run that needs it says so
                 importlib.import_module(module.name)
+    importlib.import_module("tests.cli.demo")
     _be_patient()
     gc.freeze()
 

@@ -24,6 +24,8 @@ def install() -> None:
     def checked(self: Session, view: View, **settings: Any) -> Writer:
         writer = writer_of(self, view, **settings)
         path = running.path
+        if path.startswith("kvctl thing "):  # commands of tests/cli/demo.py
+            return writer
         if isinstance(writer, TsvWriter) and not self.options.columns:
             assert any(_is_tsv_of(record, writer.keys) for record in running.prints), _undeclared(path, writer.keys)
         return _Checked(writer, path, running.prints) if self.output in ("json", "ndjson", "yaml") else writer
