@@ -20,7 +20,7 @@ from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
-from kvctl.topology.apply import applier, fill
+from kvctl.topology.apply import applier
 from kvctl.topology.hazards import hazards
 from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import change as plan_change
@@ -192,9 +192,9 @@ async def _execute(
     limit: timedelta | None,
 ) -> "applier.Report":
     """Apply the plan, wait for replicas to fill, compare with the file; errors are in the report."""
-    filling, topology = fill.ReplicaFilling(limit), chosen.topology()
+    filling, topology = applier.ReplicaFilling(limit), chosen.topology()
     if limit is not None:
-        await filling.resume(apis, fill.unfilled(topology, await inventory.survey(apis)))
+        await filling.resume(apis, applier.unfilled(topology, await inventory.survey(apis)))
     with session.progress("Applying", len(applier.writes(found.changes)), unit="changes") as progress:
         report = await applier.apply(apis, found, filling, progress.advance, entries=topology.entries)
     if report.error is not None:

@@ -13,7 +13,7 @@ from kvctl.cli.topology.apply import confirm_plan, preview, show_report
 from kvctl.cli.topology.file import File, open_places, read_document
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
-from kvctl.topology.apply import applier, fill
+from kvctl.topology.apply import applier
 from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import change as plan_change
 from kvctl.topology.plan import plan_hazards, planner, saved
@@ -75,7 +75,7 @@ async def _delete(
 ) -> "applier.Report":
     """Make the deletions and look again; errors are in the report."""
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:
-        report = await applier.apply(apis, found, fill.ReplicaFilling(None), progress.advance)
+        report = await applier.apply(apis, found, applier.ReplicaFilling(None), progress.advance)
     if found.changes and report.error is None:
         patience = max(api.connection.timeout for api in apis.values())
         report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)

@@ -12,7 +12,6 @@ from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import TOPOLOGY, Kind, bucket_name, described, kind_of
-from kvctl.topology.hazards import collisions
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.lossy_edit import lossy
 from kvctl.topology.model.file import Topology
@@ -116,7 +115,7 @@ async def _measured(compared: FileComparison, apis: Mapping[str, Api], found: Pl
             if change.action is Action.CHANGE and not change.follows:
                 found.add(change.name, await _lossy(api, change))
             if change.after is not None and change.kind is Kind.AGGREGATE:
-                colliding, remarks = await collisions.stored(api, change.after, since=_known_sources(change))
+                colliding, remarks = await edit_cost.stored_collisions(api, change.after, since=_known_sources(change))
                 found.add(change.name, colliding)
                 found.warn(remarks)
             unseen = [item.seen for item in change.located if item.seen and not item.where]

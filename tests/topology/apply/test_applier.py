@@ -14,8 +14,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import applier
-from kvctl.topology.apply.applier import ApplyOutcome, Report, Verb
-from kvctl.topology.apply.fill import ReplicaFilling
+from kvctl.topology.apply.applier import ApplyOutcome, ReplicaFilling, Report, Verb
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.change import TopologyPlan

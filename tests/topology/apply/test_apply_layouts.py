@@ -15,8 +15,7 @@ from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.labs import Lab
 from kvctl.topology.apply import applier
-from kvctl.topology.apply.applier import Report
-from kvctl.topology.apply.fill import ReplicaFilling
+from kvctl.topology.apply.applier import ReplicaFilling, Report
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.change import TopologyPlan
