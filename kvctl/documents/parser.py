@@ -5,9 +5,9 @@ YAML is read by version 1.2's rules: `no`, `on`, `12:30`, `2026-01-31` are text,
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from kvctl.errors import UsageError
 
@@ -16,7 +16,6 @@ MAX_VALUES = 1_000_000
 """Maximum number of values in a document; values repeated by aliases count each time."""
 MAX_DEPTH = 64
 
-T = TypeVar("T")
 
 Path = tuple[str | int, ...]
 """Path to a value: keys and positions, from the root."""
@@ -89,14 +88,6 @@ def parse(content: bytes, source: str) -> Document:
     return _parse_yaml(text, source)
 
 
-def parse_all(content: bytes, source: str) -> list[Document]:
-    """Parse all documents in `content`: one of JSON, or several of YAML, separated by `---`. Raises UsageError."""
-    text = decoded(content, source)
-    if source.endswith(".json") or text.lstrip()[:1] in ("{", "["):
-        return [parse(content, source)]
-    return _parsed_yaml(source, text, lambda builder: builder.documents())
-
-
 def decoded(content: bytes, source: str) -> str:
     """Return the text of a file, which must be UTF-8 of bounded size. Raises UsageError."""
     if len(content) > MAX_BYTES:
@@ -154,15 +145,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_yaml(text: str, source: str) -> Document:
-    return _parsed_yaml(source, text, lambda builder: builder.document())
-
-
-def _parsed_yaml(source: str, text: str, build: "Callable[[_Builder], T]") -> T:
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return build(_Builder(source, yaml.parse(text, Loader=loader)))
+        return _Builder(source, yaml.parse(text, Loader=loader)).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else None
@@ -215,15 +202,6 @@ class _Builder:
         if _kind(event) != "StreamEnd":
             self._refuse(event, "A second document; a file can have only one")
         return document
-
-    def documents(self) -> list[Document]:
-        """Build all documents of the stream."""
-        found: list[Document] = []
-        next(self._events)
-        while _kind(next(self._events)) != "StreamEnd":
-            self._anchors, self._places = {}, {}
-            found.append(self._document())
-        return found
 
     def _document(self) -> Document:
         data = self._value(next(self._events), ())

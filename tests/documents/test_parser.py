@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.documents import parser
-from kvctl.documents.parser import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, parse, parse_all, read
+from kvctl.documents.parser import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, parse, read
 from kvctl.errors import UsageError
 from kvctl.render.yaml_text import dump, dump_short
 
@@ -171,36 +171,6 @@ class TestJson:
     )
     def test_errors_name_line_and_column(self, text, message):
         assert refusal(text, "f.json") == message
-
-
-class TestSeveralDocuments:
-    @pytest.mark.parametrize(
-        ("text", "data"),
-        [
-            ("", []),
-            ("a: 1\n", [{"a": 1}]),
-            ("---\na: &x 1\n---\n---\nb: [2]\n...\n", [{"a": 1}, None, {"b": [2]}]),
-            ('{"a": 1}', [{"a": 1}]),
-        ],
-    )
-    def test_are_read_one_after_the_other(self, text, data):
-        assert [document.data for document in parse_all(text.encode(), "f.yaml")] == data
-
-    def test_have_positions_of_their_own(self):
-        _, second = parse_all(b"a: 1\n---\nb: 2\na: 3\n", "f.yaml")
-        assert second.where("a") == "f.yaml:4:1"
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("a: &x 1\n---\nb: *x\n", "f.yaml:3:4: `*x` does not refer to an earlier value"),
-            ("a: 1\n---\na: 1\na: 2\n", "f.yaml:4:1: Key `a` appears twice, first in line 3"),
-        ],
-    )
-    def test_share_nothing(self, text, message):
-        with pytest.raises(UsageError) as caught:
-            parse_all(text.encode(), "f.yaml")
-        assert caught.value.message == message
 
 
 class TestPlaces:
