@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -73,9 +76,7 @@ def _login(user: str | None, password: str | None, token: str | None) -> Login:
 
 
 def _require_websockets() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("aiohttp") is None:
+    if importlib.util.find_spec("aiohttp") is None:
         raise UsageError(
             "`ws://` and `wss://` need the package aiohttp", hint="Install it with `pip install 'kvctl[websocket]'`"
         )
@@ -112,7 +113,7 @@ def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> t
     lower = text.lower()
     if isinstance(cause, KvctlError):
         return 0, cause
-    if type(cause).__module__ == "ssl" or isinstance(cause, _ssl_error()):
+    if isinstance(cause, ssl.SSLError):
         return 1, _tls_error(cause, context, info)
     if any(word in lower for word in _REFUSALS):
         return 1, AuthenticationRefused(f"The server at `{url}` refused the credentials: {text}", hint=REFUSED_HINT)
@@ -156,8 +157,6 @@ def _credentials(path: str) -> dict[str, Any]:
 
 
 def _jwt_callbacks(read: Callable[[], tuple[str, str]]) -> dict[str, Any]:
-    import base64
-
     import nkeys  # type: ignore[import-untyped]
 
     def sign(nonce: str) -> bytes:
@@ -175,8 +174,6 @@ def _read(path: str, what: str) -> str:
 
 
 def _seed(path: str, what: str, content: str) -> str:
-    import base64
-
     import nkeys
 
     if seed := _SEED.search(content):
@@ -187,8 +184,6 @@ def _seed(path: str, what: str, content: str) -> str:
 
 
 def _tls(context: Context) -> Any:
-    import ssl
-
     try:
         tls = ssl.create_default_context(cafile=context.ca)
         if context.cert:
@@ -203,12 +198,6 @@ def _tls_reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)  # of an SSLError, in capitals
     text = str(reason).replace("_", " ").lower() if reason else getattr(error, "strerror", None)
     return text or str(error) or "they are not PEM files"
-
-
-def _ssl_error() -> type[Exception]:
-    import ssl
-
-    return ssl.SSLError
 
 
 def _certificate_refused(context: Context) -> KvctlError:

@@ -42,7 +42,7 @@ _DENIED = pattern(r'permissions violation for (publish|subscription) to "([^"]+)
 class Connection:
     """Live connection: requests, subscriptions and raw publishes, each with a bounded wait."""
 
-    def __init__(self, context: Context, *, fast: bool = True) -> None:
+    def __init__(self, context: Context) -> None:
         self.context = context
         self.timeout = context.timeout.total_seconds()
         self.trace: Trace | None = None
@@ -50,7 +50,6 @@ class Connection:
         """Called with the reason why a lost connection does not come back."""
         self.epoch = 0
         """Number of connections made so far: a change means that everything in flight was lost."""
-        self._fast = fast
         self._client = NatsLink(context, [])
         self._outage = Outage(context)
         self._online = asyncio.Event()
@@ -350,8 +349,7 @@ class Connection:
         same = [address for address, _ in servers if address.websocket == link.websocket]
         link.keep(self, [address for address in same if not link.is_at(address)])
         self._online.set()
-        if self._fast:
-            self._parser = install_parser(self._client, self._server_error)
+        self._parser = install_parser(self._client, self._server_error)
         await self._add(f"{self._inbox}r.*", self._replied, None)
 
     async def close(self) -> None:
@@ -441,8 +439,8 @@ class Connection:
         return self._outage.error(self._last_word)
 
 
-async def connect(context: Context, *, fast: bool = True) -> Connection:
+async def connect(context: Context) -> Connection:
     """Connect. Raises NoServer, AuthenticationRefused, UsageError (for an unusable credentials file)."""
-    connection = Connection(context, fast=fast)
+    connection = Connection(context)
     await connection._open()
     return connection

@@ -505,11 +505,12 @@ async def test_a_consumer_in_another_domain(leaf, unique):
                 await asyncio.sleep(0.01)
 
 
-async def test_consume_with_the_library_s_parser(server, make_stream):
+async def test_consume_with_the_library_s_parser(server, make_stream, monkeypatch):
     """As with a client library whose internals are not as expected."""
     stream = await make_stream(20)
     await stream.create_consumer("c")
-    connection = await connect(Context(url=server.url), fast=False)
+    monkeypatch.setattr("kvctl.connection.live_connection.install_parser", lambda *_: None)
+    connection = await connect(Context(url=server.url))
     try:
         consumer = Consumer(Api(connection), stream.name, "c")
         found = []
