@@ -69,10 +69,10 @@ async def get(repo: RepositoryAccess, ref: str, *keys: str) -> list[VersionedEnt
     """
     wanted = [check_versioned_key(key).encode() for key in keys]
     at = await refs.resolve(repo.store, ref)
-    if at.branch is None:
+    record = at.record
+    if record is None:
         return _entries(keys, await repo.objects.values_at(await refs.root(repo.store, at), wanted), {})
     for _ in range(branch_state.MAX_ATTEMPTS):
-        record = await refs.branch(repo.store, at.branch)
         found = await epochs.changes_of(repo.store, record, wanted)
         changes = {key: StagedChange(decode_staged(one.value), one.revision) for key, one in reversed(found) if one}
         committed, same = await asyncio.gather(
@@ -86,7 +86,8 @@ async def get(repo: RepositoryAccess, ref: str, *keys: str) -> list[VersionedEnt
             raise committed
         if same and not isinstance(committed, BaseException):
             return _entries(keys, committed, changes)
-    raise branch_state.busy(at.branch)
+        record = await refs.branch(repo.store, record.name)
+    raise branch_state.busy(record.name)
 
 
 async def entry_batches(

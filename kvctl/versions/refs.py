@@ -41,17 +41,6 @@ class RefNotFound(NotFoundError, kind="ref-not-found"):
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
-    """Resolved ref expression."""
-
-    commit: str
-    branch: str | None = None
-    """Branch whose staged changes belong to it; None for committed state only."""
-    root: str | None = None
-    """Hex id of its tree, if known."""
-
-
-@dataclass(frozen=True, slots=True)
 class BranchRecord:
     """Branch as it was read."""
 
@@ -74,6 +63,22 @@ class BranchRecord:
         if found is None:
             raise BranchNotFound(name)
         return cls(name, Branch.decode(found.value), found.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Resolved ref expression."""
+
+    commit: str
+    root: str | None = None
+    """Hex id of its tree, if known."""
+    record: BranchRecord | None = None
+    """Branch whose staged changes belong to it; None for committed state only."""
+
+    @property
+    def branch(self) -> str | None:
+        """Name of the branch."""
+        return None if self.record is None else self.record.name
 
 
 def check_name(name: str, what: str = "branch") -> str:
@@ -157,7 +162,7 @@ async def _from_name(store: Store, expression: str, found: Ref) -> Ref:
     if mark == "@" or steps:
         if mark == "$" and steps:
             raise UsageError("Staged changes have no ancestors")
-        found = Ref(found.commit, root=found.root)
+        found = Ref(found.commit, found.root)
     for kind, number in _STEP.findall(steps):
         found = Ref(await _step(store, found.commit, kind, _count(number), expression))
     return found
@@ -259,10 +264,10 @@ class _Walk:
 async def _named(store: Store, name: str) -> Ref:
     if _ID.fullmatch(name):
         with suppress(RefNotFound):
-            return Ref(name, root=(await commit(store, name)).root)
+            return Ref(name, (await commit(store, name)).root)
     if found := await store.get(BRANCHES, record_key(name)):
-        there = Branch.decode(found.value)
-        return Ref(there.commit, name, there.root)
+        record = BranchRecord.of(name, found)
+        return Ref(record.branch.commit, record.branch.root, record)
     tag = await store.get(TAGS, record_key(name))
     return Ref(tag.value.decode() if tag else await _by_prefix(store, name))
 

@@ -195,10 +195,11 @@ async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> d
     if not keys:
         return {}
     subjects = [binding.subject(key) for key in keys]
-    answers = await last_of_each(binding.api, binding.stream, subjects, leader=leader)
+    alone = leader and len(keys) == 1
+    answers = {} if alone else await last_of_each(binding.api, binding.stream, subjects, leader=leader)
     found = _living(binding, [message for message in answers.values() if message is not None])
     for key in [key for key, subject in zip(keys, subjects, strict=True) if subject not in answers] if leader else ():
-        entry = await bucket.last_entry(key, leader=True)  # no answer: read with retries
+        entry = await bucket.last_entry(key, leader=True)  # alone, or no answer: with retries
         if entry is not None and not is_tombstone(entry.header):
             found[key] = StoredValue(entry.value, entry.revision)
     return found
