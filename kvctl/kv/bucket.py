@@ -157,10 +157,17 @@ class Bucket(Handle):
                 yield batch
 
     async def watch(
-        self, *filters: str, history: bool = False, updates_only: bool = False, ignore_deletes: bool = False,
-        meta_only: bool = False, from_revision: int | None = None, since: Moment | datetime | str | None = None,
-        follow: bool = True, patient: bool | None = None,
-    ) -> Watcher:  # fmt: skip
+        self,
+        *filters: str,
+        history: bool = False,
+        updates_only: bool = False,
+        ignore_deletes: bool = False,
+        meta_only: bool = False,
+        from_revision: int | None = None,
+        since: Moment | datetime | str | None = None,
+        follow: bool = True,
+        patient: bool | None = None,
+    ) -> Watcher:
         """Return a watcher of matching keys, of all keys without a filter. Watches on a mirror read its origin.
 
         `async with await bucket.watch() as watcher:` yields entries and, once, CURRENT. `follow=False` ends there.
@@ -178,9 +185,12 @@ class Bucket(Handle):
 
             from_revision = await first_revision(source, since)
         options = WatchOptions(
-            history=history, updates_only=updates_only, ignore_deletes=ignore_deletes,
-            meta_only=meta_only, from_revision=from_revision,
-        )  # fmt: skip
+            history=history,
+            updates_only=updates_only,
+            ignore_deletes=ignore_deletes,
+            meta_only=meta_only,
+            from_revision=from_revision,
+        )
         return Watcher(source, filters, options, follow=follow, patient=patient)
 
     # -- writing -----------------------------------------------------------------------------------------

@@ -283,6 +283,10 @@ def _target(api: Api, stream: str) -> edits.EditTarget[StreamInfo]:
 
     name = stream.removeprefix(STREAM_PREFIX)
     return replace(
-        edits.stream(api, stream), what=f"`{name}`", show=f"kvctl bucket show {name}", differences=differences,
-        create=create, completed=started,
-    )  # fmt: skip
+        edits.stream(api, stream),
+        what=f"`{name}`",
+        show=f"kvctl bucket show {name}",
+        differences=differences,
+        create=create,
+        completed=started,
+    )

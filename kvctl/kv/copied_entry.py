@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
 
 
-_NOT_THE_WRITERS = (
-    "nats-expected-", "nats-batch-", "nats-msg-id", "nats-stream-source", "nats-rollup", "nats-ttl",
-    "kvctl-row", "kvctl-id",
-)  # fmt: skip
+_NOT_THE_WRITERS = tuple(
+    "nats-expected- nats-batch- nats-msg-id nats-stream-source nats-rollup nats-ttl kvctl-row kvctl-id".split()
+)
 """Headers that control the server, or report its or a writer's action; necessary ones are set again."""
 
 

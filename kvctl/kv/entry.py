@@ -21,10 +21,10 @@ _PURGES = (b"MaxAge", b"Purge")
 """Marker reasons that leave nothing older of the key (ADR-8, ADR-48)."""
 
 # Headers that the server adds to an answer or to a stored message; not the writer's own.
-_SERVER_HEADERS = (
-    "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence",
-    "Nats-UpTo-Sequence", "Nats-Batch-", "Nats-Expected-", "Nats-Msg-Size", "Kvctl-Row", "Kvctl-Id",
-)  # fmt: skip
+_SERVER_HEADERS = tuple(
+    "Nats-Stream Nats-Subject Nats-Sequence Nats-Time-Stamp Nats-Num-Pending Nats-Last-Sequence Nats-UpTo-Sequence "
+    "Nats-Batch- Nats-Expected- Nats-Msg-Size Kvctl-Row Kvctl-Id".split()
+)
 
 
 class Operation(StrEnum):

@@ -227,9 +227,14 @@ def owner_of(entry: Entry) -> str:
 
 
 async def acquire(
-    bucket: Bucket, key: str, owner: str, ttl: timedelta, *,
-    wait: timedelta | None = None, waiting: Callable[[str], object] = lambda owner: None,
-) -> Lease:  # fmt: skip
+    bucket: Bucket,
+    key: str,
+    owner: str,
+    ttl: timedelta,
+    *,
+    wait: timedelta | None = None,
+    waiting: Callable[[str], object] = lambda owner: None,
+) -> Lease:
     """Take the key if nobody holds it, or within `wait`; `waiting` is called with the holder's name.
 
     Raises LeaseHeld without `wait`, otherwise WaitExpired; KvctlError for a bucket without per-key TTLs; as `put`.

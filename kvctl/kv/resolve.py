@@ -132,9 +132,15 @@ async def _bind(api: Api, bucket: str, info: StreamInfo, depth: int) -> Binding:
     subjects = config.get("subjects") or []
     prefix = f"{SUBJECT_PREFIX}{bucket}."
     return Binding(
-        bucket, config["name"], prefix, api, origins=origins,
-        writable=bool(subjects) or not origins, direct=direct, info=info,
-    )  # fmt: skip
+        bucket,
+        config["name"],
+        prefix,
+        api,
+        origins=origins,
+        writable=bool(subjects) or not origins,
+        direct=direct,
+        info=info,
+    )
 
 
 async def _origin(api: Api, mirror: dict[str, Any], depth: int) -> Binding:

@@ -234,9 +234,13 @@ class Settings:
 
     description: str = _row("", Form.TEXT, "description", "Description", metavar="TEXT")
     replicas: int = _row(
-        1, Form.INTEGER, "num_replicas", f"Number of stream replicas, 1 to {MAX_REPLICAS}",
-        metavar="N", limits={"minimum": 1, "maximum": MAX_REPLICAS},
-    )  # fmt: skip
+        1,
+        Form.INTEGER,
+        "num_replicas",
+        f"Number of stream replicas, 1 to {MAX_REPLICAS}",
+        metavar="N",
+        limits={"minimum": 1, "maximum": MAX_REPLICAS},
+    )
     storage: str = _row(
         "file",
         Form.TEXT,
@@ -247,29 +251,52 @@ class Settings:
         fixed=True,
     )
     max_value_size: int | None = _row(
-        None, Form.SIZE, "max_msg_size", "Maximum size of a value, including headers",
+        None,
+        Form.SIZE,
+        "max_msg_size",
+        "Maximum size of a value, including headers",
         of=("bucket", "mirror", "aggregate", "table"),
-    )  # fmt: skip
+    )
     max_bytes: int | None = _row(None, Form.SIZE, "max_bytes", "Maximum total size")
     compress: bool = _row(
-        False, Form.FLAG, "compression", "Compress on disk (s2)",
+        False,
+        Form.FLAG,
+        "compression",
+        "Compress on disk (s2)",
         difference="compression",
-        write=_write_compress, read=lambda stream: stream.get("compression", "none") != "none",
-    )  # fmt: skip
+        write=_write_compress,
+        read=lambda stream: stream.get("compression", "none") != "none",
+    )
     cluster: str | None = _row(
-        None, Form.TEXT, "placement.cluster", "Cluster to place the stream in",
-        metavar="NAME", check=lambda value: "is empty" if value == "" else None,
-    )  # fmt: skip
+        None,
+        Form.TEXT,
+        "placement.cluster",
+        "Cluster to place the stream in",
+        metavar="NAME",
+        check=lambda value: "is empty" if value == "" else None,
+    )
     tags: tuple[str, ...] = _row(
-        (), Form.TEXTS, "placement.tags", "Server tag required for placement",
-        option="tag", metavar="TAG", file_help="Server tags required for placement",
+        (),
+        Form.TEXTS,
+        "placement.tags",
+        "Server tag required for placement",
+        option="tag",
+        metavar="TAG",
+        file_help="Server tags required for placement",
         check=lambda value: "contains an empty tag" if "" in value else None,
-    )  # fmt: skip
+    )
     metadata: Mapping[str, str] = _row(
-        {}, Form.PAIRS, "metadata", "Metadata entry",
-        metavar="KEY=VALUE", file_help="Custom names and values", limits={"propertyNames": {"minLength": 1}},
-        check=_metadata_problem, write=_write_metadata, read=own_metadata,
-    )  # fmt: skip
+        {},
+        Form.PAIRS,
+        "metadata",
+        "Metadata entry",
+        metavar="KEY=VALUE",
+        file_help="Custom names and values",
+        limits={"propertyNames": {"minLength": 1}},
+        check=_metadata_problem,
+        write=_write_metadata,
+        read=own_metadata,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,45 +307,78 @@ class BucketSettings(Settings):
         False, Form.FLAG, "allow_atomic", "Allow atomic writes of several keys", of=("bucket", "aggregate")
     )
     first_revision: int | None = _row(
-        None, Form.INTEGER, "first_seq", "Revision of the first entry, above those of an earlier bucket of this name",
+        None,
+        Form.INTEGER,
+        "first_seq",
+        "Revision of the first entry, above those of an earlier bucket of this name",
         of=("bucket", "aggregate"),
-        metavar="N", limits={"minimum": 1, "maximum": MAX_INT64}, fixed=True, clearable=False,
+        metavar="N",
+        limits={"minimum": 1, "maximum": MAX_INT64},
+        fixed=True,
+        clearable=False,
         write=lambda stream, value: stream.update({"first_seq": value} if value else {}),
-    )  # fmt: skip
+    )
     """None: 1 for a new bucket, and as it is for an existing one."""
     republish: Republish | None = _row(
-        None, Form.ROUTE, "republish", "Republish stored messages of subject SRC to DEST",
+        None,
+        Form.ROUTE,
+        "republish",
+        "Republish stored messages of subject SRC to DEST",
         of=("bucket", "aggregate", "table"),
-        metavar="SRC=DEST", file_help="Republish stored messages: SRC=DEST", limits={"pattern": "^[^=]+=.+$"},
-        check=_republish_problem, write=_write_republish, read=_read_republish,
-    )  # fmt: skip
+        metavar="SRC=DEST",
+        file_help="Republish stored messages: SRC=DEST",
+        limits={"pattern": "^[^=]+=.+$"},
+        check=_republish_problem,
+        write=_write_republish,
+        read=_read_republish,
+    )
 
 
 _INHERITED = (
     Setting(
-        "history", Form.INTEGER, 1, "max_msgs_per_subject", f"Revisions to keep per key, 1 to {MAX_HISTORY}",
+        "history",
+        Form.INTEGER,
+        1,
+        "max_msgs_per_subject",
+        f"Revisions to keep per key, 1 to {MAX_HISTORY}",
         of=frozenset(("bucket", "mirror", "aggregate")),
-        metavar="N", limits={"minimum": 1, "maximum": MAX_HISTORY},
+        metavar="N",
+        limits={"minimum": 1, "maximum": MAX_HISTORY},
         read=lambda stream: stream.get("max_msgs_per_subject", 0),
     ),
     Setting(
-        "ttl", Form.DURATION, _NOTHING, "max_age", "Age at which entries expire",
+        "ttl",
+        Form.DURATION,
+        _NOTHING,
+        "max_age",
+        "Age at which entries expire",
         of=frozenset(("bucket", "mirror", "aggregate", "table")),
         check=_at_least(timedelta(milliseconds=100), "100 ms"),
     ),
     Setting(
-        "marker_ttl", Form.DURATION, _NOTHING, "subject_delete_marker_ttl",
+        "marker_ttl",
+        Form.DURATION,
+        _NOTHING,
+        "subject_delete_marker_ttl",
         "Allow per-key TTLs, and keep markers of expired keys for this long",
         of=frozenset(("bucket", "aggregate")),
-        check=_at_least(timedelta(seconds=1), "1 second"), write=_write_markers,
+        check=_at_least(timedelta(seconds=1), "1 second"),
+        write=_write_markers,
     ),
-)  # fmt: skip
+)
 """Settings that replicas take from their origins by default, so that each kind of replica declares them itself."""
 
 _HEADERS_ONLY = Setting(
-    "republish_headers_only", Form.FLAG, False, "republish.headers_only", "Republish only headers, without values",
-    of=frozenset(("bucket", "aggregate", "table")), part_of="republish", clearable=False, write=_write_headers_only,
-)  # fmt: skip
+    "republish_headers_only",
+    Form.FLAG,
+    False,
+    "republish.headers_only",
+    "Republish only headers, without values",
+    of=frozenset(("bucket", "aggregate", "table")),
+    part_of="republish",
+    clearable=False,
+    write=_write_headers_only,
+)
 
 
 _DECLARED = [replace(item.metadata[_ROW], name=item.name) for item in fields(BucketSettings)]

@@ -405,10 +405,16 @@ class TestReadOnly:
         handle = client.bucket(bucket.name, read_only=True)
         assert (await handle.get("k")).value == b"1"
         for attempt in (
-            handle.put("k", b""), handle.create("n", b""), handle.update("k", b"", 1), handle.delete("k"),
-            handle.purge("k"), handle.put_many([("k", b"")]), handle.delete_literal("k"), handle.revert("k", 1),
+            handle.put("k", b""),
+            handle.create("n", b""),
+            handle.update("k", b"", 1),
+            handle.delete("k"),
+            handle.purge("k"),
+            handle.put_many([("k", b"")]),
+            handle.delete_literal("k"),
+            handle.revert("k", 1),
             handle.destroy(),
-        ):  # fmt: skip
+        ):
             with pytest.raises(ReadOnly, match="read-only"):
                 await attempt
         assert (await bucket.status()).last_revision == 1
@@ -461,9 +467,15 @@ class TestReadYourWrites:
         bucket = await client.create_bucket(bucket_name)
         answer = raw.api(
             f"STREAM.CREATE.M{bucket_name}",
-            {"name": f"M{bucket_name}", "mirror": {"name": f"KV_{bucket_name}"}, "mirror_direct": True,
-             "allow_direct": True, "max_msgs_per_subject": 1, "storage": "file"},
-        )  # fmt: skip
+            {
+                "name": f"M{bucket_name}",
+                "mirror": {"name": f"KV_{bucket_name}"},
+                "mirror_direct": True,
+                "allow_direct": True,
+                "max_msgs_per_subject": 1,
+                "storage": "file",
+            },
+        )
         assert "error" not in answer
         await bucket.put("seed", b"x")
 
@@ -519,12 +531,18 @@ class TestAStreamThatIsNoBucket:
         )
         bucket = client.bucket(bucket_name)
         uses: list[Callable[[Bucket], Any]] = [
-            lambda bucket: bucket.put("k", b""), lambda bucket: bucket.create("k", b""),
-            lambda bucket: bucket.delete("k"), lambda bucket: bucket.get("k"),
-            lambda bucket: bucket.get("k", leader=True), lambda bucket: bucket.get_many(["k", "l"]),
-            _listed(lambda bucket: bucket.keys()), _listed(lambda bucket: bucket.history()),
-            _listed(lambda bucket: bucket.entries()), lambda bucket: bucket.watch(), lambda bucket: bucket.as_of(1),
-        ]  # fmt: skip
+            lambda bucket: bucket.put("k", b""),
+            lambda bucket: bucket.create("k", b""),
+            lambda bucket: bucket.delete("k"),
+            lambda bucket: bucket.get("k"),
+            lambda bucket: bucket.get("k", leader=True),
+            lambda bucket: bucket.get_many(["k", "l"]),
+            _listed(lambda bucket: bucket.keys()),
+            _listed(lambda bucket: bucket.history()),
+            _listed(lambda bucket: bucket.entries()),
+            lambda bucket: bucket.watch(),
+            lambda bucket: bucket.as_of(1),
+        ]
         for use in uses:
             with pytest.raises(RefusedError, match=f"`KV_{bucket_name}` is not a bucket"):
                 await use(client.bucket(bucket.name))

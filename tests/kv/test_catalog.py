@@ -60,10 +60,20 @@ async def test_a_new_bucket_is_the_adr_s_stream(client, raw, bucket_name):
 
 async def test_every_setting_arrives(client, bucket_name):
     wanted = BucketConfig(
-        bucket_name, description="d", history=3, ttl=MINUTE, marker_ttl=MINUTE, storage="memory", max_value_size=100,
-        max_bytes=1000, compress=True, republish=Republish(f"$KV.{bucket_name}.>", f"copies.{bucket_name}.>"),
-        metadata={"owner": "a"}, atomic=True, tags=(),
-    )  # fmt: skip
+        bucket_name,
+        description="d",
+        history=3,
+        ttl=MINUTE,
+        marker_ttl=MINUTE,
+        storage="memory",
+        max_value_size=100,
+        max_bytes=1000,
+        compress=True,
+        republish=Republish(f"$KV.{bucket_name}.>", f"copies.{bucket_name}.>"),
+        metadata={"owner": "a"},
+        atomic=True,
+        tags=(),
+    )
     await client.create_bucket(wanted)
     status = await client.bucket(bucket_name).status()
     assert BucketConfig.from_stream(status.config) == replace(wanted, compress=status.is_compressed)
@@ -168,10 +178,14 @@ async def test_a_read_only_connection_creates_nothing(server, raw, bucket_name):
 @pytest.mark.guarantee("buckets-3")
 async def test_an_edit_leaves_everything_else_as_it_is(client, raw, bucket_name):
     raw.create_bucket(
-        bucket_name, allow_direct=False, allow_atomic=True, consumer_limits={"max_ack_pending": 7},
+        bucket_name,
+        allow_direct=False,
+        allow_atomic=True,
+        consumer_limits={"max_ack_pending": 7},
         subject_transform={"src": f"$KV.{bucket_name}.a.>", "dest": f"$KV.{bucket_name}.b.>"},
-        duplicate_window=30 * 10**9, metadata={"owner": "a"},
-    )  # fmt: skip
+        duplicate_window=30 * 10**9,
+        metadata={"owner": "a"},
+    )
     before = config_of(raw, f"KV_{bucket_name}")
     edit = await catalog.plan_edit(client.api, bucket_name, {"history": 4, "metadata": {"team": "b"}})
     assert [str(item) for item in edit.differences] == ["history: 1 -> 4", "metadata.team: none -> b"]
@@ -184,11 +198,19 @@ async def test_an_edit_leaves_everything_else_as_it_is(client, raw, bucket_name)
 async def test_every_field_is_cleared_on_the_server(client, raw, bucket_name):
     await client.create_bucket(
         BucketConfig(
-            bucket_name, description="d", history=3, ttl=MINUTE, marker_ttl=MINUTE, max_value_size=100, max_bytes=1000,
-            compress=True, republish=Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"), metadata={"a": "1"},
+            bucket_name,
+            description="d",
+            history=3,
+            ttl=MINUTE,
+            marker_ttl=MINUTE,
+            max_value_size=100,
+            max_bytes=1000,
+            compress=True,
+            republish=Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"),
+            metadata={"a": "1"},
             atomic=True,
         )
-    )  # fmt: skip
+    )
     clearable = [name for name, row in SETTINGS.items() if row.clearable]
     edit = await catalog.plan_edit(client.api, bucket_name, {}, clearable)
     await catalog.apply_edit(client.api, edit)
@@ -356,9 +378,13 @@ async def test_sealed_bucket_is_read_and_takes_no_write(client, bucket_name):
     assert [entry.value async for entry in bucket.history("k")] == [b"1"]
     batch = Transaction().put("k", b"2").put("l", b"2")
     writes: list[Coroutine[Any, Any, Any]] = [
-        bucket.put("k", b"2"), bucket.create("l", b"2"), bucket.update("k", b"2", 1), bucket.delete("k"),
-        bucket.purge("k"), bucket.commit(batch),
-    ]  # fmt: skip
+        bucket.put("k", b"2"),
+        bucket.create("l", b"2"),
+        bucket.update("k", b"2", 1),
+        bucket.delete("k"),
+        bucket.purge("k"),
+        bucket.commit(batch),
+    ]
     for write in writes:
         with pytest.raises(BucketSealed, match=f"^Bucket `{bucket_name}` is sealed: it is permanently read-only$"):
             await write

@@ -222,11 +222,21 @@ LIVE = {
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("description", "x"), ("history", 9), ("ttl", timedelta(hours=1)), ("marker_ttl", timedelta(hours=1)),
-        ("replicas", 3), ("max_value_size", 10), ("max_bytes", 10), ("compress", True), ("cluster", "lon"),
-        ("tags", ("a",)), ("republish", Republish("a.>", "b.>")), ("metadata", {"team": "b"}), ("atomic", True),
+        ("description", "x"),
+        ("history", 9),
+        ("ttl", timedelta(hours=1)),
+        ("marker_ttl", timedelta(hours=1)),
+        ("replicas", 3),
+        ("max_value_size", 10),
+        ("max_bytes", 10),
+        ("compress", True),
+        ("cluster", "lon"),
+        ("tags", ("a",)),
+        ("republish", Republish("a.>", "b.>")),
+        ("metadata", {"team": "b"}),
+        ("atomic", True),
     ],
-)  # fmt: skip
+)
 def test_an_edit_changes_nothing_else(field, value):
     after = edited(LIVE, {field: value})
     changed = {name for name in {*LIVE, *after} if LIVE.get(name) != after.get(name)}
@@ -235,12 +245,20 @@ def test_an_edit_changes_nothing_else(field, value):
 
 
 STREAM_FIELDS = {
-    "description": {"description"}, "history": {"max_msgs_per_subject"}, "ttl": {"max_age"},
-    "marker_ttl": {"subject_delete_marker_ttl", "allow_msg_ttl"}, "replicas": {"num_replicas"},
-    "max_value_size": {"max_msg_size"}, "max_bytes": {"max_bytes"}, "compress": {"compression"},
-    "cluster": {"placement"}, "tags": {"placement"}, "republish": {"republish"}, "metadata": {"metadata"},
+    "description": {"description"},
+    "history": {"max_msgs_per_subject"},
+    "ttl": {"max_age"},
+    "marker_ttl": {"subject_delete_marker_ttl", "allow_msg_ttl"},
+    "replicas": {"num_replicas"},
+    "max_value_size": {"max_msg_size"},
+    "max_bytes": {"max_bytes"},
+    "compress": {"compression"},
+    "cluster": {"placement"},
+    "tags": {"placement"},
+    "republish": {"republish"},
+    "metadata": {"metadata"},
     "atomic": {"allow_atomic"},
-}  # fmt: skip
+}
 
 
 def test_the_configuration_given_is_left_alone():
@@ -365,9 +383,16 @@ def test_a_duration_differs_in_seconds():
 def test_fields_added_by_servers_are_not_differences():
     stream = BucketConfig("B").to_stream()
     found = {
-        **stream, "compression": "none", "mirror_direct": False, "sealed": False, "deny_purge": False,
-        "consumer_limits": {}, "allow_msg_ttl": False, "metadata": {"_nats.ver": "2.15.1"}, "placement": None,
-    }  # fmt: skip
+        **stream,
+        "compression": "none",
+        "mirror_direct": False,
+        "sealed": False,
+        "deny_purge": False,
+        "consumer_limits": {},
+        "allow_msg_ttl": False,
+        "metadata": {"_nats.ver": "2.15.1"},
+        "placement": None,
+    }
     assert differences(stream, found) == []
 
 

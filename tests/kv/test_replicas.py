@@ -183,9 +183,13 @@ class TestAggregate:
         assert sorted([key async for key in aggregate.keys()]) == [f"{name}.k" for name in names]
         assert await watched(aggregate, 1, lambda: origins[0].put("k", b"2")) == [(f"{names[0]}.k", b"2")]
         for attempt in (
-            aggregate.put("k", b""), aggregate.create("k", b""), aggregate.update("k", b"", 1), aggregate.put_many([]),
-            aggregate.delete(f"{names[0]}.k"), aggregate.purge(f"{names[0]}.k"),
-        ):  # fmt: skip
+            aggregate.put("k", b""),
+            aggregate.create("k", b""),
+            aggregate.update("k", b"", 1),
+            aggregate.put_many([]),
+            aggregate.delete(f"{names[0]}.k"),
+            aggregate.purge(f"{names[0]}.k"),
+        ):
             with pytest.raises(ReadOnly, match=f"read-only aggregate of `{names[0]}`, `{names[1]}`") as caught:
                 await attempt
             assert caught.value.exit_code == 1

@@ -169,8 +169,10 @@ class TestCommands:
         assert abs(parse_time(info["config"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9
         config = tmp_path / "consumer.json"
         config.write_text('{"deliver_policy": "by_start_time", "opt_start_time": "-10m"}')
-        for name, source in (("set", ("--set", "deliver_policy=by_start_time", "--set", "opt_start_time=-10m")),
-                             ("file", ("--config", str(config)))):  # fmt: skip
+        for name, source in (
+            ("set", ("--set", "deliver_policy=by_start_time", "--set", "opt_start_time=-10m")),
+            ("file", ("--config", str(config))),
+        ):
             await asyncio.to_thread(skewed, "consumer", "add", stream, name, *source)
             info = await client.api.call(f"CONSUMER.INFO.{stream}.{name}")
             assert abs(parse_time(info["config"]["opt_start_time"]) - (true - 600 * 10**9)) < 60 * 10**9

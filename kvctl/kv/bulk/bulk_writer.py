@@ -158,9 +158,8 @@ def encoder(prefix: str, ids: Series, rows: Sequence[Row]) -> Callable[[bytes], 
 
 def encode_rows(prefix: str, block: Callable[[Row], bytes], rows: Sequence[Row], reply: bytes) -> bytes:
     """Encode rows as messages; `block` returns a row's header block."""
-    return b"".join([
-        publish_frame((prefix + row.key).encode(errors="surrogateescape"), reply, block(row), row.value) for row in rows
-    ])  # fmt: skip
+    named = (((prefix + row.key).encode(errors="surrogateescape"), row) for row in rows)
+    return b"".join([publish_frame(subject, reply, block(row), row.value) for subject, row in named])
 
 
 def encode_plain(

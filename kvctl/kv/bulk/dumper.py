@@ -44,9 +44,14 @@ class DumpSummary:
 
 
 async def dump(
-    bucket: Bucket, file: BinaryIO, filters: Sequence[str] = (), *, history: bool = False,
-    advance: Advance = lambda _: None, expecting: Callable[[int | None], None] = lambda _: None,
-) -> DumpSummary:  # fmt: skip
+    bucket: Bucket,
+    file: BinaryIO,
+    filters: Sequence[str] = (),
+    *,
+    history: bool = False,
+    advance: Advance = lambda _: None,
+    expecting: Callable[[int | None], None] = lambda _: None,
+) -> DumpSummary:
     """Write the live keys, or with `history` every entry, as of the bucket's last revision, into an empty file.
 
     `expecting` is called once with the expected number of entries, if known.

@@ -340,9 +340,15 @@ class LoadInput:
 
 
 def open_input(
-    name: str, file: BinaryIO, *, format: str | None = None, key: str | None = None, value: str | None = None,
-    twice: bool = False, forced: bool = False,
-) -> LoadInput:  # fmt: skip
+    name: str,
+    file: BinaryIO,
+    *,
+    format: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+    twice: bool = False,
+    forced: bool = False,
+) -> LoadInput:
     """Open the input from a file at its beginning; a dump is verified. With `twice`, a pipe is spooled to be reread.
 
     Raises ConflictError for a damaged dump, unless `forced`, and for one of a newer version; UsageError.

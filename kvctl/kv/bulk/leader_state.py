@@ -85,9 +85,11 @@ class Current:
                 await asyncio.sleep(0.1)
 
     async def earlier(
-        self, last: Mapping[str, StoredMessage], after: Mapping[str, int],
+        self,
+        last: Mapping[str, StoredMessage],
+        after: Mapping[str, int],
         enough: Callable[[str, StoredMessage], bool] = lambda _, __: False,
-    ) -> dict[str, list[StoredMessage]]:  # fmt: skip
+    ) -> dict[str, list[StoredMessage]]:
         """Return each key's messages above a revision and below its last one, oldest first, up to one that is `enough`.
 
         All keys are asked at once, for one message each: as many round trips as a key has messages, at most.

@@ -81,11 +81,7 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
         if start is not None:
             ids = Series(min(most, start.most), start.series.encode())
             await all_arrived(target.binding)
-        loader = Loader(
-            bucket, target, ids, options.mode,
-            dry_run=options.dry_run, rejected=options.rejected, progress=progress, start=start,
-            advance=options.advance, advance_rows=options.advance_rows,
-        )  # fmt: skip
+        loader = Loader(bucket, target, ids, options, progress=progress, start=start)
         return await loader.run(read(source, start.line if start else 0))
 
 
@@ -172,28 +168,27 @@ async def _arriving(batches: Iterator[RowBatch]) -> AsyncIterator[RowBatch]:
 
 
 class Loader(RowWriter):
-    """A load. `rejected` is called with every row that is not written.
-
-    After `start`, rows of an interrupted load may be stored already, up to the line that it names.
-    """
+    """A load. After `start`, rows of an interrupted load may be stored already, up to the line that it names."""
 
     def __init__(
-        self, bucket: Bucket, target: WriteTarget, ids: Series, mode: Mode = Mode.PUT, *, dry_run: bool = False,
-        rejected: Callable[[BadRow], None] = lambda _: None, progress: ProgressFile | None = None,
-        start: Position | None = None, advance: Callable[[int], None] = lambda _: None,
-        advance_rows: Callable[[int], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+        self,
+        bucket: Bucket,
+        target: WriteTarget,
+        ids: Series,
+        options: LoadOptions,
+        *,
+        progress: ProgressFile | None = None,
+        start: Position | None = None,
+    ) -> None:
         current = Current(target.binding, target.info)
         start = start or Position(revision=current.last_revision)
-        super().__init__(current, ids, AcknowledgedRows(start.revision), mode)
+        super().__init__(current, ids, AcknowledgedRows(start.revision), options.mode)
         self._bucket = bucket
         self._target = target
-        self._mode = mode
-        self._dry_run = dry_run
-        self._rejected = rejected
-        self._progress = None if dry_run else progress
-        self._advance = advance
-        self._advance_rows = advance_rows
+        self._options = options
+        self._mode = options.mode
+        self._dry_run = options.dry_run
+        self._progress = progress
         self._until = start.until
         """Last line that the interrupted load may have sent."""
         self._reconciler.resumed = start.until > start.line
@@ -248,8 +243,8 @@ class Loader(RowWriter):
             self._acknowledged.sent_up_to(batch.line)
         if self._save_points.due_after(batch.size):
             self._save()
-        self._advance_rows(len(batch.rows))
-        self._advance(batch.size)
+        self._options.advance_rows(len(batch.rows))
+        self._options.advance(batch.size)
 
     async def _resume(self, rows: Sequence[Row], line: int) -> Sequence[Row]:
         """Look up the rows up to this line that the interrupted load may have sent, and return the others."""
@@ -316,7 +311,7 @@ class Loader(RowWriter):
     def _reject(self, line: int, reason: str) -> None:
         self.counts.rejected += 1
         self._save_points.reject(line)
-        self._rejected(BadRow(line, reason))
+        self._options.rejected(BadRow(line, reason))
 
     # -- outcomes ------------------------------------------------------------------------------------------
 

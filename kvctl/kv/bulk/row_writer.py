@@ -22,9 +22,14 @@ class RowWriter(BulkWriter):
     """Errors after which a row is looked up."""
 
     def __init__(
-        self, current: Current, ids: Series, acknowledged: AcknowledgedRows, mode: Mode = Mode.PUT, *,
+        self,
+        current: Current,
+        ids: Series,
+        acknowledged: AcknowledgedRows,
+        mode: Mode = Mode.PUT,
+        *,
         window: int = WINDOW_ROWS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self._current = current
         self._binding = current.binding

@@ -74,9 +74,14 @@ def copied_config(stream: StreamConfig, name: str, changes: StreamConfig | None 
 
 
 async def copy(
-    source: Bucket, api: Api, name: str, *, data: str | None = None, changes: StreamConfig | None = None,
+    source: Bucket,
+    api: Api,
+    name: str,
+    *,
+    data: str | None = None,
+    changes: StreamConfig | None = None,
     advance: Advance = lambda _: None,
-) -> CopySummary:  # fmt: skip
+) -> CopySummary:
     """Create the bucket `name` like the source, and with `data` (`latest` or `history`) fill it.
 
     Revisions and times are the copy's own; a key keeps its remaining ttl, the bucket's ttl starts over. A failed copy
@@ -106,9 +111,14 @@ async def copy(
 
 
 async def _fill(
-    source: Bucket, api: Api, wanted: StreamConfig, existing: StreamInfo | None, data: str, clock: ServerClock,
+    source: Bucket,
+    api: Api,
+    wanted: StreamConfig,
+    existing: StreamInfo | None,
+    data: str,
+    clock: ServerClock,
     advance: Advance,
-) -> CopySummary:  # fmt: skip
+) -> CopySummary:
     token = new_token()
     try:
         if existing is None:

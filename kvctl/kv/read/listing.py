@@ -98,9 +98,13 @@ async def entry_batches(
 
 
 async def history_batches(
-    binding: Binding, filters: Sequence[str], *, start: int | None = None, headers_only: bool = False,
+    binding: Binding,
+    filters: Sequence[str],
+    *,
+    start: int | None = None,
+    headers_only: bool = False,
     literal: bool = False,
-) -> AsyncGenerator[list[Entry], None]:  # fmt: skip
+) -> AsyncGenerator[list[Entry], None]:
     """Yield every stored entry from the revision `start` on, oldest first, deletions included."""
     wanted, last = key_filter(binding, filters, literal=literal), 0
     selection = Selection(subjects=wanted.subjects, deliver="all", headers_only=headers_only)

@@ -42,10 +42,18 @@ class SnapshotReading:
     """
 
     def __init__(
-        self, binding: Binding, filters: Sequence[str], cut: int,
-        *, history: bool, deleted: bool = False, values: bool = True, first: int = 1, last: int | None = None,
+        self,
+        binding: Binding,
+        filters: Sequence[str],
+        cut: int,
+        *,
+        history: bool,
+        deleted: bool = False,
+        values: bool = True,
+        first: int = 1,
+        last: int | None = None,
         expected: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Prepare the reading. With `expected`, the number of entries at the snapshot, the binding's info may be newer.
 
         `first` and `last` allow leaving out entries below or above these revisions.
@@ -83,9 +91,11 @@ class SnapshotReading:
             return
         deliver = "by_start_sequence" if self._first > 1 else "all" if self._history else "last_per_subject"
         selection = Selection(
-            subjects=self.subjects, deliver=deliver, start=self._first if self._first > 1 else 0,
+            subjects=self.subjects,
+            deliver=deliver,
+            start=self._first if self._first > 1 else 0,
             headers_only=not self._values,
-        )  # fmt: skip
+        )
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
             unchanged = consumer.info and consumer.info["state"]["last_seq"] == self._cut
             if self.expected is None and unchanged and self._stop == self._cut:

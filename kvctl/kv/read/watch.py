@@ -54,9 +54,14 @@ class Watcher:
     """
 
     def __init__(
-        self, binding: Binding, filters: Sequence[str], options: WatchOptions, *, follow: bool = True,
+        self,
+        binding: Binding,
+        filters: Sequence[str],
+        options: WatchOptions,
+        *,
+        follow: bool = True,
         patient: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._filter = key_filter(binding, filters)
         self._bucket = binding.bucket
         self._options = options

@@ -113,8 +113,10 @@ _ROOT = Record(
     {
         "if": Field(list_of(Type(_CONDITION.read, lambda _: _CONDITION.schema())), "Conditions, which must all hold"),
         "then": Field(
-            list_of(Type(_CHANGE.read, lambda _: _CHANGE.schema())), "Changes", required=True,
+            list_of(Type(_CHANGE.read, lambda _: _CHANGE.schema())),
+            "Changes",
+            required=True,
             missing="Add `then: [{put: KEY, value: TEXT}]`",
         ),
     },
-)  # fmt: skip
+)

@@ -45,8 +45,10 @@ async def test_a_dump_is_header_living_entries_and_hash(client, unique):
     assert (header["kvctl"], header["version"], header["cut"], header["exact"]) == ("dump", 1, 6, True)
     assert header["config"]["max_msgs_per_subject"] == 5
     assert [(row["key"], row["revision"], row["value"], row["encoding"]) for row in entries] == [
-        ("c", 3, "c", "utf-8"), ("a", 4, 'ä\n"\x01', "utf-8"), ("raw", 6, "/wA=", "base64"),
-    ]  # fmt: skip
+        ("c", 3, "c", "utf-8"),
+        ("a", 4, 'ä\n"\x01', "utf-8"),
+        ("raw", 6, "/wA=", "base64"),
+    ]
     assert [row["created"] for row in entries] == [
         kvctl_time((await bucket.get(row["key"])).created_ns) for row in entries
     ]
@@ -68,8 +70,11 @@ async def test_history_has_every_entry_in_order(client, unique):
     made, (header, *entries) = await dumped(bucket, history=True)
     assert header["history"] is True
     assert [(row["revision"], row["key"], row["operation"]) for row in entries] == [
-        (1, "a", "PUT"), (2, "a", "DEL"), (4, "b", "PURGE"), (5, "a", "PUT"),
-    ]  # fmt: skip
+        (1, "a", "PUT"),
+        (2, "a", "DEL"),
+        (4, "b", "PURGE"),
+        (5, "a", "PUT"),
+    ]
     assert made.exact
 
 

@@ -84,13 +84,25 @@ def by_key(entries: Iterable[tuple[str, bytes]]) -> dict[str, list[bytes]]:
 
 _KEYS = st.sampled_from([*BESIDE, *FOREIGN, "k", "k.1"])
 _VALUES = st.one_of(
-    st.binary(max_size=40), st.text(max_size=20).map(str.encode), st.just(b""), st.just(b"x" * 70_000),
+    st.binary(max_size=40),
+    st.text(max_size=20).map(str.encode),
+    st.just(b""),
+    st.just(b"x" * 70_000),
     st.sampled_from([b'{"key": "k"}\n', b"\xe2\x80\xa8\x85\r\n", b"\x00", "\U0001f600".encode()]),
-)  # fmt: skip
-_HEADERS = st.sampled_from([
-    {}, {}, {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}, {"KV-Operation": "PURGE"},
-    {"Nats-Marker-Reason": "MaxAge"}, {"KV-Operation": "MOVED"}, {"X-Own": "a, b"}, {"Nats-TTL": "100"},
-])  # fmt: skip
+)
+_HEADERS = st.sampled_from(
+    [
+        {},
+        {},
+        {"KV-Operation": "DEL"},
+        {"KV-Operation": "PURGE", "Nats-Rollup": "sub"},
+        {"KV-Operation": "PURGE"},
+        {"Nats-Marker-Reason": "MaxAge"},
+        {"KV-Operation": "MOVED"},
+        {"X-Own": "a, b"},
+        {"Nats-TTL": "100"},
+    ]
+)
 
 
 @pytest.mark.guarantee("commands-5")
@@ -153,14 +165,25 @@ async def test_a_damaged_dump_is_refused_and_can_be_forced(client, unique):
 async def test_rows_are_written_in_order_and_bad_ones_named(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
     lines = [
-        b'{"key": "a", "value": "1"}', b'{"key": "a b", "value": ""}', b"", b'{"value": "x"}', b"[1]", b"\xff{",
-        b'{"key": "a", "value": "Mg==", "encoding": "base64", "more": 1}', b'{"key": "n", "value": 1}',
-        b'{"key": "_kv.x", "value": ""}', b'{"key": "e", "value": "", "encoding": "latin-1"}',
-        b'{"key": "b", "value": "!", "encoding": "base64"}', b'{"key": "t", "value": "", "ttl": 30}',
-        b'{"key": "s", "value": "\\udc80"}', b'{"key": "a", "operation": "DEL"}', b'{"key": "o", "operation": "X"}',
-        b'{"key": "h", "value": "", "headers": {"A": "b\\nc"}}', b'{"key": "two", "value": ""}{"key": "x"}',
+        b'{"key": "a", "value": "1"}',
+        b'{"key": "a b", "value": ""}',
+        b"",
+        b'{"value": "x"}',
+        b"[1]",
+        b"\xff{",
+        b'{"key": "a", "value": "Mg==", "encoding": "base64", "more": 1}',
+        b'{"key": "n", "value": 1}',
+        b'{"key": "_kv.x", "value": ""}',
+        b'{"key": "e", "value": "", "encoding": "latin-1"}',
+        b'{"key": "b", "value": "!", "encoding": "base64"}',
+        b'{"key": "t", "value": "", "ttl": 30}',
+        b'{"key": "s", "value": "\\udc80"}',
+        b'{"key": "a", "operation": "DEL"}',
+        b'{"key": "o", "operation": "X"}',
+        b'{"key": "h", "value": "", "headers": {"A": "b\\nc"}}',
+        b'{"key": "two", "value": ""}{"key": "x"}',
         b'{"key": "r", "value": "", "headers": {"Nats-Rollup": "all", "X": "y"}}',
-    ]  # fmt: skip
+    ]
     bad: list[BadRow] = []
     loaded = await load(bucket, b"\xef\xbb\xbf" + b"\r\n".join(lines), rejected=bad.append)
     assert sorted(entry.line for entry in bad) == [2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 15, 16, 17]
@@ -214,8 +237,10 @@ async def test_create_only_leaves_living_keys_alone(client, unique):
         else:
             assert loaded.written + loaded.unchanged == 4
     assert {entry.key: entry.value async for entry in bucket.entries()} == {
-        "lives": b"old", "deleted": b"new", "fresh": b"new",
-    }  # fmt: skip
+        "lives": b"old",
+        "deleted": b"new",
+        "fresh": b"new",
+    }
     assert (await bucket.status()).last_revision == 5
 
 
@@ -300,7 +325,7 @@ async def test_deleting_the_bucket_ends_the_load(client, unique):
 
     with pytest.raises(PartlyDone, match=r"1 rows were written, then line 2 failed: [Ss]tream not found"):
         async with asyncio.timeout(60):
-            await Loader(bucket, await target_of(bucket), Series(1 << 20)).run(batches())
+            await Loader(bucket, await target_of(bucket), Series(1 << 20), LoadOptions()).run(batches())
 
 
 @pytest.fixture

@@ -46,10 +46,17 @@ def directory(tmp_path):
 
 async def test_a_restored_bucket_is_what_was_backed_up(client, bucket_name, directory):
     settings = {
-        "history": 3, "ttl": timedelta(days=1), "marker_ttl": MINUTE, "max_value_size": 5000, "max_bytes": 10**6,
-        "metadata": {"owner": "a"}, "republish": kvctl.Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"),
-        "compress": True, "atomic": True, "description": "d",
-    }  # fmt: skip
+        "history": 3,
+        "ttl": timedelta(days=1),
+        "marker_ttl": MINUTE,
+        "max_value_size": 5000,
+        "max_bytes": 10**6,
+        "metadata": {"owner": "a"},
+        "republish": kvctl.Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"),
+        "compress": True,
+        "atomic": True,
+        "description": "d",
+    }
     bucket = await filled(client, bucket_name, **settings)
     await bucket.delete("k.1")
     await bucket.purge("k.2")

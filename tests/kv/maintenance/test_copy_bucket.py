@@ -62,9 +62,15 @@ async def test_latest_copies_the_living_keys(client, unique):
 async def test_the_configuration_goes_along(client, raw, unique):
     source, name = unique(), unique()
     raw.create_bucket(
-        source, max_msgs_per_subject=7, max_age=3600 * 10**9, allow_direct=False, allow_atomic=True, description="d",
-        metadata={"owner": "a"}, republish={"src": f"$KV.{source}.>", "dest": f"copies.{name}.>"},
-    )  # fmt: skip
+        source,
+        max_msgs_per_subject=7,
+        max_age=3600 * 10**9,
+        allow_direct=False,
+        allow_atomic=True,
+        description="d",
+        metadata={"owner": "a"},
+        republish={"src": f"$KV.{source}.>", "dest": f"copies.{name}.>"},
+    )
     copied = await copy_bucket.copy(client.bucket(source), client.api, name)
     found = copied.info["config"]
     assert (found["name"], found["subjects"]) == (f"KV_{name}", [f"$KV.{name}.>"])

@@ -161,16 +161,23 @@ class MoreOperations:
         reader, large = self.client.bucket("B", read_only=True), self.client.connection.max_payload + 1
         name = self.chance.choice(NOT_KEYS)
         tries: list[tuple[type[KvctlError], Callable[[], Awaitable[object]]]] = [
-            (UsageError, lambda: bucket.put(name, b"")), (UsageError, lambda: bucket.create(name, b"")),
-            (UsageError, lambda: bucket.update(name, b"", 1)), (UsageError, lambda: bucket.delete(name)),
-            (UsageError, lambda: bucket.purge(name)), (UsageError, lambda: bucket.put_many([(name, b"")])),
+            (UsageError, lambda: bucket.put(name, b"")),
+            (UsageError, lambda: bucket.create(name, b"")),
+            (UsageError, lambda: bucket.update(name, b"", 1)),
+            (UsageError, lambda: bucket.delete(name)),
+            (UsageError, lambda: bucket.purge(name)),
+            (UsageError, lambda: bucket.put_many([(name, b"")])),
             (UsageError, lambda: bucket.put(key, bytes(large + self.chance.randrange(10_000)))),
             (UsageError, lambda: bucket.create(key, bytes(large - 1))),
-            (ReadOnly, lambda: reader.put(key, b"")), (ReadOnly, lambda: reader.create(key, b"")),
-            (ReadOnly, lambda: reader.update(key, b"", 1)), (ReadOnly, lambda: reader.delete(key)),
-            (ReadOnly, lambda: reader.purge(key)), (ReadOnly, lambda: reader.put_many([(key, b"")])),
-            (ReadOnly, lambda: reader.commit(Transaction().put(key, b""))), (ReadOnly, reader.destroy),
-        ]  # fmt: skip
+            (ReadOnly, lambda: reader.put(key, b"")),
+            (ReadOnly, lambda: reader.create(key, b"")),
+            (ReadOnly, lambda: reader.update(key, b"", 1)),
+            (ReadOnly, lambda: reader.delete(key)),
+            (ReadOnly, lambda: reader.purge(key)),
+            (ReadOnly, lambda: reader.put_many([(key, b"")])),
+            (ReadOnly, lambda: reader.commit(Transaction().put(key, b""))),
+            (ReadOnly, reader.destroy),
+        ]
         chosen = self.chance.randrange(len(tries))
         self.told("refused", chosen, key, repr(name))
         error, attempt = tries[chosen]

@@ -65,11 +65,26 @@ class World(MoreOperations):
     async def step(self) -> None:
         """One operation of a kind that the chance decides on."""
         kinds = {
-            self.put: 30, self.create: 12, self.update: 12, self.delete: 12, self.purge: 6, self.revert: 4,
-            self.move: 6, self.compact: 3, self.load: 3, self.copy: 2, self.dump: 3, self.back_up: 1, self.restart: 1,
-            self.transact: 10, self.beside: 8, self.refused: 6, self.create_again: 2, self.edit: 3,
+            self.put: 30,
+            self.create: 12,
+            self.update: 12,
+            self.delete: 12,
+            self.purge: 6,
+            self.revert: 4,
+            self.move: 6,
+            self.compact: 3,
+            self.load: 3,
+            self.copy: 2,
+            self.dump: 3,
+            self.back_up: 1,
+            self.restart: 1,
+            self.transact: 10,
+            self.beside: 8,
+            self.refused: 6,
+            self.create_again: 2,
+            self.edit: 3,
             self.touch: 6,
-        }  # fmt: skip
+        }
         [kind] = self.chance.choices([*kinds], [*kinds.values()])
         await kind()
 
@@ -411,9 +426,12 @@ class Loads:
             patch.setattr(RequestWindow, "_collect", cut)
             source = open_input(str(self.file), opened)
             options = LoadOptions(
-                mode=self.mode, progress=checkpoint.path_for(str(self.file)), resume=resume, advance=kill,
+                mode=self.mode,
+                progress=checkpoint.path_for(str(self.file)),
+                resume=resume,
+                advance=kill,
                 rejected=self.rejected.append,
-            )  # fmt: skip
+            )
             try:
                 self.counts = await loader.load(self.bucket, source, options)
             except Killed:

@@ -71,10 +71,13 @@ class Workers:
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.kv.oracle.register_worker", f"p{number}", url, str(TIMEOUT_S)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
             )
             for number in range(PROCESSES)
-        ]  # fmt: skip
+        ]
 
     def run(self, seed: int, **order: object) -> list[Operation]:
         """One episode: the operations of all processes."""
@@ -137,9 +140,13 @@ def test_operations_of_several_processes_can_be_put_in_one_order(own_server, wor
             restart.start()
         keys = [f"e{episode}.{number}" for number in range(2)]
         history = workers.run(
-            draw.randrange(10**6), bucket="B", table="t" if table else None, keys=keys, tasks=TASKS,
+            draw.randrange(10**6),
+            bucket="B",
+            table="t" if table else None,
+            keys=keys,
+            tasks=TASKS,
             operations=OPERATIONS,
-        )  # fmt: skip
+        )
         restart.cancel()
         if restart.is_alive():
             restart.join()

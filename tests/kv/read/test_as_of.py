@@ -326,9 +326,14 @@ async def _mirror(client: Client, bucket: Bucket, history: int) -> Bucket:
     name = f"M{bucket.name}"
     await streams.create(
         client.api,
-        {"name": name, "mirror": {"name": f"KV_{bucket.name}"}, "max_msgs_per_subject": history, "allow_direct": True,
-         "storage": "file"},
-    )  # fmt: skip
+        {
+            "name": name,
+            "mirror": {"name": f"KV_{bucket.name}"},
+            "max_msgs_per_subject": history,
+            "allow_direct": True,
+            "storage": "file",
+        },
+    )
     last = (await bucket.status()).last_revision
     async with asyncio.timeout(60):
         while int((await streams.info(client.api, name))["state"]["last_seq"]) < last:
@@ -340,10 +345,12 @@ async def test_an_aggregate_has_moments_of_its_own(client, unique):
     origins = [await client.create_bucket(unique()) for _ in range(2)]
     name = unique()
     sources = [
-        {"name": f"KV_{one.name}", "subject_transforms": [
-            {"src": f"$KV.{one.name}.>", "dest": f"$KV.{name}.{one.name}.>"}]}
+        {
+            "name": f"KV_{one.name}",
+            "subject_transforms": [{"src": f"$KV.{one.name}.>", "dest": f"$KV.{name}.{one.name}.>"}],
+        }
         for one in origins
-    ]  # fmt: skip
+    ]
     await streams.create(
         client.api, {"name": f"KV_{name}", "sources": sources, "max_msgs_per_subject": 5, "storage": "file"}
     )

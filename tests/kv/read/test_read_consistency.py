@@ -20,9 +20,17 @@ async def lagging(request, raw, client, bucket_name):
     bucket = await client.create_bucket(bucket_name, history=5)
     answer = raw.api(
         f"STREAM.CREATE.M{bucket_name}",
-        {"name": f"M{bucket_name}", "mirror": {"name": f"KV_{bucket_name}"}, "mirror_direct": True,
-         "allow_direct": True, "max_msgs_per_subject": 5, "max_msgs": 4, "discard": "new", "storage": request.param},
-    )  # fmt: skip
+        {
+            "name": f"M{bucket_name}",
+            "mirror": {"name": f"KV_{bucket_name}"},
+            "mirror_direct": True,
+            "allow_direct": True,
+            "max_msgs_per_subject": 5,
+            "max_msgs": 4,
+            "discard": "new",
+            "storage": request.param,
+        },
+    )
     assert "error" not in answer
     for number in range(8):
         raw.put(bucket_name, f"k.{number % 2}", b"%d" % number)
