@@ -70,7 +70,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Pipeline": {
         "pipeline": (
-            "pipeline: export verify load capture audit commit run check",
+            "pipeline: export load capture audit commit run",
             "Export, load, capture and compare buckets with Spark",
         )
     },

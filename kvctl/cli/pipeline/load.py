@@ -12,8 +12,8 @@ from kvctl.cli.app.options import DryRun, Force, bucket_names, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_writable
+from kvctl.cli.pipeline.export import hashing
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
-from kvctl.cli.pipeline.verify import hashing
 from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv import config, settings

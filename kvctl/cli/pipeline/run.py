@@ -1,4 +1,4 @@
-"""`kvctl pipeline run`: SQL scripts on Spark."""
+"""`kvctl pipeline run` and `check`: SQL scripts on Spark, and a test of Spark and its workers."""
 
 from dataclasses import asdict
 from functools import partial
@@ -11,12 +11,13 @@ from kvctl.cli.app.options import DryRun
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job
-from kvctl.cli.records import PIPELINE_PLAN, RAN
+from kvctl.cli.records import PIPELINE_PLAN, RAN, SPARK
 from kvctl.errors import UsageError
+from kvctl.pipeline.jobs import check as check_job
 from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
-from kvctl.render.view import View, document
+from kvctl.render.view import Column, View, document
 
 
 @command(
@@ -81,3 +82,23 @@ def _show_plan(session: Session, planned: list["jobs_run.PlannedStatement"]) -> 
     if session.output == "table":
         for item in planned:
             session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")
+
+
+WORKERS = [Column("host"), Column("python"), Column("kvctl")]
+
+
+@command(
+    "pipeline check",
+    examples=["kvctl pipeline check", "kvctl pipeline check --master spark://spark.example.com:7077"],
+    see=["doctor"],
+    prints=(SPARK,),
+)
+async def check(session: Session, *, target: OnSpark) -> None:
+    """Start Spark, run a task on its workers and describe them.
+
+    Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
+    `kvctl pipeline` start Spark the same way.
+    """
+    found = asdict(await run_job(session, target, "Checking Spark", check_job.check))
+    sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
+    session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))
