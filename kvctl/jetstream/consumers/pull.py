@@ -1,4 +1,4 @@
-"""Pulls of one consumer over one subscription, with the amounts requested and still outstanding (ADR-37).
+"""Pulls of one consumer over one subscription, their options and their statuses (ADR-37).
 
 Fetch, consume and the ordered consumer build on this: each decides when to pull and what a status means for it.
 """
@@ -167,6 +167,9 @@ def size_of(frame: RawFrame) -> int:
     return len(frame[0]) + len(frame[1]) + len(frame[2]) + len(frame[3])
 
 
+# -- options -------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
     """Request to CONSUMER.MSG.NEXT; durations in seconds, 0 for none."""
@@ -313,6 +316,9 @@ def _check_threshold(what: str, threshold: int | None, limit: int | None) -> Non
         raise UsageError(f"`threshold_{what}` needs `max_{what}`")
     if not 0 <= threshold <= limit:
         raise UsageError(f"`threshold_{what}` must be 0 to `max_{what}` ({limit}), not {threshold}")
+
+
+# -- statuses ------------------------------------------------------------------------------------------------
 
 
 class Meaning(Enum):

@@ -1,11 +1,13 @@
 """The ordered consumer below listings and watches: what a message says, what is lost on the way, what is refused."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
 from kvctl.jetstream.consumers import extent, ordered_consumer, server_consumer
@@ -233,3 +235,23 @@ async def test_end_of_a_reading_is_reported_by_the_server_even_if_a_pull_asks_fo
     client.connection.trace = lambda subject, seconds, note: asked.append(subject)
     assert await read_all(client, bucket) == list(range(1, 2001))
     assert not [subject for subject in asked if ".STREAM.MSG.GET." in subject]
+
+
+LARGE = os.urandom(450_000).hex().encode()
+
+
+@pytest.mark.parametrize(("small", "large"), [(0, 40), (3000, 110)])
+async def test_none_is_missing_however_sizes_are_mixed(server, raw, unique, small, large):
+    name = unique()
+    raw.create_bucket(name, max_msgs_per_subject=5)
+    for number in range(small):
+        raw.publish(f"$KV.{name}.small.{number}")
+    for number in range(large):
+        raw.put(name, f"large.{number}", LARGE)
+    async with kvctl.connect(server.url) as client:
+        bucket = client.bucket(name)
+        listed = [entry.revision async for entry in bucket.entries()]
+        async with await bucket.watch(follow=False) as watcher:
+            watched = [item.revision async for item in watcher if isinstance(item, kvctl.Entry)]
+    assert listed == watched == list(range(1, small + large + 1))
+    raw.api(f"STREAM.DELETE.KV_{name}")
