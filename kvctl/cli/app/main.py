@@ -19,11 +19,11 @@ from kvctl.render.view import DOCUMENTS
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Buckets and topologies": {
-        "bucket": ("bucket: manage data alternates stats", "Create, inspect, change and move buckets"),
+        "bucket": ("bucket: manage data details views", "Create, inspect, change and move buckets"),
         "mirror": ("topology.mirror", "Local read replicas of buckets"),
         "aggregate": ("topology.aggregate", "Buckets merged from other buckets"),
         "topology": (
-            "topology: render plan apply destroy audit export graph status trace",
+            "topology: render plan apply audit export graph status",
             "Buckets, mirrors and aggregates described in a file",
         ),
         "doctor": ("doctor", "Check for problems and suggest fixes"),
@@ -55,18 +55,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "consumer": ("consumer: manage messages", "Consumers: read positions on streams"),
     },
     "Tables": {
-        "table": (
-            "table: entries scan manage",
-            "Key-value tables: keys of any bytes, families, versions, atomic batches",
-        )
+        "table": ("table: entries manage", "Key-value tables: keys of any bytes, families, versions, atomic batches")
     },
     "Versioned buckets": {
-        "repo": (
-            "repo: manage commit merge checkout maintenance",
-            "Versioned buckets: branches, commits, diff, merge, roll back",
-        ),
-        "branch": ("repo.branch", "Branches of versioned buckets"),
-        "tag": ("repo.tag", "Tags of versioned buckets"),
+        "repo": ("repo: manage commit merge checkout", "Versioned buckets: branches, commits, diff, merge, roll back"),
+        "branch": ("repo.refs", "Branches of versioned buckets"),
+        "tag": ("repo.refs", "Tags of versioned buckets"),
     },
     "Pipeline": {
         "pipeline": (

@@ -12,18 +12,21 @@ from kvctl import contexts
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, DryRun, Force, context_names, duration, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import stale_mirrors
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.flows import show_config, show_result, warn_of_hazards
 from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIFFERENCE, MANIFEST, RESTORED
-from kvctl.errors import UsageError
+from kvctl.errors import KvctlError, UsageError
+from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import config, names
 from kvctl.kv.maintenance import bucket_backup, copy_bucket, manifest
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 from kvctl.topology.apply import edit
+from kvctl.topology.audit import audit as replica_audit
 from kvctl.topology.hazards import hazards
+from kvctl.topology.health import inspection
+from kvctl.topology.survey import graph, inventory
 from kvctl.units import format_time
 
 CHANGES_PENDING = 8
@@ -238,7 +241,7 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
-    await stale_mirrors.warn_of_stale(session, api, expected.stream)
+    await warn_of_stale(session, api, expected.stream)
     row = {
         "name": expected.bucket,
         "stream": expected.stream,
@@ -286,3 +289,45 @@ async def _client_of(session: Session, name: str | None) -> "kvctl.Client":
     context = contexts.ContextStore().load(name)
     mine = session.context
     return await session.connect(replace(context, timeout=mine.timeout, read_only=context.read_only or mine.read_only))
+
+
+_PATIENCE = timedelta(seconds=2)
+"""Time for replication to catch up before a difference counts."""
+
+
+async def warn_of_stale(session: Session, api: "jetstream_api.Api", stream: str) -> None:
+    """Warn of each mirror whose contents differ from the stream, with the command that recreates it.
+
+    Raises nothing, because the bucket itself was created or restored.
+    """
+    try:
+        for replica in await _stale(session, api, stream):
+            session.warn(
+                f"Mirror `{replica.name}` still holds data of the previous bucket: recreate it with "
+                f"`kvctl topology audit {replica.name} --repair`"
+            )
+    except KvctlError as error:
+        session.warn(f"Could not check the bucket's mirrors: {error.message}")
+
+
+async def _stale(session: Session, api: "jetstream_api.Api", stream: str) -> "list[graph.Replica]":
+    """Return the stream's visible mirrors whose contents differ, by their counts or else by comparing every key."""
+    found = []
+    for replica in (await inventory.survey({"": api})).replicas():
+        (link, *_) = replica.links
+        if str(replica.kind) != "mirror" or link.source["name"] != stream or link.origin is None:
+            continue
+        if replica.silent:
+            session.warn(f"Could not check mirror `{replica.name}`: it does not answer")
+            continue
+        if inspection.lineage(replica.info, link.origin).same is False or await _differs(session, replica):
+            found.append(replica)
+    return found
+
+
+async def _differs(session: Session, replica: "graph.Replica") -> bool:
+    if not replica.info["state"]["messages"]:
+        return False
+    with session.progress(f"Auditing {replica.name}", replica_audit.messages_to_read(replica), unit="keys") as progress:
+        outcomes = await replica_audit.audit(replica, _PATIENCE, advance=progress.advance)
+    return any(outcome.consistent is False for outcome in outcomes)

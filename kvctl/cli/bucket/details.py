@@ -1,13 +1,14 @@
-"""Details of one bucket, mirror or aggregate: the JSON object and its form on a terminal."""
+"""Details of one bucket, mirror or aggregate, and the streams that can answer its reads: `kvctl bucket alternates`."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from kvctl.cli.app.command import command
+from kvctl.cli.app.options import BucketName
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import alternates
 from kvctl.cli.bucket.views import KIND
 from kvctl.cli.facts import of_stream, row_of
-from kvctl.cli.records import BUCKET
+from kvctl.cli.records import ALTERNATE, BUCKET
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
@@ -20,6 +21,55 @@ from kvctl.topology.survey import graph
 from kvctl.topology.survey import offline as survey_offline
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
+NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
+
+
+@command(
+    "bucket alternates",
+    examples=["kvctl bucket alternates ORDERS", "kvctl bucket alternates ORDERS -o name | head -1"],
+    see=["bucket show", "mirror create", "help topologies"],
+    prints=(ALTERNATE,),
+)
+async def alternates(session: Session, bucket: BucketName) -> None:
+    """List the streams that can answer reads of a bucket, nearest first.
+
+    Clients read a bucket by its name, and the nearest stream answers: the origin or one of its mirrors. The order is
+    that of the server, seen from the one that kvctl is connected to. HERE marks the streams that answered test reads,
+    with the shortest round trip; an empty bucket has no entry to read.
+
+    STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
+    may be. Servers outside of clusters report no alternates; then the origin and the mirrors in view are listed.
+    """
+    found = await overview.inspect((await session.client()).api, bucket)
+    empty = "No stream answers reads here"
+    view = View(
+        columns=ALTERNATES, tsv=ALTERNATE.columns, rows=alternate_rows(found.reads), name="served_by", empty=empty
+    )
+    session.show(view)
+    if not found.reads.reported and found.reads.alternates:
+        session.note(NOT_REPORTED, always=True)
+
+
+def alternate_rows(found: "overview.Reads") -> list[dict[str, Any]]:
+    """Return the JSON objects of alternates, nearest first."""
+    return [
+        {"order": order, **{name: getattr(item, name) for name in ALTERNATE.fields[1:-1]}, "name": item.stream}
+        for order, item in enumerate(found.alternates, 1)
+    ]
+
+
+def _round_trip_text(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+ALTERNATES = columns(
+    "order served_by role cluster domain leader state entries_behind last_seen round_trip here",
+    order="#",
+    entries_behind=Column("entries_behind", "Behind", right=True, keep=True),
+    round_trip=Column("round_trip", text=_round_trip_text, right=True),
+    here=Column("here", text=lambda here: "yes" if here else "", keep=True, style="green"),
+)
+
 
 def show(session: Session, found: "overview.Overview") -> None:
     """Print all that is known of a bucket, with warnings."""
@@ -29,7 +79,7 @@ def show(session: Session, found: "overview.Overview") -> None:
     for text in remarks(found):
         session.warn(text)
     if not found.reads.reported and len(found.reads.alternates) > 1:
-        session.note(alternates.NOT_REPORTED)
+        session.note(NOT_REPORTED)
 
 
 def remark(session: Session, described: "overview.BucketDescription") -> None:
@@ -50,7 +100,7 @@ def bucket_view(found: "overview.Overview") -> View:
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
         ("Origins", View(columns=_ORIGINS, rows=origins)),
-        ("Alternates, nearest first", View(columns=alternates.COLUMNS, rows=choices)),
+        ("Alternates, nearest first", View(columns=ALTERNATES, rows=choices)),
         ("Replicated by", View(columns=_DEPENDENTS, rows=row["dependents"] or [])),
     ]
     return document(row, *_DETAILS, *_settings(row["config"] or {}), *_TAIL, tsv=BUCKET.columns, sections=sections)
@@ -89,7 +139,7 @@ def bucket_row(found: "overview.Overview") -> dict[str, Any]:
     return {
         **(_stored(found.description.status) if found.description else _offline(found)),
         "origins": list(_origins(found)),
-        "alternates": alternates.rows(found.reads),
+        "alternates": alternate_rows(found.reads),
         "answered_by": None if found.answered_by is None else [{"stream": stream} for stream in found.answered_by],
         "dependents": None
         if found.dependents is None

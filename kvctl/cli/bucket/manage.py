@@ -12,7 +12,7 @@ from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import details, stale_mirrors, views
+from kvctl.cli.bucket import data, details, views
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.records import (
     ANY,
@@ -303,7 +303,7 @@ async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, 
     mirrored = await overview.is_served_by_others(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
-        await stale_mirrors.warn_of_stale(session, api, wanted["name"])
+        await data.warn_of_stale(session, api, wanted["name"])
     return made
 
 

@@ -11,7 +11,7 @@ from kvctl import contexts
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import Yes, context_names, deletes
 from kvctl.cli.app.session import Session
-from kvctl.cli.context import report
+from kvctl.cli.context import views
 from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary
 from kvctl.cli.records import CHANGE, CONTEXT, CONTEXT_ROW, CONTEXT_TEST, DIFFERENCE
 from kvctl.errors import ConflictError, ContextNotFound, KvctlError, UsageError
@@ -199,7 +199,7 @@ async def examine(
     """
     if name is not None:
         session.options.context = name
-    await report.report(session, session.context, bucket)
+    await views.report(session, session.context, bucket)
 
 
 def _store() -> "contexts.ContextStore":

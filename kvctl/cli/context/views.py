@@ -1,12 +1,19 @@
-"""Contexts for display, with secrets only as `set`."""
+"""Contexts for display, with secrets only as `set`, and what `kvctl context test` finds."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import kvctl
+from kvctl import connection as kvctl_connection
 from kvctl import urls
-from kvctl.cli.records import CONTEXT
-from kvctl.render.view import Column, View, document
+from kvctl.cli.app.session import Session
+from kvctl.cli.records import CONTEXT, CONTEXT_TEST
+from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
+from kvctl.jetstream import api as jetstream_api
+from kvctl.jetstream import permissions as jetstream_permissions
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, View, document, size_text
 
 FIELDS = CONTEXT.fields[: CONTEXT.fields.index("authentication")]
 """Fields of a context file."""
@@ -69,3 +76,113 @@ def differences(before: "kvctl.Context", after: "kvctl.Context") -> Iterator[dic
             old, new = shown_before[name] or None, shown_after[name] or None
             # Values that differ but look the same are secrets, or URLs with one.
             yield {"field": name, "before": old, "after": _CHANGED if old == new else new}
+
+
+_LIMITS = {"memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers"}
+_READING = ("look at a bucket", "read a key", "list and watch keys")
+_ALLOWED = {True: "yes", False: "no", None: "unknown"}
+_STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
+
+
+async def report(session: Session, context: "kvctl.Context", bucket: str | None) -> None:
+    """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used."""
+    facts: dict[str, Any] = {"name": context.name, "url": urls.redact(context.url), "url_from": context.origin}
+    facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
+    try:
+        await _inspect(facts, context, bucket)
+    except KvctlError as error:
+        if session.output != "table" or facts["server"]:
+            session.show(_view({**facts, "error": error.message}))
+        raise
+    session.show(_view(facts))
+    if not facts["usable"]:
+        denied = next(item for item in facts["permissions"] if item["action"] in _READING)
+        raise PermissionDenied(
+            f"No read access: {denied['reason']} on `{denied['subject']}`",
+            subject=denied["subject"],
+            hint=None if bucket else "If permissions are granted per bucket, name one with `--bucket NAME`",
+        )
+
+
+async def _inspect(facts: dict[str, Any], context: "kvctl.Context", bucket: str | None) -> None:
+    connection = await kvctl_connection.connect(context)
+    try:
+        facts["server"] = _server(connection)
+        facts["rtt"] = round(await jetstream_permissions.round_trip(connection), 6)
+        api = jetstream_api.Api(connection)
+        facts["jetstream"] = await _jetstream(api)
+        access = await jetstream_permissions.probe(api, bucket)
+        facts["permissions"] = [asdict(item) for item in access]
+        facts["usable"] = facts["jetstream"] is not None or _can_read(access)
+    finally:
+        await connection.close()
+
+
+def _server(connection: "kvctl_connection.Connection") -> dict[str, Any]:
+    info = connection.server_info
+    return {
+        "name": info.get("server_name"),
+        "version": info.get("version"),
+        "url": connection.url,
+        "cluster": info.get("cluster"),
+        "domain": info.get("domain"),
+        "tls": bool(info.get("tls_required")),
+        "max_payload": info.get("max_payload"),
+    }
+
+
+async def _jetstream(api: Any) -> dict[str, Any] | None:
+    """Return usage and limits of the account, a missing limit as None; None when permission to see them is denied."""
+    try:
+        info = await api.account_info()
+    except PermissionDenied:
+        return None
+    except JetStreamDisabled:
+        if api.prefix.startswith("$JS."):
+            raise
+        return None  # subjects imported from another account carry no account information
+    allowed = info.get("limits", {})
+    limits = {name: allowed[of] if allowed.get(of, -1) >= 0 else None for name, of in _LIMITS.items()}
+    used = {name: info.get(name, 0) for name in _LIMITS}
+    return {"domain": info.get("domain"), **used, "limits": limits, "tiers": info.get("tiers")}
+
+
+def _can_read(access: "list[jetstream_permissions.Access]") -> bool:
+    return any(item.allowed for item in access if item.action in _READING)
+
+
+def _view(facts: dict[str, Any]) -> View:
+    permissions = View(
+        columns=columns(
+            "action answer subject reason",
+            answer=Column("answer", "Allowed", style=_STYLE.__getitem__),
+            reason=Column("reason", keep=True, flex=True),
+        ),
+        rows=[{**item, "answer": _ALLOWED[item["allowed"]]} for item in facts["permissions"]],
+    )
+    usage = [Column("jetstream", name.capitalize(), text=_usage(name)) for name in _LIMITS]
+    shown = columns(
+        "name url url_from usable rtt server",
+        url_from="URL from",
+        rtt=Column("rtt", "Round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
+        server=Column("server", text=_server_text),
+    )
+    return document(
+        facts, *shown, *usage, tsv=CONTEXT_TEST.columns, name="usable", sections=[("Permissions", permissions)]
+    )
+
+
+def _server_text(server: dict[str, Any]) -> str:
+    cluster = f", cluster {server['cluster']}" if server["cluster"] else ""
+    domain = f", domain {server['domain']}" if server["domain"] else ""
+    return f"{server['name']}, version {server['version']}{cluster}{domain}{', TLS' if server['tls'] else ''}"
+
+
+def _usage(name: str) -> Any:
+    show = size_text if name in ("memory", "storage") else str
+
+    def text(jetstream: dict[str, Any]) -> str:
+        limit = jetstream["limits"][name]
+        return f"{show(jetstream[name])} of {'unlimited' if limit is None else show(limit)}"
+
+    return text

@@ -1,6 +1,6 @@
-"""`kvctl repo status`, `commit`, `log` and `diff`."""
+"""`kvctl repo commit`, `status`, `log` and `diff`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -11,7 +11,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import BRANCH_STATUS, COMMIT, KEY_CHANGE, NEW_COMMIT, STAGED_KEY
-from kvctl.cli.repo import log_lines, views
+from kvctl.cli.repo import commit_graph, views
 from kvctl.cli.repo.checkout import FromBucket, live_bucket, record
 from kvctl.cli.repo.options import (
     AtBranch,
@@ -25,11 +25,79 @@ from kvctl.cli.repo.options import (
     parse_ref,
     ref_argument,
 )
+from kvctl.cli.repo.views import subject
 from kvctl.errors import UsageError
 from kvctl.kv import names as kv_names
 from kvctl.render import fields
-from kvctl.render.view import Row, View
+from kvctl.render.escapes import escape, utf8
+from kvctl.render.fields import short
+from kvctl.render.terminal import paint
+from kvctl.render.view import Row, View, age_text
+from kvctl.units import format_time
 from kvctl.versions import model
+
+Names = Mapping[str, Sequence[str]]
+"""Commit -> names of its branches and tags, as shown."""
+
+
+class LogLines:
+    """Formatter of commits."""
+
+    def __init__(self, names: Names, *, color: bool, graph: bool) -> None:
+        self._names = names
+        self._color = color
+        self._graph = graph
+
+    async def chunks(self, commits: AsyncIterator[tuple[str, "model.Commit"]]) -> AsyncIterator[bytes]:
+        """Yield the lines of each commit, children before parents."""
+        graph, first = commit_graph.Graph(), True
+        async for _, commit in commits:
+            if self._graph:
+                drawn = graph.draw(commit.id, commit.parents)
+                lines = [f"{drawn.mark} {self._line(commit)}", *drawn.slants]
+            else:
+                lines = [*([] if first else [""]), *self._block(commit)]
+            first = False
+            yield utf8("".join(f"{line}\n" for line in lines))
+
+    def _line(self, commit: "model.Commit") -> str:
+        who = self._paint(f"{escape(commit.author)}, {age_text(format_time(commit.created_ns))}", "dim")
+        return "  ".join(
+            filter(None, (self._id(short(commit.id)), escape(subject(commit)), self._named(commit.id), who))
+        )
+
+    def _block(self, commit: "model.Commit") -> list[str]:
+        time = format_time(commit.created_ns)
+        fields = {
+            "Merge": " ".join(map(short, commit.parents)) if len(commit.parents) > 1 else "",
+            "Author": escape(commit.author),
+            "Date": f"{time[:19]}Z ({age_text(time)})",
+            "Meta": escape(", ".join(f"{name}={text}" for name, text in commit.meta.items())),
+        }
+        head = " ".join(filter(None, (self._id(f"commit {commit.id}"), self._named(commit.id))))
+        shown = [f"{name + ':':<8}{text}" for name, text in fields.items() if text]
+        return [head, *shown, "", *(f"    {escape(line)}" for line in commit.message.splitlines() or [""])]
+
+    def _id(self, text: str) -> str:
+        return self._paint(text, "yellow")
+
+    def _named(self, commit: str) -> str:
+        names = self._names.get(commit)
+        return f"({self._paint(', '.join(names), 'green')})" if names else ""
+
+    def _paint(self, text: str, style: str) -> str:
+        return paint(text, style) if self._color else text
+
+
+def names_of(branches: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, list[str]]:
+    """Map commits to the names of their branches and tags: `main`, `tag v1`."""
+    found: dict[str, list[str]] = {}
+    for name, commit in sorted(branches.items()):
+        found.setdefault(commit, []).append(name)
+    for name, commit in sorted(tags.items()):
+        found.setdefault(commit, []).append(f"tag {name}")
+    return found
+
 
 PENDING = 8
 """Exit code of `diff --exit-code` when there are differences."""
@@ -144,8 +212,8 @@ async def log(
         view = View(columns=shown, tsv=records.COMMIT.columns, name="id", empty="No commits")
         await session.stream(view, _rows(commits, together))
         return
-    names = log_lines.names_of(await repository.branches(), await repository.tags())
-    lines = log_lines.LogLines(names, color=session.terminal.colored, graph=graph)
+    names = names_of(await repository.branches(), await repository.tags())
+    lines = LogLines(names, color=session.terminal.colored, graph=graph)
     await session.stream_bytes(lines.chunks(commits))
 
 

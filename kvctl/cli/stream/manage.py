@@ -1,5 +1,6 @@
-"""`kvctl stream`: create, inspect, edit, purge and delete streams."""
+"""Commands of `kvctl stream` on streams, and their views: ls, show, create, edit, delete, purge."""
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -8,11 +9,11 @@ from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, deletes, one_of
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.details import dependent_row
+from kvctl.cli.bucket.details import cluster_row, dependent_row, servers_view
+from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.flows import confirm_named, show_config, show_creation, show_result
 from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import ANY, CHANGE, DIFFERENCE, STREAM, STREAM_DELETION, STREAM_EDIT, STREAM_PURGE, STREAM_ROW
-from kvctl.cli.stream import views
 from kvctl.cli.stream.options import (
     ConfigFile,
     Description,
@@ -25,13 +26,15 @@ from kvctl.cli.stream.options import (
 )
 from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream import config_diff, config_text, edits, streams
-from kvctl.jetstream.stream_info import StreamInfo, sources_of
+from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states, sources_of
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted
-from kvctl.render.view import document
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import graph, inventory
+from kvctl.topology.survey import offline as survey_offline
 
 group(
     "stream",
@@ -77,7 +80,7 @@ async def ls(
         wanted = set(await streams.names(api, subject))
         infos = [info for info in infos if info["config"]["name"] in wanted]
         offline = {name: info for name, info in offline.items() if name in wanted}
-    session.show(views.listing_view(infos, offline))
+    session.show(listing_view(infos, offline))
 
 
 @command(
@@ -92,12 +95,12 @@ async def show(session: Session, stream: StreamName) -> None:
     If its servers do not answer, it is `offline`: its configuration and servers are shown as far as others know them.
     """
     try:
-        session.show(views.stream_view(await find(session, stream)))
+        session.show(stream_view(await find(session, stream)))
     except (NoResponders, RequestTimeout):
         info = (await streams.listing((await session.client()).api)).silent.get(stream)
         if info is None:
             raise
-        session.show(views.stream_view(info, offline=True))
+        session.show(stream_view(info, offline=True))
         session.warn(f"`{stream}` is offline: only what others know is shown")
 
 
@@ -342,3 +345,94 @@ async def _purgeable(
     if sequence is not None:
         count = min(count, max(sequence - info["state"]["first_seq"], 0))
     return max(count - (keep or 0), 0)
+
+
+def listing_view(infos: Iterable[StreamInfo], offline: Mapping[str, StreamInfo | None]) -> View:
+    """Build the view of all streams; those of `offline` streams without info have only a name."""
+    infos, away = list(infos), [info for info in offline.values() if info is not None]
+    known = {info["config"]["name"]: info["config"] for info in (*infos, *away)}
+    rows = [*(_summary(info, known) for info in infos), *(_summary(info, known, offline=True) for info in away)]
+    rows += [row_of(STREAM_ROW, _UNKNOWN, name=name) for name, info in offline.items() if info is None]
+    rows.sort(key=lambda row: str(row["name"]))
+    shown = columns(
+        "name kind subjects messages bytes consumers replicas created description state",
+        kind=Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
+        state=_STATE,
+    )
+    empty = "No streams; create one with `kvctl stream create`"
+    return View(columns=shown, tsv=STREAM_ROW.columns, rows=rows, empty=empty)
+
+
+def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
+    """Build the view of one stream; of an `offline` one, only its configuration and servers are known."""
+    row = stream_row(info, offline=offline)
+    cluster = row["cluster"] or {}
+    sections = [
+        ("Servers", servers_view(cluster)),
+        ("Origins", View(columns=_ORIGINS, rows=row["origins"])),
+        ("Alternates, nearest first", View(columns=_ALTERNATES, rows=row["alternates"])),
+    ]
+    return document(row, *_DETAILS, *_settings(row["config"]), tsv=STREAM.columns, sections=sections)
+
+
+def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
+    """Return a stream as a JSON object; of an `offline` one, what only its servers know is null."""
+    placed = survey_offline.placed_in(info) if offline else None
+    return row_of(
+        STREAM,
+        of_stream(info, offline=offline),
+        kind=_kind(info, {}),
+        cluster=cluster_row(info.get("cluster") or {}, placed),
+        origins=[_origin(origin) for origin in source_states(info)],
+        alternates=info.get("alternates") or [],
+    )
+
+
+def _summary(info: StreamInfo, known: dict[str, Any], *, offline: bool = False) -> dict[str, Any]:
+    return row_of(STREAM_ROW, of_stream(info, offline=offline), kind=_kind(info, known))
+
+
+def _kind(info: StreamInfo, known: dict[str, Any]) -> str:
+    """Return the kind that the stream's owner has noted, or that of a bucket, or `stream`."""
+    owner = (info["config"].get("metadata") or {}).get(stream_kind.KIND)
+    return owner or str(stream_kind.kind_of(info["config"], known) or "stream")
+
+
+def _origin(origin: SourceState) -> dict[str, Any]:
+    active = origin.get("active", -1)
+    return {
+        "stream": origin.get("name", ""),
+        "api": Source.parse(origin).api or None,
+        "lag": origin.get("lag", 0),
+        "last_seen": None if active < 0 else active / 1e9,
+        "error": (origin.get("error") or {}).get("description"),
+    }
+
+
+def _settings(config: Row) -> list[Column]:
+    """Return columns for settings that differ from the defaults."""
+    left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
+    differing = config_diff.differences({}, dict(config), config_text.STREAM)
+    return [
+        Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
+        for change in differing
+        if change.field not in left_out
+    ]
+
+
+def _always(text: str) -> Any:
+    return lambda _: text
+
+
+_UNKNOWN = {"kind": "unknown", "subjects": [], "state": "offline"}
+_STATE = Column("state", style="red")
+_DETAILS = columns(
+    "name kind state description subjects messages bytes first_sequence last_sequence last_time subject_count "
+    "consumers retention storage replicas cluster created",
+    state=_STATE,
+    last_time=Column("last_time", "Last message", text=age_text),
+    subject_count="Subjects held",
+    cluster=Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
+)
+_ORIGINS = columns("stream api lag last_seen error", error=Column("error", style="red"))
+_ALTERNATES = columns("name cluster domain")

@@ -23,7 +23,7 @@ from kvctl.cli.records import (
     TABLE_ROW,
 )
 from kvctl.cli.table import views
-from kvctl.cli.table.options import TableName
+from kvctl.cli.table.entries import TableName
 from kvctl.errors import RefusedError, UsageError
 from kvctl.kv import catalog
 from kvctl.phrases import counted

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from kvctl.cli.repo import patch
-from kvctl.cli.repo.patch import patch_lines
+from kvctl.cli.repo import views
+from kvctl.cli.repo.views import patch_lines
 
 
 def shown(before: bytes | None, after: bytes | None, **settings: bool) -> list[str]:
@@ -44,7 +44,7 @@ def test_patch_of_a_conflict_says_so_first():
 
 @pytest.mark.parametrize("compared", [3, 4000])
 def test_patch_applied_to_the_old_text_gives_the_new_one(seed, compared, monkeypatch):
-    monkeypatch.setattr(patch, "COMPARED_LINES", compared)
+    monkeypatch.setattr(views, "COMPARED_LINES", compared)
     chance = random.Random(seed)
     for _ in range(300):
         old = [chance.choice("abcde") for _ in range(chance.randint(0, 30))]
