@@ -15,7 +15,6 @@ from kvctl.topology.hazards.hazards import Hazard, name_of
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health
 from kvctl.topology.health.inspection import is_new
 from kvctl.topology.model.marks import is_stand_in, is_temporary, original
-from kvctl.topology.model.origins import External
 from kvctl.topology.survey.graph import Inventory, Link, Where
 from kvctl.topology.survey.inventory import with_domains
 from kvctl.topology.survey.origin_lookup import suspected
@@ -72,12 +71,12 @@ def of_standing(standing: ReplicaHealth) -> Iterator[Finding]:
 
 
 def _remedy(standing: ReplicaHealth) -> str:
-    prefix = Source.parse(standing.link.source).api
-    abroad = prefix and External(prefix).domain is None
+    source = Source.parse(standing.link.source)
+    abroad = source.api and source.domain is None
     if standing.state is Health.STALLED and abroad and not standing.arrived:
         return "Check its deliver prefix and the exports and imports of the accounts: `kvctl help topologies`"
     if standing.state is Health.FAILING and _FLOW_CONTROL in standing.evidence:
-        return f"Export the service `$JS.FC.{standing.link.source['name']}.>` from the origin's account, and import it"
+        return f"Export the service `$JS.FC.{source.name}.>` from the origin's account, and import it"
     if standing.state is Health.UNCONFIRMED and standing.link.origin is not None:
         return f"Compare the keys with `kvctl topology audit {standing.link.node.name}`"
     repairs = "recreates" if standing.link.node.kind == Kind.MIRROR else "refills"

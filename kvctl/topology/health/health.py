@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from kvctl.errors import KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import streams
-from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.health import arrival, counts
@@ -238,14 +237,14 @@ class _LinkCheck:
         """Return the lineage after both were read once more, the origin last: it may have changed since the survey."""
         with suppress(KvctlError):
             replica = await streams.info(self._link.place.api, self._link.reader)
-            origin = await streams.info(self._there, self._link.source["name"], timeout=PATIENCE)
+            origin = await streams.info(self._link.api, self._link.source["name"], timeout=PATIENCE)
             return lineage(replica, origin, self._link.source)
         return self._plain.lineage
 
     async def _progress(self, origin: StreamInfo) -> ReplicaHealth | None:
         info, source = self._link.info, self._link.source
         last = origin["state"]["last_seq"]
-        view = replace(self._link.view, api=self._there)
+        view = self._link.view
         come = await arrival.arrived(self._link.place.api, info, Goal(view, 0, source, last))
         if come is not None and come >= last:
             return replace(self._plain, arrived=come)
@@ -261,9 +260,3 @@ class _LinkCheck:
             return replace(self._plain, arrived=come)
         self._goal, self._come = goal, come
         return None
-
-    @property
-    def _there(self) -> Api:
-        """The API through which the origin is read."""
-        prefix = Source.parse(self._link.source).api
-        return self._link.place.api.at(prefix) if prefix else self._link.place.api

@@ -277,8 +277,8 @@ class Link:
     @property
     def elsewhere(self) -> str | None:
         """Domain or API prefix of an origin that is not in the reader's own account and domain."""
-        prefix = Source.parse(self.source).api
-        return (External(prefix).domain or prefix) if prefix else None
+        source = Source.parse(self.source)
+        return source.domain or source.api or None
 
     @property
     def api(self) -> Api:

@@ -19,7 +19,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, parsed_sources, sources_of
 from kvctl.kv import resolve, stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
@@ -185,11 +185,10 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[OriginView]) -> 
 
 def suspected(stream: str, origin: StreamConfig) -> Iterable[Hazard]:
     """Yield the hazard of an origin in another account that reads a stream of our name from an account unknown here."""
-    for source in sources_of(origin):
-        prefix = Source.parse(source).api
-        if source["name"] == stream and prefix and External(prefix).domain is None:
+    for source in parsed_sources(origin):
+        if source.name == stream and source.api and source.domain is None:
             name, ours = (text.removeprefix(STREAM_PREFIX) for text in (origin["name"], stream))
-            text = f"`{name}` itself replicates a bucket `{ours}` under `{prefix}`"
+            text = f"`{name}` itself replicates a bucket `{ours}` under `{source.api}`"
             yield Hazard(CYCLE, f"{text}: if that is this one, every write would circulate endlessly")
 
 
