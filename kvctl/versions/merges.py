@@ -54,12 +54,8 @@ class MergeInput:
     second_parent: str | None = None
 
 
-class AlreadyMerged(Exception):
-    """The changes are already on the branch."""
-
-
-Plan = Callable[[Branch], Awaitable[MergeInput]]
-"""Return the changes to apply to a branch, which may differ at the next try. Raises AlreadyMerged."""
+Plan = Callable[[Branch], Awaitable[MergeInput | None]]
+"""Return the changes to apply to a branch, which may differ at the next try; None if the branch has them."""
 
 
 async def merge(
@@ -79,14 +75,12 @@ async def merge(
     """
     info = CommitInfo(message or f"Merge {source} into {dest}", repo.author, allow_empty=True)
 
-    async def plan(head: Branch) -> MergeInput:
+    async def plan(head: Branch) -> MergeInput | None:
         theirs = await refs.committed(repo.store, source)
         base = await refs.merge_base(repo.store, theirs, head.commit)
         if base is None:
             raise UnrelatedHistories(source, dest)
-        if base == theirs:
-            raise AlreadyMerged
-        return MergeInput(base, theirs, info, None if squash else theirs)
+        return None if base == theirs else MergeInput(base, theirs, info, None if squash else theirs)
 
     return await _combine(repo, dest, plan, strategy=strategy, is_merge=True, dry_run=dry_run)
 
@@ -150,9 +144,7 @@ async def _combine(
     """
     for _ in range(branch_state.MAX_ATTEMPTS):
         state = await commits.read_clean(repo, branch, linking=True, dry_run=dry_run)
-        try:
-            sides = await plan(state.branch)
-        except AlreadyMerged:
+        if (sides := await plan(state.branch)) is None:
             return MergeResult(None, ())
         try:
             edits, changes = await _edits(repo, sides, state.branch, strategy, is_merge)

@@ -118,9 +118,9 @@ async def show(repo: RepositoryAccess, ref: str) -> Commit:
 
 async def state(store: Store, ref: Ref) -> RefState:
     """Return the current state of a ref. Raises as `get`."""
-    return (
-        RefState(ref.commit, await refs.root(store, ref), {}) if ref.branch is None else await staged(store, ref.branch)
-    )
+    if ref.branch is not None:
+        return await staged(store, ref.branch)
+    return RefState(ref.commit, await refs.root(store, ref), {})
 
 
 async def batches(
