@@ -23,10 +23,16 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.direct_get import DirectRequest
+from kvctl.kv import conditional_write, config, copy_key, lease
+from kvctl.kv.bulk import bulk_put
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.names import check_key, check_keys, check_literal
+from kvctl.kv.read import as_of, bulk_get, listing
+from kvctl.kv.read import moment as moments
+from kvctl.kv.read import watch as watches
 from kvctl.kv.stream_kind import renaming
+from kvctl.kv.transaction import execution
 from kvctl.units import format_time
 
 if TYPE_CHECKING:
@@ -65,8 +71,6 @@ class Bucket(Handle):
 
         `at_least` maps keys to revisions: when the nearest replica is behind one of them, the leader is asked.
         """
-        from kvctl.kv.read import bulk_get
-
         check_keys(keys)
         found = await bulk_get.get_many(self, list(dict.fromkeys(keys)), leader=leader, at_least=at_least)
         return [entry if (entry := found.get(key)) and entry.operation is Operation.PUT else None for key in keys]
@@ -76,40 +80,29 @@ class Bucket(Handle):
 
         Raises RevisionNotFound for a revision above the last; reading the result raises HistoryLost.
         """
-        from kvctl.kv.read import as_of
-        from kvctl.kv.read.moment import as_moment
-
-        return await as_of.at(self, as_moment(moment))
+        return await as_of.at(self, moments.as_moment(moment))
 
     async def get_literal(self, key: str, *, revision: int | None = None, leader: bool = False) -> Entry:
         """Return the entry of a non-conforming key (not legal in ADR-8), by its literal subject, never as a wildcard.
 
         Raises as `get`.
         """
-        from kvctl.kv.read import bulk_get
-
         if revision is not None:
             return await self._at_revision(check_literal(key), revision, leader)
         return self._living(key, await bulk_get.literal_entry(self, key, leader=leader))
 
     def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries of live matching keys in batches; from the nearest replica if there are few."""
-        from kvctl.kv.read import bulk_get
-
         return bulk_get.matching_batches(self, filters, leader=leader)
 
     def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
         """Yield the latest entry of every matching key, of all keys without a filter. No key appears twice."""
-        from kvctl.kv.read import listing
-
         return listing.each(self.entry_batches(*filters, deleted=deleted))
 
     async def entry_batches(
         self, *filters: str, deleted: bool = False, values: bool = True
     ) -> AsyncGenerator[list[Entry], None]:
         """Yield `entries` in batches, as they arrive."""
-        from kvctl.kv.read import listing
-
         binding = await self.readable(fresh=True)
         async with aclosing(listing.entry_batches(binding, filters, deleted=deleted, values=values)) as batches:
             async for batch in batches:
@@ -124,8 +117,6 @@ class Bucket(Handle):
 
     async def key_batches(self, *filters: str, deleted: bool = False) -> AsyncGenerator[list[bytes], None]:
         """Yield `keys` in batches as bytes, as they arrive."""
-        from kvctl.kv.read import listing
-
         binding = await self.readable(fresh=True)
         async with aclosing(listing.key_batches(binding, filters, deleted=deleted)) as batches:
             async for batch in batches:
@@ -136,22 +127,16 @@ class Bucket(Handle):
 
         A time is a zoned datetime, or text: RFC 3339, or `-15m`, which counts back from the server's time.
         """
-        from kvctl.kv.read import listing
-
         return listing.each(self.history_batches(*filters, since=since))
 
     async def history_batches(
         self, *filters: str, since: Moment | datetime | str | None = None, literal: bool = False
     ) -> AsyncGenerator[list[Entry], None]:
         """Yield `history` in batches; with `literal`, the arguments are non-conforming keys instead of filters."""
-        from kvctl.kv.read import listing
-
         binding = await self.readable()
         start = None
         if since is not None:
-            from kvctl.kv.read.moment import first_revision
-
-            start = await first_revision(binding, since)
+            start = await moments.first_revision(binding, since)
         async with aclosing(listing.history_batches(binding, filters, start=start, literal=literal)) as batches:
             async for batch in batches:
                 yield batch
@@ -175,23 +160,19 @@ class Bucket(Handle):
         Entering it raises RevisionNotFound for a `from_revision` that is more than one above the last revision.
         `since` is a time as in `history`: the watch begins with every entry written then or later.
         """
-        from kvctl.kv.read.watch import Watcher, WatchOptions
-
         source = (await self.readable()).source
         if since is not None:
             if from_revision is not None:
                 raise UsageError("`from_revision` and `since` cannot be combined")
-            from kvctl.kv.read.moment import first_revision
-
-            from_revision = await first_revision(source, since)
-        options = WatchOptions(
+            from_revision = await moments.first_revision(source, since)
+        options = watches.WatchOptions(
             history=history,
             updates_only=updates_only,
             ignore_deletes=ignore_deletes,
             meta_only=meta_only,
             from_revision=from_revision,
         )
-        return Watcher(source, filters, options, follow=follow, patient=patient)
+        return watches.Watcher(source, filters, options, follow=follow, patient=patient)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -207,16 +188,12 @@ class Bucket(Handle):
 
         Raises WrongRevision, and as `put`.
         """
-        from kvctl.kv import conditional_write
-
         return await self.write_message(
             key, value, conditional_write.fence(self.binding.source.subject(check_key(other)), revision)
         )
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> int:
         """Write a key that does not live: never written, deleted, purged or expired. Raises KeyExists, and as `put`."""
-        from kvctl.kv import conditional_write
-
         last = 0
         for _ in range(8):
             try:
@@ -241,8 +218,6 @@ class Bucket(Handle):
 
         In a bucket with history, the previous value comes back when `ttl` expires. Raises WrongRevision, and as `put`.
         """
-        from kvctl.kv import conditional_write
-
         return await self._conditional(
             key, value, revision, conditional_write.write_headers(expected=revision, ttl=ttl)
         )
@@ -254,8 +229,6 @@ class Bucket(Handle):
         previous entry comes back when `ttl` ends. Raises KeyNotFound, ServerError for a bucket that does not allow
         per-key TTLs, and as `put`.
         """
-        from kvctl.kv import copy_key
-
         return await copy_key.touch(self, key, ttl)
 
     async def delete(self, key: str, *, revision: int | None = None) -> int:
@@ -285,9 +258,6 @@ class Bucket(Handle):
 
         Raises KeyNotFound, and as `put`.
         """
-        from kvctl.kv import conditional_write
-        from kvctl.kv.read import bulk_get
-
         self.check_writable(None)
         latest = await bulk_get.literal_entry(self, key, leader=True)
         if latest is None:
@@ -313,8 +283,6 @@ class Bucket(Handle):
         lost connection, unacknowledged writes are found by their identity, or sent again on condition that nobody else
         has written the key since. One that a later item of its key replaced, without a trace, counts as written.
         """
-        from kvctl.kv.bulk import bulk_put
-
         self.check_writable(None)
         return await bulk_put.put_many(self, items, window or bulk_put.WINDOW)
 
@@ -324,8 +292,6 @@ class Bucket(Handle):
         A lost acknowledgement is resolved by reading back. Raises ConditionsFailed, which names every failing
         condition, KvctlError for a bucket that does not allow atomic batches, OutcomeUnknown, and as `put`.
         """
-        from kvctl.kv.transaction import execution
-
         return await execution.commit(self, transaction)
 
     def lease(
@@ -337,25 +303,19 @@ class Bucket(Handle):
         raises LeaseLost. `lease.token` rises with each holder. Raises LeaseHeld, or with `wait` WaitExpired;
         UsageError.
         """
-        from kvctl.kv import lease
-
         return lease.held(self, key, owner, ttl, wait)
 
     async def check(self, transaction: Transaction) -> None:
         """Check that the transaction could be applied now, without writing. Raises as `commit`."""
-        from kvctl.kv.transaction import execution
-
         await execution.check(self, transaction)
 
     # -- the bucket itself -------------------------------------------------------------------------------
 
     async def status(self) -> BucketStatus:
         """Return the bucket's status (ADR-8). Raises BucketNotFound."""
-        from kvctl.kv.config import BucketStatus
-
         binding = await self.locate(fresh=True)
         assert binding.info is not None
-        return BucketStatus.from_info(binding.info)
+        return config.BucketStatus.from_info(binding.info)
 
     async def destroy(self) -> None:
         """Delete the bucket with all its data. Raises BucketNotFound, ReadOnly."""
@@ -402,8 +362,6 @@ class Bucket(Handle):
         return self._living(key, entry)
 
     async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
-        from kvctl.kv import conditional_write
-
         header = conditional_write.write_headers(
             operation=operation, expected=revision, ttl=ttl, rollup=operation == "PURGE"
         )
@@ -412,8 +370,6 @@ class Bucket(Handle):
         return await self._conditional(key, b"", revision, header)
 
     async def _conditional(self, key: str, value: bytes, revision: int, header: bytes) -> int:
-        from kvctl.kv import conditional_write
-
         try:
             return await self.write_message(key, value, header, revision)
         except WrongRevision as error:

@@ -12,6 +12,9 @@ from kvctl.connection import Connection
 from kvctl.connection import connect as open_connection
 from kvctl.contexts import Context, ContextStore, resolve
 from kvctl.jetstream.api import Api
+from kvctl.jetstream.consumers import context as streams_and_consumers
+from kvctl.kv import catalog
+from kvctl.kv import config as configs
 from kvctl.kv.bucket import Bucket
 
 if TYPE_CHECKING:
@@ -29,9 +32,7 @@ class Client:
     @property
     def jetstream(self) -> JetStream:
         """Streams and consumers (ADR-37)."""
-        from kvctl.jetstream.consumers.context import JetStream
-
-        return JetStream(self.api)
+        return streams_and_consumers.JetStream(self.api)
 
     def bucket(
         self, name: str, *, stream: str | None = None, prefix: str | None = None, read_only: bool = False
@@ -44,8 +45,6 @@ class Client:
 
         Raises BucketExists (with another configuration), ServerError.
         """
-        from kvctl.kv import catalog
-
         self.connection.context.require_writable()
         wanted = _config(config, settings)
         await catalog.create(self.api, wanted)
@@ -56,16 +55,12 @@ class Client:
 
         Smaller limits delete data beyond them. Raises BucketNotFound, ServerError.
         """
-        from kvctl.kv import catalog
-
         self.connection.context.require_writable()
         await catalog.update(self.api, config)
         return self.bucket(config.name)
 
     async def create_or_update_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
         """Create the bucket, or apply the configuration to the existing one. Raises as both."""
-        from kvctl.kv import catalog
-
         self.connection.context.require_writable()
         wanted = _config(config, settings)
         await catalog.create_or_update(self.api, wanted)
@@ -73,20 +68,14 @@ class Client:
 
     async def bucket_names(self) -> list[str]:
         """Return the names of all buckets, aggregates and mirrors."""
-        from kvctl.kv import catalog
-
         return await catalog.names(self.api)
 
     async def buckets(self) -> list[BucketStatus]:
         """Return the status of all buckets, aggregates and mirrors."""
-        from kvctl.kv import catalog
-
         return await catalog.statuses(self.api)
 
     async def seal_bucket(self, name: str) -> bool:
         """Make a bucket permanently read-only; return False if it is already. Raises BucketNotFound, RefusedError."""
-        from kvctl.kv import catalog
-
         return await catalog.seal(self.api, name)
 
     async def delete_bucket(self, name: str) -> None:
@@ -119,6 +108,4 @@ async def connect(context: Context | str | None = None, *, read_only: bool = Fal
 
 
 def _config(config: BucketConfig | str, settings: dict[str, Any]) -> BucketConfig:
-    from kvctl.kv.config import BucketConfig
-
-    return BucketConfig(name=config, **settings) if isinstance(config, str) else config
+    return configs.BucketConfig(name=config, **settings) if isinstance(config, str) else config

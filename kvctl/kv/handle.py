@@ -24,8 +24,8 @@ from kvctl.errors import (
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import StoredMessage
+from kvctl.kv import conditional_write, stream_kind
 from kvctl.kv import resolve as bindings
-from kvctl.kv import stream_kind
 from kvctl.kv.entry import Entry, from_message
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.resolve import Binding
@@ -203,8 +203,6 @@ class Handle:
         `expected` is the last revision that the headers name; `identity` is that of an earlier attempt, else a new one.
         Raises WrongRevision, BucketNotFound, ReadOnly, OutcomeUnknown, UnreachableError, ServerError, UsageError.
         """
-        from kvctl.kv import conditional_write
-
         self.check_writable(None if literal else key)
         deadline = time.monotonic() + self._api.connection.timeout
         while True:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvctl.errors import Away, ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
+from kvctl.jetstream import streams
 from kvctl.jetstream.publish import UnmatchedRun
 from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
@@ -51,8 +52,6 @@ async def put_many(bucket: Bucket, items: Items, window: int) -> PutSummary:
 
 async def _target(bucket: Bucket) -> tuple[Binding, StreamInfo]:
     """The stream that takes the writes, and its info; `UNREADABLE` when it cannot be read."""
-    from kvctl.jetstream import streams
-
     target = (await bucket.readable()).source
     bucket.check_writes_go_somewhere()
     info = None

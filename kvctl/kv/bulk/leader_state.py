@@ -10,10 +10,12 @@ from contextlib import aclosing
 from kvctl.errors import Away, NoResponders, PermissionDenied
 from kvctl.jetstream import streams
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
+from kvctl.jetstream.multi_get import REQUEST_BYTES, last_of_each, next_of_each, pages
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bulk.rows import Mode, Row
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import is_plain
+from kvctl.kv.read.listing import entry_batches, history_batches
 from kvctl.kv.resolve import Binding
 
 LEADER_DEADLINE_S = 15.0
@@ -65,8 +67,6 @@ class Current:
 
     async def last(self, rows: Sequence[Row]) -> dict[str, StoredMessage | None]:
         """Return the last message of each key, None for none; keys without an answer are omitted."""
-        from kvctl.jetstream.multi_get import last_of_each
-
         binding = self.binding
         plain = {binding.subject(row.key): row.key for row in rows if is_plain(row.key)}
         found: dict[str, StoredMessage | None] = {}
@@ -94,8 +94,6 @@ class Current:
 
         All keys are asked at once, for one message each: as many round trips as a key has messages, at most.
         """
-        from kvctl.jetstream.multi_get import next_of_each
-
         binding = self.binding
         found = {key: [] if is_plain(key) else await _literal(binding, key, after[key] + 1) for key in last}
         found = {key: [m for m in messages if m.sequence < last[key].sequence] for key, messages in found.items()}
@@ -120,8 +118,6 @@ class Current:
 
         Messages name the stream that answered. Where all keys may be missing, a key that exists is requested, too.
         """
-        from kvctl.jetstream.multi_get import REQUEST_BYTES, pages
-
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
         if len(subjects) < SINGLE_READ_KEYS or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
             return {}
@@ -149,8 +145,6 @@ class Current:
 
 async def _literal(binding: Binding, key: str, start: int | None = None) -> list[StoredMessage]:
     """Return the last message, or all from a revision on, of a key that a request cannot name without wildcards."""
-    from kvctl.kv.read.listing import entry_batches, history_batches
-
     if start is None:
         found = entry_batches(binding, [key], deleted=True, literal=True)
     else:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvctl.errors import ConnectionLost, KvctlError, NoResponders, PermissionDenied
-from kvctl.jetstream import multi_get
+from kvctl.jetstream import multi_get, streams
+from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.multi_get import REQUEST_BYTES, last_of_each, pages_of
 from kvctl.kv.entry import Entry, Operation, from_answers, from_frames, from_message, from_messages, newer
@@ -81,10 +82,6 @@ async def _listed(bucket: Bucket, keys: Sequence[str], known: Mapping[str, int])
     Nothing if most of the list is of other keys, or if it cannot be read. It has at least what the leader had when it
     began; a key that is not in the list may exist all the same.
     """
-    from kvctl.jetstream import streams
-    from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
-    from kvctl.jetstream.consumers.server_consumer import Selection
-
     found: dict[str, Entry] = {}
     own = bucket.own
     with suppress(KvctlError, TimeoutError):
@@ -95,8 +92,8 @@ async def _listed(bucket: Bucket, keys: Sequence[str], known: Mapping[str, int])
         if count > 2 * len(keys) or state["bytes"] > LISTED_BYTES * len(keys):
             return {}
         wanted, last, cut, name = set(keys), 0, len(binding.prefix.encode()), binding.stream
-        selection = Selection(subjects=(binding.prefix + ">",))
-        async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
+        selection = server_consumer.Selection(subjects=(binding.prefix + ">",))
+        async with ordered_consumer.OrderedConsumer(binding.api, binding.stream, selection) as consumer:
             if consumer.info is None or int(consumer.info["state"]["last_seq"]) < own.highest:
                 return {}
             async for batch in consumer.batches():

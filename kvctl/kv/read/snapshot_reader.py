@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from operator import itemgetter
 
 from kvctl.errors import KvctlError, NoResponders
-from kvctl.jetstream import streams
+from kvctl.jetstream import multi_get, streams
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
@@ -195,8 +195,6 @@ class SnapshotReading:
             yield messages
 
     async def _up_to(self, subjects: list[str]) -> list[StoredMessage]:
-        from kvctl.jetstream import multi_get
-
         request = DirectRequest(last_of=tuple(subjects), up_to_sequence=self._cut)
         messages: list[StoredMessage] = []
         try:
