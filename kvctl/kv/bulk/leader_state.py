@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from kvctl.errors import Away, NoResponders, PermissionDenied
-from kvctl.jetstream import streams
+from kvctl.jetstream import multi_get, streams
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage, from_leader
-from kvctl.jetstream.multi_get import REQUEST_BYTES, last_of_each, next_of_each, pages
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bulk.rows import Mode, Row
 from kvctl.kv.entry import Operation, operation_of
@@ -77,7 +76,7 @@ class Current:
         while True:
             try:
                 left = [subject for subject in plain if subject not in messages]
-                messages |= await last_of_each(binding.api, binding.stream, left, leader=True)
+                messages |= await multi_get.last_of_each(binding.api, binding.stream, left, leader=True)
                 return found | {plain[subject]: message for subject, message in messages.items()}
             except Away:
                 if time.monotonic() > deadline:
@@ -101,7 +100,7 @@ class Current:
         while starts:
             subjects = {binding.subject(key): key for key in starts}
             asked = {subject: starts[key] for subject, key in subjects.items()}
-            answers = await next_of_each(binding.api, binding.stream, asked)
+            answers = await multi_get.next_of_each(binding.api, binding.stream, asked)
             if len(answers) < len(asked):
                 raise NoResponders("The stream has no leader")
             starts = {}
@@ -119,14 +118,14 @@ class Current:
         Messages name the stream that answered. Where all keys may be missing, a key that exists is requested, too.
         """
         found: dict[str, StoredMessage | None] = dict.fromkeys(subjects)
-        if len(subjects) < SINGLE_READ_KEYS or sum(map(len, subjects)) + 4 * len(subjects) > REQUEST_BYTES:
+        if len(subjects) < SINGLE_READ_KEYS or sum(map(len, subjects)) + 4 * len(subjects) > multi_get.REQUEST_BYTES:
             return {}
         try:
             known = self._known or await self._first()
             if known is None:
                 return found  # the bucket is empty
             request = DirectRequest(last_of=(*subjects, known.subject))
-            async with aclosing(pages(self.binding.api, self.binding.stream, request)) as answers:
+            async with aclosing(multi_get.pages(self.binding.api, self.binding.stream, request)) as answers:
                 async for page in answers:
                     if not page.messages or page.messages[0].stream != self.binding.stream:
                         self._known = None  # it may have been deleted
