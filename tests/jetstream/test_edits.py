@@ -162,6 +162,7 @@ async def test_recreated_in_the_meantime_is_a_conflict(client, target, name, kin
     await edits.create(target, config)
     with pytest.raises(ConflictError, match=f"{kind.capitalize()} .* was recreated"):
         await edits.edit(target, before, before["config"] | {"description": "ours"})
+    assert "description" not in (await target.read())["config"]
 
 
 async def test_consumers_are_targets_too(client, target, name):
