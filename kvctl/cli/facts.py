@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kvctl.cli.records import Record
+from kvctl.cli.records import PrintedRecord
 from kvctl.jetstream.stream_info import StreamInfo, parsed_sources
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_utc
 
@@ -33,7 +33,7 @@ def of_stream(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     }
 
 
-def row_of(record: Record, facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def row_of(record: PrintedRecord, facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return the row of a record: its fields from `more` or else from the facts; what neither has is null."""
     known = {**facts, **more}
     return {name: known.get(name) for name in record.fields}

@@ -4,29 +4,37 @@ Field names are part of the interface. They change only with the major version, 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import cached_property
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Kind of JSON object, with its fields in order."""
+class PrintedRecord:
+    """Kind of JSON object, with its fields in order; parsed on first use, as a command prints few of all these."""
 
-    fields: tuple[str, ...]
-    columns: tuple[str, ...]
-    """Fields that are columns of tsv without `--columns`."""
-    optional: frozenset[str]
-    """Fields that are present only if they are known or apply."""
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Return the names of all fields."""
+        return tuple(word.strip("(?)") for word in self._text.split())
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Return the fields that are columns of tsv without `--columns`."""
+        return tuple(word.strip("?") for word in self._text.split() if not word.startswith("("))
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """Return the fields that are present only if they are known or apply."""
+        return frozenset(word.strip("(?)") for word in self._text.split() if "?" in word)
 
 
-def record(text: str) -> Record:
-    """Parse a list of fields: `name`, `name?` if it is optional, `(name)` if it is not a column of tsv."""
-    words = text.split()
-    names = tuple(word.strip("(?)") for word in words)
-    columns = tuple(name for name, word in zip(names, words, strict=True) if not word.startswith("("))
-    return Record(names, columns, frozenset(name for name, word in zip(names, words, strict=True) if "?" in word))
+def record(text: str) -> PrintedRecord:
+    """Declare a list of fields: `name`, `name?` if it is optional, `(name)` if it is not a column of tsv."""
+    return PrintedRecord(text)
 
 
-ANY = Record((), (), frozenset())
+ANY = record("")
 """Document whose fields are defined elsewhere: a stream's configuration, a topology file, a JSON Schema."""
 
 CHANGE = record("name changed")
@@ -214,7 +222,7 @@ LAB_CONTEXT = record("name url user domain api_prefix description")
 VERSION = record("version python")
 
 VALUE = record("value encoding")
-PARTS: dict[str, tuple[Record, ...]] = {
+PARTS: dict[str, tuple[PrintedRecord, ...]] = {
     "ack_floor": (record("sequence consumer_sequence last_active"),),
     "against": (record("bucket at revision missing extra differs differences"),),
     "answered_by": (record("stream"),),
@@ -261,6 +269,6 @@ PARTS: dict[str, tuple[Record, ...]] = {
 """Field -> objects in it, wherever it appears. Configurations, headers and metadata have the names of their owners."""
 
 
-def fields_of(records: Iterable[Record]) -> list[str]:
+def fields_of(records: Iterable[PrintedRecord]) -> list[str]:
     """Return all fields of a command's records, which `--columns` can pick."""
     return list(dict.fromkeys(name for kind in records for name in kind.fields))

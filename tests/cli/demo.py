@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kvctl.cli.app import main as command_line
-from kvctl.cli.app.command import Entry, Group, build, command, group
+from kvctl.cli.app.command import Group, GroupEntry, build, command, group
 from kvctl.cli.app.options import Confirm, Yes, duration, moment, size
 from kvctl.cli.app.session import Session
 from kvctl.errors import ConflictError, OutcomeUnknown
@@ -193,7 +193,7 @@ def new(session: Session) -> None:
 
 
 ABOUT = "Things to try the frame with"
-TREE = Group("kvctl", "The frame under test", {"thing": Entry(ABOUT, lambda: build("thing", ABOUT), "Things")})
+TREE = Group("kvctl", "The frame under test", {"thing": GroupEntry(ABOUT, lambda: build("thing", ABOUT), "Things")})
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvctl.cli.app.command import Command
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import ANY, PARTS, Record
+from kvctl.cli.records import ANY, PARTS, PrintedRecord
 from kvctl.render.formats import TsvWriter, Writer
 from kvctl.render.view import Row, View
 
@@ -38,11 +38,11 @@ class _Running:
     """Path and records of the command that runs."""
 
     path = ""
-    prints: tuple[Record, ...] = ()
+    prints: tuple[PrintedRecord, ...] = ()
 
 
 class _Checked:
-    def __init__(self, writer: Writer, path: str, prints: tuple[Record, ...]) -> None:
+    def __init__(self, writer: Writer, path: str, prints: tuple[PrintedRecord, ...]) -> None:
         self._writer = writer
         self._path = path
         self._prints = prints
@@ -73,12 +73,12 @@ def _check_parts(path: str, row: Row) -> None:
                 _check_parts(path, part)
 
 
-def _is_row_of(record: Record, names: list[str]) -> bool:
+def _is_row_of(record: PrintedRecord, names: list[str]) -> bool:
     wanted = [name for name in record.fields if name in names or name not in record.optional]
     return names == wanted
 
 
-def _is_tsv_of(record: Record, names: list[str]) -> bool:
+def _is_tsv_of(record: PrintedRecord, names: list[str]) -> bool:
     """Columns that an option adds, such as `--headers`, follow the others."""
     columns = [name for name in record.columns if name in names or name not in record.optional]
     return names[: len(columns)] == columns and set(names[len(columns) :]) <= set(record.fields)

@@ -3,9 +3,8 @@
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import typer
 from typer.core import TyperCommand
@@ -16,7 +15,7 @@ from kvctl.cli.app import error_report
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of, usage
 from kvctl.cli.app.options import TAIL, OptionGroup, SharedValues, shared_options
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import Record, fields_of
+from kvctl.cli.records import PrintedRecord, fields_of
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.render.terminal import is_terminal
@@ -28,8 +27,7 @@ ALIASES = (("add", "create", "new"), ("rm", "del", "delete"), ("info", "view", "
 """Equivalent names, wherever only one of them is a command."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class GroupEntry(NamedTuple):
     """Entry of a group's help; `load` creates the command."""
 
     summary: str
@@ -38,15 +36,14 @@ class Entry:
     hidden: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(NamedTuple):
     """Command as its function declares it."""
 
     function: Callable[..., Any]
     examples: Sequence[str]
     see: Sequence[str]
     hidden: bool
-    prints: tuple[Record, ...]
+    prints: tuple[PrintedRecord, ...]
     forces: Callable[[], Sequence[str]]
 
     @property
@@ -72,7 +69,7 @@ def command(
     examples: Sequence[str],
     see: Sequence[str] = (),
     hidden: bool = False,
-    prints: tuple[Record, ...] = (),
+    prints: tuple[PrintedRecord, ...] = (),
     forces: Callable[[], Sequence[str]] = tuple,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command at a path: `async def ls(session: Session, ...Typer parameters)`.
@@ -94,12 +91,12 @@ def build(path: str, summary: str, modules: Sequence[str] = ()) -> "Command | Gr
     if path in _DECLARED:
         return _built(path.rpartition(" ")[2], _DECLARED[path])
     below = {name.removeprefix(f"{path} "): one for name, one in _DECLARED.items() if name.startswith(f"{path} ")}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, GroupEntry] = {}
     for name, one in sorted(below.items(), key=lambda item: _position(modules, item[1])):
         first, *rest = name.split()
         inner = f"{path} {first}"
         about = _HELP.get(inner, "").partition("\n")[0] if rest else one.summary
-        entries.setdefault(first, Entry(about, partial(build, inner, about), hidden=one.hidden))
+        entries.setdefault(first, GroupEntry(about, partial(build, inner, about), hidden=one.hidden))
     return Group(path.rpartition(" ")[2], _HELP.get(path, summary), entries)
 
 
@@ -192,7 +189,7 @@ def _check_forced(given: Sequence[str] | None, forces: Callable[[], Sequence[str
             raise UsageError(f"`{name}` is not a safety check of this command", hint=hint)
 
 
-def _check_columns(path: str, prints: Sequence[Record], options: SharedValues) -> None:
+def _check_columns(path: str, prints: Sequence[PrintedRecord], options: SharedValues) -> None:
     """Check `--columns` and `--header`, which select tsv in a pipe even where nothing would be printed."""
     if not options.columns and not options.header:
         return
@@ -216,7 +213,7 @@ def _check_columns(path: str, prints: Sequence[Record], options: SharedValues) -
 class Group(HelpPage, TyperCommand):
     """Group that creates a command on first use, and accepts aliases. To Typer it is a command that takes any words."""
 
-    def __init__(self, name: str, help: str, entries: dict[str, Entry], params: Sequence[Any] = ()) -> None:
+    def __init__(self, name: str, help: str, entries: dict[str, GroupEntry], params: Sequence[Any] = ()) -> None:
         words = {"allow_extra_args": True, "allow_interspersed_args": False}
         super().__init__(name, context_settings=words, help=help, add_help_option=False, rich_markup_mode=None)
         self.params = _with_shared(list(params))

@@ -15,7 +15,7 @@ from typer.core import TyperArgument, TyperOption
 
 from kvctl import __version__
 from kvctl.cli.app.options import TAIL, shared_options, shared_spellings, typer_options
-from kvctl.cli.records import Record, fields_of
+from kvctl.cli.records import PrintedRecord, fields_of
 from kvctl.render.terminal import paint, wants_color
 
 Rows = Sequence[tuple[str, str]]
@@ -35,7 +35,7 @@ class HelpPage:
     help: str | None
     examples: Sequence[str] = ()
     see: Sequence[str] = ()
-    prints: tuple[Record, ...] = ()
+    prints: tuple[PrintedRecord, ...] = ()
     forces: Callable[[], Sequence[str]] = tuple
 
     def help_text(self, ctx: Any, stream: TextIO | None) -> str:
@@ -84,7 +84,7 @@ class HelpPage:
         page.line("See also", ", ".join(f"kvctl {name}" for name in self.see))
 
 
-def record_lists(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
+def record_lists(records: Sequence[PrintedRecord]) -> list[tuple[str, list[str]]]:
     """Return headings with names: the columns of a command's tsv, and what else `--columns` can pick."""
     if not records:
         return []

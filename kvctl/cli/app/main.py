@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TextIO
 
 from kvctl import deferred, topics
 from kvctl.cli.app import error_report
-from kvctl.cli.app.command import Call, Command, Entry, Group, NoCommand, build
+from kvctl.cli.app.command import Call, Command, Group, GroupEntry, NoCommand, build
 from kvctl.cli.app.help_page import Page, TextRequested, built_page, usage, version_option, wrapped_words
 from kvctl.cli.app.options import SharedValues, output_of
 from kvctl.cli.app.session import Session, run_until_signal
@@ -98,11 +98,11 @@ def main(argv: list[str] | None = None, tree: Group | None = None) -> int:
 def root() -> Group:
     """Return the complete command tree, with no command loaded."""
     entries = {
-        name: Entry(summary, partial(_load, modules, name, summary), section)
+        name: GroupEntry(summary, partial(_load, modules, name, summary), section)
         for section, commands in COMMANDS.items()
         for name, (modules, summary) in commands.items()
     }
-    entries["__complete"] = Entry("", partial(_load, "app.completion", "__complete", ""), hidden=True)
+    entries["__complete"] = GroupEntry("", partial(_load, "app.completion", "__complete", ""), hidden=True)
     return Root("kvctl", HELP, entries, [version_option()])
 
 
@@ -116,7 +116,7 @@ def _load(modules: str, name: str, summary: str) -> Command | Group:
         listed = {command: entry for commands in COMMANDS.values() for command, entry in commands.items()}
         for inner in NESTED.get(name, ()):
             about = listed[inner][1]
-            built.entries[inner] = Entry(about, partial(_load, listed[inner][0], inner, about), hidden=True)
+            built.entries[inner] = GroupEntry(about, partial(_load, listed[inner][0], inner, about), hidden=True)
     return built
 
 

@@ -15,7 +15,7 @@ from kvctl.cli.app.completion import SCRIPTS
 from kvctl.cli.app.help_page import argument_line, arguments, metavar, option_line, own_options, record_lists, usage
 from kvctl.cli.app.main import root
 from kvctl.cli.app.options import SharedValues, shared_options
-from kvctl.cli.records import ANY, PARTS, Record
+from kvctl.cli.records import ANY, PARTS, PrintedRecord
 from kvctl.pipeline.options import with_option_list
 
 ROOT = Path(__file__).parents[3]
@@ -124,17 +124,17 @@ def with_field_list(topic: str) -> str:
     return _SECTION.sub(lambda _: f"{_INTRODUCTION}{listed}\n{objects}", topic)
 
 
-def _lines(kind: Record) -> str:
+def _lines(kind: PrintedRecord) -> str:
     if kind is ANY:
         return "      - a configuration, file or schema\n"
     return _field_names(name if name.strip("?") in kind.columns else f"({name})" for name in _marked(kind))
 
 
-def _names(part: Record) -> str:
+def _names(part: PrintedRecord) -> str:
     return _field_names(_marked(part))
 
 
-def _marked(kind: Record) -> list[str]:
+def _marked(kind: PrintedRecord) -> list[str]:
     return [f"{name}?" if name in kind.optional else name for name in kind.fields]
 
 

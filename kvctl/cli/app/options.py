@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperOption
@@ -23,7 +23,7 @@ TAIL = "COMMAND"
 """Metavar of the argument that takes everything after `--`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SharedValues:
     """Values of the shared options, None if not given. The last one of the innermost command wins."""
 
@@ -200,8 +200,7 @@ def _complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
 # -- kinds of parameters -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OptionGroup:
+class OptionGroup(NamedTuple):
     """Options that a command takes as one parameter: `given: Annotated[Any, OptionGroup(...)]`."""
 
     options: Mapping[str, tuple[Any, Any]]
