@@ -1,11 +1,19 @@
-"""Kills a job, or processes that it started: called from inside of the job, at a point of it."""
+"""Jobs that are killed at a point of them, or processes that they started: the kills run inside of the job."""
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import Any
+
+from tests.support.readme import ROOT
 
 MARKS = {"worker": b"pyspark.daemon", "planner": b"python_streaming_source_runner", "jvm": b"org.apache.spark"}
 """Whom, and what the command line holds."""
@@ -36,3 +44,54 @@ def kill(whom: str) -> None:
             if MARKS[whom] in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
                 print(f"killed {whom} {pid}", file=sys.stderr, flush=True)
+
+
+def kill_when(whom: str, condition: Callable[[], object]) -> None:
+    """Kill as soon as the condition holds, from a thread of the job."""
+
+    def look() -> None:
+        while not condition():
+            time.sleep(0.001)
+        kill(whom)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def kill_at(
+    whom: str,
+    owner: object,
+    name: str,
+    *,
+    call: int = 1,
+    when: Callable[..., bool] = lambda *_: True,
+    after: bool = False,
+) -> None:
+    """Kill before a call of `owner.name`, or after it: the n-th of those to which `when` applies."""
+    real, calls = getattr(owner, name), count(1)
+
+    def called(*args: Any, **settings: Any) -> Any:
+        due = when(*args) and next(calls) == call
+        if due and not after:
+            kill(whom)
+        result = real(*args, **settings)
+        if due and after:
+            kill(whom)
+        return result
+
+    setattr(owner, name, called)
+
+
+def run_killed(script: str, whom: str, folder: Path, *arguments: str) -> None:
+    """Run a script that kills: a lost driver or JVM ends it, lost workers and what plans batches are replaced.
+
+    The script gets `whom`, the folder and the arguments.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder.parent)}
+    command = [sys.executable, "-c", script, whom, str(folder), *arguments]
+    with tempfile.TemporaryFile() as errors:  # what outlives a killed driver for a moment holds up nothing
+        code = subprocess.run(command, env=environment, stderr=errors, timeout=900).returncode
+        errors.seek(0)
+        said = errors.read().decode()
+    assert code == {"driver": -signal.SIGKILL, "jvm": 1}.get(whom, 0), said
+    assert whom == "driver" or f"killed {whom}" in said, said
+    assert whom != "jvm" or "KvctlError: Spark ended unexpectedly" in said, said

@@ -1,0 +1,217 @@
+"""Killed exports, loads, captures and streams: nothing incomplete counts, and a repeated run completes them."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kvctl.errors import ConflictError
+from kvctl.pipeline.files import contents, export_files, target_folder
+from kvctl.pipeline.files.export_manifest import MANIFEST
+from kvctl.pipeline.jobs.capture import capture
+from kvctl.pipeline.jobs.export import export
+from kvctl.pipeline.jobs.load import Order, load, open_export
+from kvctl.pipeline.options import SourceOptions, parse
+from kvctl.pipeline.read import checkpoints
+from tests.pipeline.killing import run_killed
+
+EXPORT = """
+import os, sys
+from pathlib import Path
+from kvctl import atomic_file
+from kvctl.pipeline.files import contents, target_folder
+from kvctl.pipeline.spark.engine import Engine, SparkTarget
+from kvctl.pipeline.jobs import export, load
+from kvctl.pipeline.options import SourceOptions
+from tests.pipeline.killing import kill_at, kill_when
+from tests.support.raw import RawClient
+
+whom, folder, url, bucket, point = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
+
+def loaded():
+    return raw.api("STREAM.INFO.KV_" + bucket).get("state", {}).get("messages", 0) > 1000
+
+if point == "writing":
+    kill_when(whom, lambda: any(folder.glob("_incomplete/*/part-*")))
+elif point == "staged":
+    kill_at(whom, target_folder, "staged")
+elif point == "half moved":
+    kill_at(whom, os, "replace", when=lambda _, to: Path(to).name == "part-00001.parquet")
+elif point == "moved":
+    kill_at(whom, atomic_file, "replace", when=lambda path, *_: path == folder / target_folder.MANIFEST)
+with Engine(SparkTarget(master="local[2]")) as engine, RawClient(url) as raw:
+    if point != "loading":
+        options = SourceOptions(bucket=bucket, url=url, partitions=2, on_evicted="fail")
+        export.export(engine, lambda: contents.of_bucket(options), folder, overwrite=True)
+    else:
+        kill_when(whom, loaded)
+        load.load(engine, load.open_export(folder), SourceOptions(bucket=bucket, url=url), load.Order(create=True))
+"""
+"""An export, or a load if the point is `loading`."""
+CAPTURE = """
+import sys
+from pathlib import Path
+from kvctl.pipeline.files.capture_folder import CaptureFolder
+from kvctl.pipeline.jobs.capture import capture
+from kvctl.pipeline.options import given_as, parse
+from kvctl.pipeline.spark.engine import Engine, SparkTarget
+from tests.pipeline.killing import kill_at, kill_when
+
+whom, folder, url, bucket, sink, point = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
+POINTS = {
+    "first offset": "checkpoint/offsets/.*",
+    "first plan": "checkpoint/offsets/0",
+    "first rows": "capture/_staging/*",
+    "first commit": "checkpoint/commits/.*",
+    "second plan": "checkpoint/offsets/1",
+    "third plan": "checkpoint/offsets/2",
+    "first rows of the sink": "capture/*.parquet",
+}
+if point in POINTS:
+    kill_when(whom, lambda: any(folder.glob(POINTS[point])))
+elif point == "counted":
+    kill_at(whom, CaptureFolder, "_store", call=3, after=True)
+else:
+    kill_at(whom, CaptureFolder, "publish", call=2, after=point == "published")
+options = parse({"bucket": bucket, "url": url, "maxRevisionsPerTrigger": "1000", "partitions": "2"})
+with Engine(SparkTarget(master="local[2]")) as engine:
+    if sink == "capture":
+        capture(engine, options, folder / "capture", folder / "checkpoint", once=True)
+    else:
+        rows = engine.spark.readStream.format("nats-kv").options(**given_as(options)).load()
+        writer = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+        writer.trigger(availableNow=True).start(str(folder / "capture")).awaitTermination()
+"""
+"""A capture, or a stream into Spark's file sink, of 3,000 revisions in three batches."""
+REVISIONS = 3000
+
+
+@pytest.mark.guarantee("pipeline-22", by="kill")
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["writing", "staged", "half moved", "moved"])
+def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(point, engine, server, fill, tmp_path):
+    bucket = fill({f"k.{n}": b"x" * 100 for n in range(3000)})
+    folder = tmp_path / "out"
+    run_killed(EXPORT, "driver", folder, server.url, bucket, point)
+    assert not (folder / MANIFEST).exists()
+    assert any(folder.rglob("part-*"))
+    asked = SourceOptions(bucket=bucket, url=server.url)
+    with pytest.raises(ConflictError, match="not a complete export"):
+        target_folder.check_vacant(folder, overwrite=False)
+    made = export(engine, lambda: contents.of_bucket(asked), folder, overwrite=True)
+    assert made.removed.files > 0
+    assert not made.removed.whole
+    assert made.manifest.rows == 3000
+    assert export_files.damages(folder, export_files.read_manifest(folder)) == []
+    assert not (folder / target_folder.STAGING).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["jvm", "worker"])
+def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_before(
+    whom, engine, server, fill, tmp_path
+):
+    bucket = fill({f"k.{n}": b"x" * 1000 for n in range(20_000)})
+    asked = SourceOptions(bucket=bucket, url=server.url)
+    folder = tmp_path / "out"
+    export(engine, lambda: contents.of_bucket(asked), folder)
+    run_killed(EXPORT, whom, folder, server.url, bucket, "writing")  # a task is tried again
+    assert export_files.damages(folder, export_files.read_manifest(folder)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["driver", "jvm", "worker"])
+async def test_a_load_that_is_killed_completes_when_it_is_run_again(
+    whom, engine, server, fill, client, unique, tmp_path
+):
+    bucket = fill({f"k.{n}": b"%d" % n for n in range(20_000)}, max_msgs_per_subject=5)
+    folder = tmp_path / "out"
+    asked = SourceOptions(bucket=bucket, url=server.url)
+    export(engine, lambda: contents.of_bucket(asked), folder)
+    copy = unique()
+    run_killed(EXPORT, whom, folder, server.url, copy, "loading")
+    load(engine, open_export(folder), SourceOptions(bucket=copy, url=server.url), Order(create=True))
+    held = sorted([(entry.key, entry.value) async for entry in client.bucket(copy).history()])
+    assert held == sorted((f"k.{n}", b"%d" % n) for n in range(20_000))
+
+
+@pytest.fixture
+def bucket(fill, raw):
+    """A bucket of 3,000 revisions."""
+    name = fill()
+    for number in range(REVISIONS - 1):
+        raw.publish(f"$KV.{name}.k{number}", b"value")
+    raw.put(name, "last", b"value")
+    return name
+
+
+def captured(folder: Path) -> list[int]:
+    """Revisions in all Parquet files below the folder, in whatever place."""
+    files = sorted(folder.rglob("*.parquet"))
+    return sorted(revision for path in files for revision in pq.read_table(path, columns=["revision"])[0].to_pylist())
+
+
+@pytest.mark.guarantee("pipeline-29", by="kill")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "whom"),
+    [
+        ("first offset", "driver"),
+        ("first plan", "driver"),
+        ("first rows", "driver"),
+        ("first commit", "driver"),
+        ("second plan", "driver"),
+        ("written", "driver"),
+        ("counted", "driver"),
+        ("published", "driver"),
+        ("first plan", "jvm"),
+        ("written", "jvm"),
+        ("first rows", "worker"),
+        ("second plan", "worker"),
+        ("written", "planner"),
+    ],
+)
+def test_a_capture_that_is_killed_holds_every_revision_once_when_it_ran_again(
+    point, whom, engine, server, bucket, tmp_path
+):
+    run_killed(CAPTURE, whom, tmp_path, server.url, bucket, "capture", point)
+    before = captured(tmp_path / "capture")
+    assert before == list(range(1, len(before) + 1))
+    options = parse({"bucket": bucket, "url": server.url, "maxRevisionsPerTrigger": "1000"})
+    found = capture(engine, options, tmp_path / "capture", tmp_path / "checkpoint", once=True)
+    assert captured(tmp_path / "capture") == list(range(1, REVISIONS + 1))
+    assert (found.state.rows, found.state.revision) == (REVISIONS, REVISIONS)
+    assert not list((tmp_path / "capture" / "_staging").iterdir())
+
+
+@pytest.mark.guarantee("pipeline-25", by="kill")
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["driver", "jvm", "worker"])
+@pytest.mark.parametrize("point", ["first offset", "first rows of the sink", "second plan", "third plan"])
+def test_a_stream_that_is_killed_is_in_a_file_sink_once_as_spark_reads_it(point, whom, spark, server, bucket, tmp_path):
+    if (point, whom) == ("first offset", "worker"):
+        pytest.skip("no worker reads there yet")
+    run_killed(CAPTURE, whom, tmp_path, server.url, bucket, "sink", point)
+    checkpoints.recover(tmp_path / "checkpoint")
+    rows = spark.readStream.format("nats-kv").options(bucket=bucket, url=server.url, partitions=2).load()
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(tmp_path / "capture")).awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "capture")).select("revision").collect()
+    assert sorted(row[0] for row in found) == list(range(1, REVISIONS + 1))
+
+
+@pytest.mark.guarantee("pipeline-28", by="kill")
+@pytest.mark.slow
+def test_a_checkpoint_from_a_kill_in_the_first_write_is_refused_by_spark_until_it_is_cleared(
+    spark, server, bucket, tmp_path
+):
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / ".0.8f2c.tmp").write_bytes(b"v1\n")
+    rows = spark.readStream.format("nats-kv").options(bucket=bucket, url=server.url).load()
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    with pytest.raises(Exception, match="LOCATION_NOT_EMPTY"):
+        writer.start().awaitTermination()
+    assert checkpoints.recover(checkpoint)
+    writer.start().awaitTermination()
+    assert checkpoints.read(checkpoint).committed == 1
