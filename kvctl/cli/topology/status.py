@@ -266,7 +266,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     elif session.output == "table":
         session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in views_trace.text(found))))
     else:
-        session.show(View(columns=_COLUMNS, rows=_rows(found)))
+        session.show(View(columns=_TRACE, rows=_rows(found)))
     return None if found.known else UnreachableError.exit_code
 
 
@@ -289,7 +289,7 @@ def _rows(found: "views_trace.KeyTrace") -> list[dict[str, Any]]:
     ]
 
 
-_COLUMNS = tuple(
+_TRACE = tuple(
     Column(name)
     for name in (
         "role", "depth", "via", "name", "key", "state", "revision", "evidence", "stream", "kind", "context", "domain",
