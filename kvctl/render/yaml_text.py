@@ -34,7 +34,8 @@ def dump_short(value: Any) -> str:
 
 def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = None
-    if DANGEROUS.search(text.replace("\n", "")):
+    # A block whose last lines are empty would end the document, or take the empty lines that follow it.
+    if DANGEROUS.search(text.replace("\n", "")) or text == "\n" or text.endswith("\n\n"):
         style = '"'
     elif "\n" in text:
         style = "|"

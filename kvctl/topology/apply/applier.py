@@ -253,6 +253,9 @@ def _late(errors: Sequence[WaitExpired]) -> WaitExpired:
     return WaitExpired("\n".join(error.message for error in errors), hint=errors[0].hint)
 
 
+# -- replicas that fill ------------------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class ReplicaFilling:
     """Replicas to wait for, before their readers are created and at the end."""

@@ -166,13 +166,7 @@ def compare(
     """
     resources, unlisted = desired.all(), _unlisted(desired, inventory)
     _refuse_conflicts(resources, inventory, {change.where for change in unlisted} if prune else set())
-    entries = desired.topology.entries
-    resources = [
-        replace(change, entries=tuple(entries.get(change.name, ())))
-        if change.live is None or change.recreated
-        else replace(change, entries=tuple((absent or {}).get(change.name, ())))
-        for change in resources
-    ]
+    resources = [_with_entries(change, desired.topology, absent or {}) for change in resources]
     deleted = [_with_readers(change, inventory, resources, unlisted) for change in unlisted]
     changes = [change for change in resources if change.is_due]
     return FileComparison(resources, [*changes, *(deleted if prune else [])], deleted)
@@ -198,6 +192,13 @@ def deletions(desired: DesiredState, inventory: Inventory) -> list[ResourceChang
         if change.live is not None
     ]
     return [_with_readers(change, inventory, (), found) for change in found]
+
+
+def _with_entries(change: ResourceChange, topology: Topology, absent: Mapping[str, Sequence[str]]) -> ResourceChange:
+    """Return the change with the entries of the file that it creates: all in a new bucket, absent ones in another."""
+    new = change.live is None or change.recreated
+    keys = tuple((topology.entries if new else absent).get(change.name, ()))
+    return replace(change, entries=keys) if keys else change
 
 
 def _unlisted(desired: DesiredState, inventory: Inventory) -> list[ResourceChange]:
