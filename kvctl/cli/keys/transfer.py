@@ -222,6 +222,8 @@ async def load(
     stream and the options: if they differ, or no position is recorded, --resume is refused (4). A concurrent load of
     the same file into the same bucket is refused (4). For standard input, use --if-different to complete a load.
 
+    --if-different compares up to 1000 rows, then writes: what another client writes in between is overwritten.
+
     On a branch of a repository (NAME@BRANCH) rows are staged; rows with a ttl or headers are rejected. All rows appear
     on the branch together when the load ends, and none if it is interrupted. With --create-only each row appears when
     it is written.
