@@ -19,7 +19,6 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
 from kvctl.kv.ordered_token import token, untoken
 from kvctl.versions.store import reads
-from kvctl.versions.store.bulk_writes import BulkWrites
 from kvctl.versions.store.protocol import (
     ABSENT,
     Place,
@@ -30,7 +29,7 @@ from kvctl.versions.store.protocol import (
     StoreEntry,
     check_size,
 )
-from kvctl.versions.store.writes import BucketWriting, Fence, PendingWrite, map_store_errors
+from kvctl.versions.store.writes import BucketWriting, BulkWrites, Fence, PendingWrite, map_store_errors
 
 HEADERS = 1024
 """Maximum bytes of a message's headers: conditions on the longest names, and its place in a batch."""
