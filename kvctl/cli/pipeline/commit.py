@@ -63,11 +63,11 @@ async def commit(
     if not message.strip():
         raise UsageError("The message is empty", hint="Describe the commit with `-m`")
     named = bucket_options.parse_metadata(meta or ())
+    options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
     _check_state(source)
     await commits.read_clean(repository, place.ref, dry_run=dry_run)
-    options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     if dry_run:
         await _rehearse(session, target, place, source, options)
         return

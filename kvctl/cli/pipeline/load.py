@@ -22,7 +22,6 @@ from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline.files import export_files, export_manifest, file_rows
 from kvctl.pipeline.jobs import load as load_job
-from kvctl.pipeline.spark import engine
 from kvctl.render.fields import columns
 from kvctl.render.view import document
 
@@ -96,14 +95,19 @@ async def load(
     """
     check_bucket(into) if dry_run else check_writable(session, into)
     changes = _changes(create, placement)
+    options = pipeline_options.parse({"bucket": into, **source_options(session, target)})
     source = await open_input(session, path, key, value, format)
     order = load_job.Order(
         create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
     )
-    client = await session.client()
-    if not create:
-        await client.bucket(into).locate()
-    loaded = await _load(session, target, source, into, order, if_different=if_different, dead_letter=dead_letter)
+    options = replace(
+        options,
+        if_different=if_different and not source.history,
+        dead_letter=str(export_files.folder_of(dead_letter)) if dead_letter else None,
+    )
+    job = partial(load_job.load, source=source, target=options, order=order)
+    left = f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it"
+    loaded = await run_job(session, target, f"Loading {into}", job, incomplete=left)
     row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
     row["seconds"] = round(loaded.seconds, 3)
     session.show(document(row, *_LOADED, tsv=PIPELINE_LOADED.columns, name="bucket"))
@@ -135,31 +139,6 @@ def _check_export(folder: "FilePath") -> None:
 
 
 _LOADED = columns("bucket path rows written unchanged rejected seconds")
-
-
-async def _load(
-    session: Session,
-    target: "engine.SparkTarget",
-    source: "load_job.Input",
-    into: str,
-    order: "load_job.Order",
-    *,
-    if_different: bool,
-    dead_letter: str | None,
-) -> "load_job.LoadResult":
-    options = pipeline_options.parse({"bucket": into, **source_options(session, target)})
-    options = replace(
-        options,
-        if_different=if_different and not source.history,
-        dead_letter=str(export_files.folder_of(dead_letter)) if dead_letter else None,
-    )
-    return await run_job(
-        session,
-        target,
-        f"Loading {into}",
-        partial(load_job.load, source=source, target=options, order=order),
-        incomplete=f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it",
-    )
 
 
 def _rejected(found: "load_job.LoadResult", folder: str | None) -> PartlyDone:

@@ -110,8 +110,7 @@ def test_later_writes_of_others_stay(query, fill, raw):
 
 
 @pytest.mark.guarantee("pipeline-18")
-@pytest.mark.parametrize("history", [1, 5])
-@pytest.mark.parametrize("others", [4, 3, 1, 9])
+@pytest.mark.parametrize(("history", "others"), [(1, 4), (5, 3), (1, 9)])
 def test_replay_in_any_partitions_leaves_newer_values_of_others(query, fill, raw, history, others):
     """Whichever worker takes which partition, and in however many partitions the rows come again."""
     bucket = fill(max_msgs_per_subject=history)
