@@ -27,7 +27,7 @@ class RowOutcome(Enum):
 
     WRITTEN = auto()
     EXISTS = auto()
-    """The key lives: a create-only write was not applied."""
+    """The mode does not select the row: its key lives, or has the row's value."""
     SUPERSEDED = auto()
     """A later row of the same key was stored; if this one was stored before it, later writes replaced it."""
     OVERTAKEN = auto()
@@ -43,10 +43,7 @@ OnOutcome = Callable[[Row, RowOutcome | KvctlError, int], object]
 
 
 class WriteReconciler(Reconciler[tuple[Row, int]]):
-    """Resolver of writes of distinct keys.
-
-    The acknowledged writes show above which revision another one is, if stored.
-    """
+    """Resolver of writes of distinct keys. The acknowledged ones show above which revision another is, if stored."""
 
     def __init__(
         self, current: Current, ended: OnOutcome, ids: Series, acknowledged: AcknowledgedRows, mode: Mode = Mode.PUT
