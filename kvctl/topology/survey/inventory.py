@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 HERE = ""
 """Name of the context in use among those of a file."""
+MAX_DOMAINS = 8
+"""Other JetStream domains whose streams are listed, if a stream in view reads from there."""
 
 _ABOUT_THE_SERVER = ("context", "server", "domain", "api_prefix")
 _FOR_ALL = ("read_only", "timeout", "inbox_prefix", "tls_ca")
@@ -78,10 +80,6 @@ def _somewhere_else(topology: Topology) -> bool:
     """Return whether anything belongs to no context of the file."""
     everything = (*topology.buckets, *topology.mirrors, *topology.aggregates)
     return any(name not in topology.places for name in everything)
-
-
-MAX_DOMAINS = 8
-"""Other JetStream domains whose streams are listed, if a stream in view reads from there."""
 
 
 async def survey(apis: Mapping[str, Api]) -> Inventory:

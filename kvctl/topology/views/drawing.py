@@ -165,10 +165,8 @@ def _chosen(nodes: Mapping[str, Node], edges: list[Edge], names: Collection[str]
     silent = {node.id for node in nodes.values() if node.kind == Kind.UNKNOWN}  # they may be replicas
     kept, alone = set(nodes) if complete or not edges else linked | silent, set(nodes) - linked
     if names:
-        kept, alone = (
-            reach({_named(nodes, name) for name in names}, [(edge.origin, edge.replica) for edge in edges]),
-            set(),
-        )
+        pairs = [(edge.origin, edge.replica) for edge in edges]
+        kept, alone = reach({_named(nodes, name) for name in names}, pairs), set()
     order = sorted((nodes[at] for at in kept), key=lambda node: (node.where, node.name, node.id))
     inside = sorted(
         (edge for edge in edges if {edge.origin, edge.replica} <= kept),
