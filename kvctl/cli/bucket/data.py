@@ -18,7 +18,7 @@ from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIF
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import config, names
-from kvctl.kv.maintenance import bucket_backup, copy_bucket, manifest
+from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket, manifest
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
@@ -189,7 +189,7 @@ async def compact(
         return
     hazards.refuse(reasons, force, f"Compacting `{bucket}` could lose or restore data")
     with session.progress("Removing deleted keys", len(found.entries), unit="keys") as progress:
-        messages = await edit.compact(source, found, progress.advance)
+        messages = await compaction.remove(source, found, progress.advance)
     row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
     text = f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
     show_result(session, row, text, always=True)

@@ -23,7 +23,6 @@ from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard, name_of
 from kvctl.topology.hazards.lossy_edit import Words
 from kvctl.topology.health import arrival, inspection
-from kvctl.topology.health.arrival import Advance
 from kvctl.topology.model.origins import Origin
 from kvctl.topology.survey import edit_cost, graph, inventory
 from kvctl.topology.survey.graph import Dependent
@@ -76,11 +75,6 @@ async def plan_compaction(bucket: Bucket, api: Api, older_than: timedelta) -> tu
         if item.node.kind != Kind.UNKNOWN and not await _has(api, item, names)
     ]
     return found, [*foreign, *late, *graph.unknown(readers)]
-
-
-async def compact(bucket: Bucket, found: Tombstones, advance: Advance = lambda _: None) -> int:
-    """Remove the tombstones and return the number of removed messages. Raises PartlyDone."""
-    return await compaction.remove(bucket, found, advance)
 
 
 async def _of_replicas(api: Api, before: StreamConfig, after: StreamConfig) -> list[Hazard]:
