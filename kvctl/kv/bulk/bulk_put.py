@@ -18,7 +18,7 @@ from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.bulk.bulk_writer import RUN_BYTES
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.reconcile import AcknowledgedRows, RowOutcome
+from kvctl.kv.bulk.reconcile import AcknowledgedRows, LoadOutcome
 from kvctl.kv.bulk.row_writer import RowWriter
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.identity import Series, most_bytes
@@ -138,8 +138,8 @@ class _Puts(RowWriter):
                 for row, error in lost.values()
             ]
 
-    def _resolved(self, row: Row, outcome: RowOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
-        if outcome in (RowOutcome.WRITTEN, RowOutcome.SUPERSEDED):
+    def _resolved(self, row: Row, outcome: LoadOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
+        if outcome in (LoadOutcome.WRITTEN, LoadOutcome.SUPERSEDED):
             self._written((row.key,), (revision,))  # a value that later ones replaced leaves no trace
         else:
             self._refused(row, outcome if isinstance(outcome, KvctlError) else _overtaken(row, cause))

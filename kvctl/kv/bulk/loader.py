@@ -26,7 +26,7 @@ from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, of_the_row, target
 from kvctl.kv.bulk.checkpoint import Position, ProgressFile, SavePoints
 from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.reconcile import AcknowledgedRows, RowOutcome
+from kvctl.kv.bulk.reconcile import AcknowledgedRows, LoadOutcome
 from kvctl.kv.bulk.row_writer import RowWriter
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.conditional_write import NO_STORAGE
@@ -330,20 +330,20 @@ class Loader(RowWriter):
         if self._fatal is not None:
             raise self._stopped(*self._fatal)
 
-    def _resolved(self, row: Row, outcome: RowOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
-        if outcome is RowOutcome.WRITTEN:
+    def _resolved(self, row: Row, outcome: LoadOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
+        if outcome is LoadOutcome.WRITTEN:
             self.counts.written += 1
-        elif outcome is RowOutcome.EXISTS:
+        elif outcome is LoadOutcome.EXISTS:
             self.counts.unchanged += 1
-        elif outcome is RowOutcome.MISSED:
+        elif outcome is LoadOutcome.MISSED:
             self._reject(row.line, f"A later write of `{row.key}` was stored before it")
-        elif outcome is RowOutcome.SUPERSEDED:
+        elif outcome is LoadOutcome.SUPERSEDED:
             self.counts.written += 1  # a row that later ones replaced leaves no trace
             self.counts.presumed += 1
-        elif outcome is RowOutcome.OVERTAKEN:
+        elif outcome is LoadOutcome.OVERTAKEN:
             text = f"`{row.key}` was written by another client after the interruption"
             self._reject(row.line, f"{text}; the row may already be stored")
-        elif outcome is RowOutcome.UNKNOWN:
+        elif outcome is LoadOutcome.UNKNOWN:
             text = f"A write of `{row.key}` has no room for an identity"
             self._reject(row.line, f"{text}; the row may already be stored")
         else:

@@ -22,7 +22,7 @@ RECENT_ROWS = 20_000
 """Number of acknowledged rows whose keys are remembered: more than can be in flight with an unacknowledged one."""
 
 
-class RowOutcome(Enum):
+class LoadOutcome(Enum):
     """Outcome of a write."""
 
     WRITTEN = auto()
@@ -38,7 +38,7 @@ class RowOutcome(Enum):
     """A write of the key has no room for an identity: nothing shows if it is this row, or a later one."""
 
 
-OnOutcome = Callable[[Row, RowOutcome | KvctlError, int], object]
+OnOutcome = Callable[[Row, LoadOutcome | KvctlError, int], object]
 """Called with a row, its outcome or the server's refusal, and its revision if it was written."""
 
 
@@ -78,13 +78,13 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
             message = last[key]
             later = [*below[key], followed[key]] if key in followed else []
             if message is not None and message.sequence > after and self._is(message, row):
-                self._report(row, RowOutcome.WRITTEN, message.sequence)
+                self._report(row, LoadOutcome.WRITTEN, message.sequence)
             elif decided := self._among(row, after, later):
                 self._report(row, *decided)
             elif needed(self._mode, row, message):
                 missing.append(Retry(row, self._header(row, message)))
             else:
-                self._report(row, RowOutcome.EXISTS, message.sequence if message else 0)
+                self._report(row, LoadOutcome.EXISTS, message.sequence if message else 0)
         return missing
 
     def _followed(self, last: Mapping[str, StoredMessage | None]) -> dict[str, StoredMessage]:
@@ -97,12 +97,12 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
             if (message := last.get(key)) is not None and message.sequence > after and not self._is(message, row)
         }
 
-    def _among(self, row: Row, after: int, later: Sequence[StoredMessage]) -> tuple[RowOutcome, int] | None:
+    def _among(self, row: Row, after: int, later: Sequence[StoredMessage]) -> tuple[LoadOutcome, int] | None:
         """Return the outcome of a row by its key's messages above a revision; None if it is not stored."""
         if not later:
             return None
         if len(later) > 1 and self._is(later[-2], row):
-            return RowOutcome.WRITTEN, later[-2].sequence
+            return LoadOutcome.WRITTEN, later[-2].sequence
         replaced = self._replaced(later) or (self.resumed and self._vanishes(row, after))
         newer = any((self._ids.number(message.header) or 0) > row.line for message in later)
         newer = newer or self._acknowledged.followed(row.line, row.key)
@@ -111,13 +111,16 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         if nameless and not (fits and newer):
             if equal := [message for message in nameless if not fits and changes_nothing(row, message)]:
                 self._acknowledged.note(row.line, row.key, equal[0].sequence)  # later rows are above it
-            return RowOutcome.UNKNOWN, after
+            return LoadOutcome.UNKNOWN, after
         if newer:
             unchanged = self.resumed and self._mode is not Mode.PUT
-            return RowOutcome.SUPERSEDED if replaced else RowOutcome.EXISTS if unchanged else RowOutcome.MISSED, after
+            return (
+                LoadOutcome.SUPERSEDED if replaced else LoadOutcome.EXISTS if unchanged else LoadOutcome.MISSED,
+                after,
+            )
         if replaced:
-            return RowOutcome.OVERTAKEN, after
-        return None if self.resumed else (RowOutcome.MISSED, after)
+            return LoadOutcome.OVERTAKEN, after
+        return None if self.resumed else (LoadOutcome.MISSED, after)
 
     def _replaced(self, later: Sequence[StoredMessage]) -> bool:
         """Return True if these messages would have replaced an earlier one of their key."""
@@ -145,12 +148,12 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         return row.header if without else header
 
     def _stored(self, row: Row, revision: int) -> None:
-        self._report(row, RowOutcome.WRITTEN, revision)
+        self._report(row, LoadOutcome.WRITTEN, revision)
 
     def _refused(self, row: Row, error: KvctlError) -> None:
         self._report(row, error, 0)
 
-    def _report(self, row: Row, outcome: RowOutcome | KvctlError, revision: int) -> None:
+    def _report(self, row: Row, outcome: LoadOutcome | KvctlError, revision: int) -> None:
         del self._left[row.key]
         self._ended(row, outcome, revision)
 

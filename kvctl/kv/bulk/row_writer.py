@@ -10,7 +10,7 @@ from kvctl.errors import Away, ConnectionLost, KvctlError, NoResponders, Outcome
 from kvctl.jetstream.publish import PublishWindow, UnmatchedRun
 from kvctl.kv.bulk.bulk_writer import LOST, RUN_ROWS, WINDOW_ROWS, BulkWriter, encoder, runs, separated
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.reconcile import AcknowledgedRows, RowOutcome, WriteReconciler
+from kvctl.kv.bulk.reconcile import AcknowledgedRows, LoadOutcome, WriteReconciler
 from kvctl.kv.bulk.rows import Mode, PlainRows, Row
 from kvctl.kv.identity import Series
 
@@ -47,7 +47,7 @@ class RowWriter(BulkWriter):
         """Count acknowledged rows, in order."""
 
     @abstractmethod
-    def _resolved(self, row: Row, outcome: RowOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
+    def _resolved(self, row: Row, outcome: LoadOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
         """Count a row that was looked up, for this cause."""
 
     @abstractmethod
@@ -98,8 +98,8 @@ class RowWriter(BulkWriter):
         if self._lost:
             raise OutcomeUnknown("The rows have no room for an identity")
 
-    def _settled(self, row: Row, outcome: RowOutcome | KvctlError, revision: int) -> None:
+    def _settled(self, row: Row, outcome: LoadOutcome | KvctlError, revision: int) -> None:
         _, cause = self._lost.pop(row.line)
-        if outcome is RowOutcome.WRITTEN:
+        if outcome is LoadOutcome.WRITTEN:
             self._acknowledged.note(row.line, row.key, revision)
         self._resolved(row, outcome, revision, cause)

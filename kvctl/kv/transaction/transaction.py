@@ -93,7 +93,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChange:
+class TransactionChange:
     """One write of a transaction."""
 
     verb: str
@@ -126,7 +126,7 @@ class Transaction:
     """
 
     conditions: list[KeyCondition] = field(default_factory=list)
-    changes: list[KeyChange] = field(default_factory=list)
+    changes: list[TransactionChange] = field(default_factory=list)
     _changed: set[str] = field(default_factory=set, repr=False)
 
     def expect(
@@ -152,23 +152,23 @@ class Transaction:
 
     def put(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
         """Write a key. In a bucket with history, the previous value comes back when `ttl` expires."""
-        return self._add(KeyChange("put", key, value, None, ttl))
+        return self._add(TransactionChange("put", key, value, None, ttl))
 
     def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Self:
         """Write a key that must not live."""
-        return self._add(KeyChange("create", key, value, None, ttl))
+        return self._add(TransactionChange("create", key, value, None, ttl))
 
     def update(self, key: str, value: bytes, revision: int, *, ttl: timedelta | None = None) -> Self:
         """Write a key whose last revision, deletions included, must be this one."""
-        return self._add(KeyChange("update", key, value, revision, ttl))
+        return self._add(TransactionChange("update", key, value, revision, ttl))
 
     def delete(self, key: str, *, revision: int | None = None) -> Self:
         """Mark a key deleted, even one that does not live."""
-        return self._add(KeyChange("delete", key, b"", revision))
+        return self._add(TransactionChange("delete", key, b"", revision))
 
     def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> Self:
         """Erase a key with its history, leaving a marker, which is removed after `ttl`."""
-        return self._add(KeyChange("purge", key, b"", revision, ttl))
+        return self._add(TransactionChange("purge", key, b"", revision, ttl))
 
     @property
     def expected(self) -> list[KeyCondition]:
@@ -214,7 +214,7 @@ class Transaction:
         known = (item for item in self.expected if item.key in found)
         return list(dict.fromkeys(failure for item in known if (failure := item.failure(found[item.key])) is not None))
 
-    def _add(self, change: KeyChange) -> Self:
+    def _add(self, change: TransactionChange) -> Self:
         check_key(change.key)
         if change.key in self._changed:
             raise UsageError(f"`{change.key}` is changed twice", hint="A transaction can change a key only once")
@@ -276,7 +276,7 @@ def expecting(revision: int) -> bytes:
     return _EXPECTED % revision
 
 
-def _lines(change: KeyChange, *, erase: bool = True) -> bytes:
+def _lines(change: TransactionChange, *, erase: bool = True) -> bytes:
     if change.ttl is None and change.operation is Operation.PUT:
         return b""
     rollup = change.verb == "purge" and erase

@@ -11,7 +11,7 @@ from kvctl import Client
 from kvctl.errors import KvctlError
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, AcknowledgedRows, RowOutcome, WriteReconciler
+from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, AcknowledgedRows, LoadOutcome, WriteReconciler
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.identity import Series
 
@@ -29,7 +29,7 @@ async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_
     for value in range(LATER):
         await bucket.put_many((row.key, b"theirs %d" % value) for row in rows)
     target = await target_of(bucket)
-    found: dict[str, RowOutcome | KvctlError] = {}
+    found: dict[str, LoadOutcome | KvctlError] = {}
     answers: list[str] = []
     client.connection.trace = lambda _, __, result: answers.append(result)
     reconciler = WriteReconciler(
@@ -39,7 +39,7 @@ async def test_rows_followed_by_other_writes_are_found_without_a_round_trip_for_
         AcknowledgedRows(0),
     )
     await reconciler.settle(rows)
-    assert found == {row.key: RowOutcome.MISSED if row.key in lost else RowOutcome.WRITTEN for row in rows}
+    assert found == {row.key: LoadOutcome.MISSED if row.key in lost else LoadOutcome.WRITTEN for row in rows}
     # requests for last messages, answered in as many pieces as the socket gave; `next_of_each` is not traced
     assert sum(not answer.endswith(" messages") for answer in answers) <= 4
 
@@ -51,7 +51,7 @@ async def test_rows_around_those_without_room_for_an_identity_are_not_taken_for_
         await client.connection.request(f"$KV.{bucket_name}.k", b"")
         acknowledged.note(line, "k", line // 2)
     target = await target_of(client.bucket(bucket_name))
-    found: dict[int, RowOutcome | KvctlError] = {}
+    found: dict[int, LoadOutcome | KvctlError] = {}
     reconciler = WriteReconciler(
         Current(target.binding, target.info),
         lambda row, result, _: found.update({row.line: result}),
@@ -60,17 +60,17 @@ async def test_rows_around_those_without_room_for_an_identity_are_not_taken_for_
     )
     for line in 1, 3:
         await reconciler.settle([Row(line, "k", b"")])
-    assert found == {1: RowOutcome.SUPERSEDED, 3: RowOutcome.MISSED}
+    assert found == {1: LoadOutcome.SUPERSEDED, 3: LoadOutcome.MISSED}
 
 
 # -- rows of a killed load ----------------------------------------------------------------------------------
 
 LETTERS = {
-    RowOutcome.WRITTEN: "W",
-    RowOutcome.SUPERSEDED: "s",
-    RowOutcome.MISSED: "M",
-    RowOutcome.OVERTAKEN: "o",
-    RowOutcome.UNKNOWN: "u",
+    LoadOutcome.WRITTEN: "W",
+    LoadOutcome.SUPERSEDED: "s",
+    LoadOutcome.MISSED: "M",
+    LoadOutcome.OVERTAKEN: "o",
+    LoadOutcome.UNKNOWN: "u",
 }
 MOST = 200
 LARGE = b"x" * 120
@@ -91,10 +91,10 @@ async def outcomes(client: Client, name: str, rows: list[Row], stored: list[int]
     target = await target_of(client.bucket(name))
     acknowledged, letters = AcknowledgedRows(0), dict[int, str]()
 
-    def resolved(row: Row, outcome: RowOutcome | KvctlError, revision: int) -> None:
-        assert isinstance(outcome, RowOutcome)
+    def resolved(row: Row, outcome: LoadOutcome | KvctlError, revision: int) -> None:
+        assert isinstance(outcome, LoadOutcome)
         letters[row.line] = "-" if revision > len(stored) else LETTERS[outcome]
-        if outcome is RowOutcome.WRITTEN:
+        if outcome is LoadOutcome.WRITTEN:
             acknowledged.note(row.line, row.key, revision)
 
     reconciler = WriteReconciler(Current(target.binding, target.info), resolved, ids, acknowledged)

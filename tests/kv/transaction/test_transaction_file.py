@@ -7,7 +7,7 @@ import pytest
 
 from kvctl.documents.parser import parse
 from kvctl.errors import UsageError
-from kvctl.kv.transaction.transaction import KeyChange, KeyCondition, Transaction
+from kvctl.kv.transaction.transaction import KeyCondition, Transaction, TransactionChange
 from kvctl.kv.transaction.transaction_file import read_transaction
 
 EVERYTHING = """
@@ -41,12 +41,12 @@ def test_all_that_can_be_said():
         KeyCondition("blob", value=b"\xff"),
     ]
     assert transaction.changes == [
-        KeyChange("put", "app.port", b"8081"),
-        KeyChange("create", "lock", b"me", ttl=timedelta(seconds=30)),
-        KeyChange("update", "mode", b"off", revision=7),
-        KeyChange("delete", "app.old"),
-        KeyChange("purge", "app.older", revision=0, ttl=timedelta(minutes=1)),
-        KeyChange("put", "blob", b"\0\1"),
+        TransactionChange("put", "app.port", b"8081"),
+        TransactionChange("create", "lock", b"me", ttl=timedelta(seconds=30)),
+        TransactionChange("update", "mode", b"off", revision=7),
+        TransactionChange("delete", "app.old"),
+        TransactionChange("purge", "app.older", revision=0, ttl=timedelta(minutes=1)),
+        TransactionChange("put", "blob", b"\0\1"),
     ]
 
 
