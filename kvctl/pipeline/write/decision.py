@@ -36,7 +36,7 @@ class WriteMode(StrEnum):
     UPDATE = "update"
 
 
-class RowOutcome(Enum):
+class Resolution(Enum):
     """Result for a row."""
 
     WRITE = auto()
@@ -50,7 +50,7 @@ class RowOutcome(Enum):
 class Decision(NamedTuple):
     """Outcome, with the revision that a write expects the key at (0: none), or the cause of a refusal."""
 
-    outcome: RowOutcome
+    outcome: Resolution
     revision: int = 0
     cause: str = ""
 
@@ -131,9 +131,9 @@ class Decider:
             return self._on_condition(asked, last)
         mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
         if found := self._found(row, mine, since) or self._found_by_value(row, since):
-            return Decision(RowOutcome.STORED, found)
+            return Decision(Resolution.STORED, found)
         if self._if_different and changes_nothing(row, last):
-            return Decision(RowOutcome.UNCHANGED)
+            return Decision(Resolution.UNCHANGED)
         whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
         if self._lenient:
             return self._beside_others(asked, last, mine, since, whole)
@@ -143,7 +143,7 @@ class Decider:
         expired = not absent and b"\r\nNats-TTL:" in row.header
         missing = later and not (self._if_different or expired)
         if other or (missing and (whole or _surrounded(row, mine) or (absent and self._history > 1))):
-            return Decision(RowOutcome.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
+            return Decision(Resolution.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
         follows = mine or any(m.sequence in self._matched for m in since[-1:])
         if later or not (whole or follows or absent):
             self._owed |= {m.sequence: _digest(row, m) for number, m in later if not self._accounted(row, number, m)}
@@ -212,17 +212,17 @@ class Decider:
 
     def _overtaken(self, revision: int) -> Decision:
         if self._mode is WriteMode.PUT:
-            return Decision(RowOutcome.STORED, revision)
-        return Decision(RowOutcome.REFUSED, cause=f"Unknown outcome: the key was at revision {revision} since")
+            return Decision(Resolution.STORED, revision)
+        return Decision(Resolution.REFUSED, cause=f"Unknown outcome: the key was at revision {revision} since")
 
     def _on_condition(self, asked: RowToWrite, last: StoredMessage | None) -> Decision:
         revision = last.sequence if last else 0
         if self._mode is WriteMode.CREATE and last and operation_of(last.header)[0] is Operation.PUT:
-            return Decision(RowOutcome.REFUSED, cause=f"The key exists at revision {revision}")
+            return Decision(Resolution.REFUSED, cause=f"The key exists at revision {revision}")
         if asked.expected is not None and asked.expected != revision:
             error = mismatch(asked.row.key, asked.expected, WrongRevision("", found=revision))
-            return Decision(RowOutcome.REFUSED, cause=error.message)
-        return Decision(RowOutcome.WRITE, revision)
+            return Decision(Resolution.REFUSED, cause=error.message)
+        return Decision(Resolution.WRITE, revision)
 
 
 def _surrounded(row: Row, mine: _Numbered) -> bool:

@@ -44,7 +44,7 @@ from kvctl.kv.conditional_write import explained
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import RowChunk
-from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, RowOutcome, RowToWrite, WriteMode
+from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, Resolution, RowToWrite, WriteMode
 from kvctl.pipeline.write.row_ids import DIGITS, RowIds
 
 OnDecision = Callable[[Row, Decision], object]
@@ -92,7 +92,7 @@ class Resolver(Reconciler[RowToWrite]):
             after = since if since is not None else self.began
             came = [m for m in kept.get(key, ()) if after is not None and m.sequence > after]
             decision = self._decider.decide(asked, last[key], came, absent=key in self._absent)
-            if decision.outcome is RowOutcome.WRITE:
+            if decision.outcome is Resolution.WRITE:
                 missing.append(Retry(asked.row, self._header(asked, decision.revision)))
             else:
                 self._report(asked.row, decision)
@@ -121,14 +121,14 @@ class Resolver(Reconciler[RowToWrite]):
         return checked
 
     def _stored(self, row: Row, revision: int) -> None:
-        self._report(row, Decision(RowOutcome.STORED, revision))
+        self._report(row, Decision(Resolution.STORED, revision))
 
     def _unanswered(self, row: Row) -> None:
         self._absent.discard(row.key)
 
     def _refused(self, row: Row, error: KvctlError) -> None:
         if of_the_row(error):
-            self._report(row, Decision(RowOutcome.REFUSED, cause=error.message))
+            self._report(row, Decision(Resolution.REFUSED, cause=error.message))
         else:
             self._fatal = self._fatal or named(error, row.key, self._target)
 
@@ -257,9 +257,9 @@ class Publisher(BulkWriter):
     def _decided(self, row: Row, decision: Decision) -> None:
         self._lost.discard(row.line)
         self._refused.discard(row.line)
-        if decision.outcome is RowOutcome.STORED:
+        if decision.outcome is Resolution.STORED:
             self._done(row.line, decision.revision)
-        elif decision.outcome is RowOutcome.UNCHANGED:
+        elif decision.outcome is Resolution.UNCHANGED:
             self.counts.unchanged += 1
         else:
             self._reject(row.line, decision.cause)
