@@ -212,9 +212,16 @@ def _drawn(layout: Layout, lines: Sequence[Sequence[tuple[str, str]]], *, color:
         table.add_row(*row)
     out = io.StringIO()
     console = Console(
-        file=out, width=table_width(layout.widths), force_terminal=True, legacy_windows=False, no_color=False,
-        color_system="standard" if color else None, markup=False, emoji=False, highlight=False,
-    )  # fmt: skip
+        file=out,
+        width=table_width(layout.widths),
+        force_terminal=True,
+        legacy_windows=False,
+        no_color=False,
+        color_system="standard" if color else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
     console.print(table)
     return "".join(f"{line.rstrip(' ')}\n" for line in out.getvalue().split("\n")[:-1])
 

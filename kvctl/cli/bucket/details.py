@@ -108,8 +108,14 @@ def bucket_view(found: "overview.Overview") -> View:
 
 def servers_view(cluster: dict[str, Any]) -> View:
     """Return a view of the servers that hold a stream, leader first; `cluster` is the JSON object of `cluster_row`."""
-    leader = {"name": cluster.get("leader"), "role": "leader", "current": True, "offline": False, "lag": None,
-              "last_seen": None}  # fmt: skip
+    leader = {
+        "name": cluster.get("leader"),
+        "role": "leader",
+        "current": True,
+        "offline": False,
+        "lag": None,
+        "last_seen": None,
+    }
     led = bool(cluster.get("leader"))
     followers = [{"role": "follower" if led else None, **peer} for peer in cluster.get("replicas", [])]
     return View(columns=_PEERS, rows=[*([leader] if followers and led else []), *followers])

@@ -64,19 +64,25 @@ Filters = Annotated[
 Deliver = Annotated[
     str | None,
     typer.Option(
-        "--deliver-policy", "--deliver", metavar="POLICY", help=f"Start position: {', '.join(_DELIVER[:4])}",
+        "--deliver-policy",
+        "--deliver",
+        metavar="POLICY",
+        help=f"Start position: {', '.join(_DELIVER[:4])}",
         autocompletion=one_of(*_DELIVER),
     ),
-]  # fmt: skip
+]
 StartSequence = Annotated[int | None, number("--start-seq", help="Start at this sequence")]
 StartTime = Annotated[int | None, moment("--start-time", help="Start at the first message at or after this time")]
 AckPolicy = Annotated[
     str | None,
     typer.Option(
-        "--ack-policy", "--ack", metavar="POLICY", help=f"Acknowledgement policy: {', '.join(_ACKS)}",
+        "--ack-policy",
+        "--ack",
+        metavar="POLICY",
+        help=f"Acknowledgement policy: {', '.join(_ACKS)}",
         autocompletion=one_of(*_ACKS),
     ),
-]  # fmt: skip
+]
 AckWait = Annotated[timedelta | None, duration("--ack-wait", "--wait", help="Time to wait for an acknowledgement")]
 MaxDeliver = Annotated[int | None, number("--max-deliver", help="Maximum deliveries per message")]
 Backoff = Annotated[
@@ -161,10 +167,19 @@ async def add(
     fails and shows the differences. A generated name is printed.
     """
     given = _options(
-        filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
-        ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
-        max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
-    )  # fmt: skip
+        filters=filters,
+        deliver_policy=deliver,
+        opt_start_seq=start_sequence,
+        opt_start_time=start_time,
+        ack_policy=ack_policy,
+        ack_wait=ack_wait,
+        max_deliver=max_deliver,
+        backoff=backoff,
+        max_ack_pending=max_ack_pending,
+        inactive_threshold=inactive,
+        num_replicas=replicas,
+        description=description,
+    )
     await _start_by_server(session, check_stream(stream), given, start_time)
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, config_text.CONSUMER), stream)
     wanted = {"ack_policy": "explicit"} | _merged(asked, given)
@@ -206,10 +221,19 @@ async def edit(
     to change its start position and acknowledgement policy.
     """
     given = _options(
-        filters=filters, deliver_policy=deliver, opt_start_seq=start_sequence, opt_start_time=start_time,
-        ack_policy=ack_policy, ack_wait=ack_wait, max_deliver=max_deliver, backoff=backoff,
-        max_ack_pending=max_ack_pending, inactive_threshold=inactive, num_replicas=replicas, description=description,
-    )  # fmt: skip
+        filters=filters,
+        deliver_policy=deliver,
+        opt_start_seq=start_sequence,
+        opt_start_time=start_time,
+        ack_policy=ack_policy,
+        ack_wait=ack_wait,
+        max_deliver=max_deliver,
+        backoff=backoff,
+        max_ack_pending=max_ack_pending,
+        inactive_threshold=inactive,
+        num_replicas=replicas,
+        description=description,
+    )
     if not (given or config or settings):
         raise UsageError("Nothing to change", hint="Set a field, as in `--ack-wait 1m` or `--set max_deliver=5`")
     check_stream(stream), check_consumer(consumer)

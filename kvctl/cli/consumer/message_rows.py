@@ -88,6 +88,6 @@ def _time(single: bool) -> Column:
 
 
 _ADDED = {
-    "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence",
-    "Nats-UpTo-Sequence",
-}  # fmt: skip
+    f"Nats-{name}"
+    for name in ("Stream", "Subject", "Sequence", "Time-Stamp", "Num-Pending", "Last-Sequence", "UpTo-Sequence")
+}

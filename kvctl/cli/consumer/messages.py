@@ -203,10 +203,14 @@ async def consume(
         max_messages = 1  # messages buffered behind a slow command would be redelivered
     expires = pull.EXPIRES if expires is None else expires
     options = pull.ConsumeOptions(
-        max_messages=max_messages, max_bytes=max_bytes, expires=expires,
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        expires=expires,
         idle_heartbeat=idle_heartbeat or min(HEARTBEAT, pull.default_heartbeat(expires)),
-        threshold_messages=threshold_messages, threshold_bytes=threshold_bytes, count=count,
-    )  # fmt: skip
+        threshold_messages=threshold_messages,
+        threshold_bytes=threshold_bytes,
+        count=count,
+    )
     if consumer is None:
         handling = await Handling.begin(session, stream, None, ack=False, run=run, encoding=encoding)
         await handling.handle(_ordered(session, stream, filters, deliver, count), endless=True)

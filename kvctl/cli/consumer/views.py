@@ -87,8 +87,14 @@ def _position(position: dict[str, Any]) -> dict[str, Any]:
 def _settings(config: Row) -> Sequence[Column]:
     """Columns for what the configuration says beyond what is shown anyway."""
     left_out = {
-        "name", "durable_name", "description", "deliver_policy", "ack_policy", "filter_subject", "filter_subjects",
-    }  # fmt: skip
+        "name",
+        "durable_name",
+        "description",
+        "deliver_policy",
+        "ack_policy",
+        "filter_subject",
+        "filter_subjects",
+    }
     set_fields = [
         change
         for change in config_diff.differences({}, dict(config), config_text.CONSUMER)

@@ -1,6 +1,5 @@
 """`kvctl txn`: change several keys atomically, on conditions."""
 
-import base64
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output import warn_of_other_life, warn_of_return
 from kvctl.cli.records import TXN, TXN_FAILURE, TXN_PLAN
+from kvctl.cli.table.views import text_of
 from kvctl.documents import parser
 from kvctl.errors import ConditionsFailed
 from kvctl.kv.transaction import transaction as kv_transaction
@@ -98,21 +98,17 @@ def _failure(failure: "kv_transaction.Failure") -> dict[str, Any]:
     """Return the JSON object of a condition that does not hold."""
     row: dict[str, Any] = {"key": failure.key, "condition": failure.condition}
     if isinstance(failure.expected, bytes):
-        row["expected"], row["encoding"] = _text(failure.expected)
+        row["expected"], row["encoding"] = text_of(failure.expected)
     else:
         row["expected"] = failure.expected
     entry = failure.found
     row["found"] = None
     if entry is not None:
-        value, encoding = _text(entry.value)
+        value, encoding = text_of(entry.value)
         row["found"] = {
-            "revision": entry.revision, "operation": str(entry.operation), "value": value, "encoding": encoding,
-        }  # fmt: skip
+            "revision": entry.revision,
+            "operation": str(entry.operation),
+            "value": value,
+            "encoding": encoding,
+        }
     return row
-
-
-def _text(value: bytes) -> tuple[str, str]:
-    try:
-        return value.decode(), "utf-8"
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode(), "base64"

@@ -203,13 +203,15 @@ async def annotate(
     rows: list[dict[str, Any]] = []
     for found in await repository.annotate(place.ref, filter):
         commit = found.commit
-        rows.append({
-            "key": found.key,
-            "commit": found.id,
-            "author": commit.author if commit else None,
-            "created": format_time(commit.created_ns) if commit else None,
-            "message": commit.message if commit else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "key": found.key,
+                "commit": found.id,
+                "author": commit.author if commit else None,
+                "created": format_time(commit.created_ns) if commit else None,
+                "message": commit.message if commit else None,
+            }
+        )
     shown = columns("key commit author created message", created="Age")
     session.show(View(columns=shown, rows=rows, name="key", empty="No keys"))
 

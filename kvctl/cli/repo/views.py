@@ -164,8 +164,10 @@ async def show_conflicts(
 
     async def rows() -> AsyncIterator[list[Row]]:
         for one in conflicts:
-            pairs = [ref_diff.KeyChange(one.key, one.base, one.source, ref_diff.ChangeKind.CONFLICT),
-                     ref_diff.KeyChange(one.key, None, one.dest, ref_diff.ChangeKind.CONFLICT)]  # fmt: skip
+            pairs = [
+                ref_diff.KeyChange(one.key, one.base, one.source, ref_diff.ChangeKind.CONFLICT),
+                ref_diff.KeyChange(one.key, None, one.dest, ref_diff.ChangeKind.CONFLICT),
+            ]
             first, second = [change async for some in repository.resolved(pairs) for change in some]
             values = zip(sides, (first.before, first.after, second.after), strict=True)
             yield [{"change": "conflict", "key": one.key} | {side: shown(value) for side, value in values}]

@@ -112,9 +112,13 @@ async def put_if_absent(
     prints=(TABLE_ENTRY,),
 )
 async def get(
-    session: Session, table: TableName, key: Key, family: Family = None, encoding: Encoding = None,
+    session: Session,
+    table: TableName,
+    key: Key,
+    family: Family = None,
+    encoding: Encoding = None,
     leader: Leader = False,
-) -> None:  # fmt: skip
+) -> None:
     """Read an entry.
 
     Prints the value: the exact bytes in a pipe, escaped and with a newline on a terminal. -o prints the complete entry
@@ -159,9 +163,13 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
     prints=(TABLE_ENTRY,),
 )
 async def get_all(
-    session: Session, table: TableName, keys: Keys, family: Family = None, encoding: Encoding = None,
+    session: Session,
+    table: TableName,
+    keys: Keys,
+    family: Family = None,
+    encoding: Encoding = None,
     leader: Leader = False,
-) -> int:  # fmt: skip
+) -> int:
     """Read several entries, in the order given.
 
     In JSON, missing entries are null. In other formats they are left out, and the exit code is 3.

@@ -61,9 +61,13 @@ def entry_row(entry: "changes.Entry", encoding: str | None = None) -> dict[str, 
     key, key_encoding = text_of(entry.key)
     value, how = text_of(entry.value, encoding)
     return {
-        "key": key, "key_encoding": key_encoding, "family": entry.family, "value": value, "encoding": how,
+        "key": key,
+        "key_encoding": key_encoding,
+        "family": entry.family,
+        "value": value,
+        "encoding": how,
         "version": str(entry.version),
-    }  # fmt: skip
+    }
 
 
 def table_row(found: "catalog.ExistingTable", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
@@ -90,13 +94,15 @@ async def table_document(api: "jetstream_api.Api", found: "catalog.ExistingTable
     for number in range(config.partitions):
         info = infos[number] if config.apart else found.info
         first, last = keys.hash_range(number, config.partitions)
-        partitions.append({
-            "partition": number,
-            "range": [f"{first:016x}", f"{last:016x}"],
-            "stream": found.streams[number + 1] if config.apart else found.streams[0],
-            "leader": ((info.get("cluster") if info else None) or {}).get("leader") or None,
-            "entries": entries[number],
-        })  # fmt: skip
+        partitions.append(
+            {
+                "partition": number,
+                "range": [f"{first:016x}", f"{last:016x}"],
+                "stream": found.streams[number + 1] if config.apart else found.streams[0],
+                "leader": ((info.get("cluster") if info else None) or {}).get("leader") or None,
+                "entries": entries[number],
+            }
+        )
     row = table_row(found, infos)
     age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0))) or None
     row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}

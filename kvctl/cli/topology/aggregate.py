@@ -52,10 +52,12 @@ Name = Annotated[
 Origins = Annotated[
     list[str],
     typer.Option(
-        "--origin", metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`; repeatable",
+        "--origin",
+        metavar="SPEC",
+        help="Bucket, or `bucket=B,keys=F,prefix=P,...`; repeatable",
         autocompletion=bucket_names,
     ),
-]  # fmt: skip
+]
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`", autocompletion=bucket_names)
 ]
@@ -185,8 +187,14 @@ async def remove_origin(
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}", unit="entries") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
-    row = {"name": name, "stream": found.after["name"], "origins": facts.origin_rows(found.after),
-           "removed": taken.messages, "kept": len(taken.kept), "changed": True}  # fmt: skip
+    row = {
+        "name": name,
+        "stream": found.after["name"],
+        "origins": facts.origin_rows(found.after),
+        "removed": taken.messages,
+        "kept": len(taken.kept),
+        "changed": True,
+    }
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")
     show_result(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")

@@ -61,10 +61,16 @@ def audit_markdown(outcomes: "Sequence[findings.AuditOutcome]", unseen: Sequence
         for row in rows
     ]
     samples = [
-        (markdown.plain(item.origin), markdown.plain(item.replica), markdown.plain(item.key), str(item.kind),
-         markdown.plain(item.cause or ""))
-        for outcome in outcomes for item in outcome.sorted_samples()
-    ]  # fmt: skip
+        (
+            markdown.plain(item.origin),
+            markdown.plain(item.replica),
+            markdown.plain(item.key),
+            str(item.kind),
+            markdown.plain(item.cause or ""),
+        )
+        for outcome in outcomes
+        for item in outcome.sorted_samples()
+    ]
     errors = [
         f"- {markdown.prose(f'`{outcome.replica}` of `{outcome.origin}` was not audited: {outcome.error.message}')}\n"
         for outcome in outcomes

@@ -170,8 +170,13 @@ async def promote(
         count = await promotion.apply(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )
-    row = {"name": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror,
-           "changed": True}  # fmt: skip
+    row = {
+        "name": bucket,
+        "stream": found.config["name"],
+        "entries": count,
+        "mirror_deleted": delete_mirror,
+        "changed": True,
+    }
     show_result(session, row, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})")
 
 

@@ -45,15 +45,21 @@ def plan_document(plan: "plan_change.TopologyPlan", forced: Collection[str] = ()
         "changes": [change_row(change) for change in plan.changes],
         "summary": plan.summary,
         "hazards": [
-            {"name": hazard.name, "change": change.name, "evidence": hazard.evidence, "remedy": hazard.remedy or None,
-             "forced": hazard.name in forced}
-            for change in plan.changes for hazard in change.hazards
+            {
+                "name": hazard.name,
+                "change": change.name,
+                "evidence": hazard.evidence,
+                "remedy": hazard.remedy or None,
+                "forced": hazard.name in forced,
+            }
+            for change in plan.changes
+            for hazard in change.hazards
         ],
         "warnings": plan.warnings,
         "unlisted": [
             {"kind": str(item.kind), "name": item.name, "place": item.place or None} for item in plan.unlisted
         ],
-    }  # fmt: skip
+    }
 
 
 def change_row(change: "plan_change.ResourceChange") -> dict[str, Any]:

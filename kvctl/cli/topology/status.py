@@ -289,10 +289,4 @@ def _rows(found: "views_trace.KeyTrace") -> list[dict[str, Any]]:
     ]
 
 
-_TRACE = tuple(
-    Column(name)
-    for name in (
-        "role", "depth", "via", "name", "key", "state", "revision", "evidence", "stream", "kind", "context", "domain",
-        "api", "cluster", "subject", "created", "operation", "keys", "prefix", "map", "transforms", "end",
-    )
-)  # fmt: skip
+_TRACE = tuple(map(Column, TRACE.fields))
