@@ -101,7 +101,8 @@ _FILE_FIELDS = {
     "domain": "jetstream_domain",
     "api_prefix": "jetstream_api_prefix",
 }
-_ENVIRONMENT = {name: f"NATS_{name.upper()}" for name in "url user password token creds nkey cert key ca".split()}
+_VARIABLES = "NATS_URL NATS_USER NATS_PASSWORD NATS_TOKEN NATS_CREDS NATS_NKEY NATS_CERT NATS_KEY NATS_CA".split()
+_ENVIRONMENT = {name.removeprefix("NATS_").lower(): name for name in _VARIABLES}
 _FLAGS = "url user creds nkey cert key ca tls_first domain api_prefix inbox_prefix read_only"
 FLAGS = {
     **{name: name for name in _FLAGS.split()},

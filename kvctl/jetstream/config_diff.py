@@ -101,7 +101,7 @@ _DURATIONS = _durations(STREAM) | _durations(CONSUMER) | {"ttl", "marker_ttl"}
 def _flat(config: Config, schema: Schema, prefix: str = "") -> dict[str, Any]:
     """Return the values by path that are neither empty nor defaults, as in output."""
     flat: dict[str, Any] = {}
-    for name in dict.fromkeys([*schema, *config]):
+    for name in dict.fromkeys([*(DEFAULTS if not prefix else ()), *config]):
         kind, value, path = schema.get(name, WHOLE), config.get(name), f"{prefix}{name}"
         if isinstance(kind, Mapping):
             flat |= _flat(value or {}, kind, f"{path}.")

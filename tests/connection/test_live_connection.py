@@ -51,8 +51,8 @@ authorization {
 
 
 @asynccontextmanager
-async def connected(context: Context | str, *, fast: bool = True) -> AsyncIterator[Connection]:
-    connection = await connect(Context(url=context) if isinstance(context, str) else context, fast=fast)
+async def connected(context: Context | str) -> AsyncIterator[Connection]:
+    connection = await connect(Context(url=context) if isinstance(context, str) else context)
     try:
         yield connection
     finally:
@@ -60,14 +60,16 @@ async def connected(context: Context | str, *, fast: bool = True) -> AsyncIterat
 
 
 @pytest.fixture(params=[True, False], ids=["own-parser", "stock-parser"])
-def fast(request):
+def fast(request, monkeypatch):
     """Both ways to read from the wire have to behave the same."""
+    if not request.param:
+        monkeypatch.setattr("kvctl.connection.live_connection.install_parser", lambda client, on_error: None)
     return bool(request.param)
 
 
 @pytest.fixture
 async def connection(server, fast):
-    async with connected(server.url, fast=fast) as connection:
+    async with connected(server.url) as connection:
         assert (connection._parser is not None) == fast
         yield connection
 
@@ -177,7 +179,7 @@ class TestOnBothParsers:
                     pass
 
     async def test_publishing_a_denied_subject_is_an_error_at_once(self, limited, fast):
-        async with connected(user(limited, "mute"), fast=fast) as connection:
+        async with connected(user(limited, "mute")) as connection:
             begun = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
                 await connection.request("secret.Plan")
@@ -187,7 +189,7 @@ class TestOnBothParsers:
             await connection.request("$JS.API.INFO")
 
     async def test_a_denied_request_for_many_replies_is_an_error_at_once(self, limited, fast):
-        async with connected(user(limited, "mute"), fast=fast) as connection:
+        async with connected(user(limited, "mute")) as connection:
             begun = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
                 async for _ in connection.stream_replies("$JS.API.DIRECT.GET.KV_B", b"{}"):
@@ -196,7 +198,7 @@ class TestOnBothParsers:
             assert caught.value.subject == "$JS.API.DIRECT.GET.KV_B"
 
     async def test_denied_replies_are_an_error_at_once_and_ever_after(self, limited, fast):
-        async with connected(user(limited, "deaf"), fast=fast) as connection:
+        async with connected(user(limited, "deaf")) as connection:
             for _ in range(2):
                 begun = time.monotonic()
                 with pytest.raises(PermissionDenied, match="subscribe to `_INBOX") as caught:
@@ -205,14 +207,14 @@ class TestOnBothParsers:
                 assert "--inbox-prefix" in str(caught.value.hint)
 
     async def test_an_inbox_prefix_goes_where_replies_are_allowed(self, limited, fast):
-        async with connected(user(limited, "own", inbox_prefix="_MINE"), fast=fast) as connection:
+        async with connected(user(limited, "own", inbox_prefix="_MINE")) as connection:
             assert b"account_info" in (await connection.request("$JS.API.INFO")).payload
             async for frames in connection.stream_replies("$JS.API.DIRECT.GET.KV_B", b'{"multi_last":["$KV.B.>"]}'):
                 assert b"404" in frames[0][2]
                 break
 
     async def test_a_message_over_the_limit_is_refused_before_it_is_sent(self, limited, fast):
-        async with connected(user(limited, "admin"), fast=fast) as connection:
+        async with connected(user(limited, "admin")) as connection:
             header = encode_headers({"Name": "x" * 100})
             with pytest.raises(UsageError, match="2048"):
                 await connection.request("$KV.B.k", b"v" * (2048 - len(header) + 1), header)
@@ -240,7 +242,7 @@ class TestOnBothParsers:
 
     async def test_requests_in_flight_end_when_the_connection_breaks(self, own_server, fast):
         async with (
-            connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection,
+            connected(Context(url=own_server.url, timeout=PATIENCE)) as connection,
             answering(own_server, "silent"),
         ):
             requests = [asyncio.create_task(connection.request("silent")) for _ in range(3)]
@@ -255,7 +257,7 @@ class TestOnBothParsers:
 
     async def test_the_connection_comes_back_with_the_server(self, own_server, fast):
         async with (
-            connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection,
+            connected(Context(url=own_server.url, timeout=PATIENCE)) as connection,
             connection.subscribe() as subscription,
         ):
             own_server.kill()
@@ -269,7 +271,7 @@ class TestOnBothParsers:
             assert [payload for *_, payload in frames] == [b"still here"]
 
     async def test_a_request_in_the_moment_of_a_loss_waits_for_the_server_too(self, own_server, fast):
-        async with connected(Context(url=own_server.url, timeout=PATIENCE), fast=fast) as connection:
+        async with connected(Context(url=own_server.url, timeout=PATIENCE)) as connection:
             own_server.kill()
             starting = asyncio.create_task(asyncio.to_thread(own_server.start))
             while connection.online:

@@ -33,7 +33,7 @@ FILLERS: dict[str, Any] = {
     "version": Version(0, 0, 1), "config": "nowhere",
 }  # fmt: skip
 """Arguments for required parameters, by name."""
-_FILLER_OF_KIND = {"bytes": b"k", "Sequence[bytes]": [b"k"]}
+_FILLER_OF_KIND = {"bytes": b"k", "Sequence[bytes]": [b"k"], "K": b"k", "Sequence[K]": [b"k"], "V": b"v"}
 TOLD = {
     "behind", "entry", "same_as", "source_as_own", "record", "commit", "check", "update_bucket", "open_typed", "counts",
     "entries_at",
