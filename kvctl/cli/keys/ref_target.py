@@ -299,9 +299,6 @@ def row(at: "At", key: str, value: bytes | None, revision: int | None) -> Row:
     return written_row(at, key, revision, None if value is None else chunks.object_id(value).hex())
 
 
-"""Fields of any entry in tsv."""
-
-
 def refuse(at: str, **given: object) -> None:
     """Raise UsageError for options that apply only to buckets."""
     for name, value in given.items():
