@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from kvctl.documents.parser import Document, Path, Place, plain
-from kvctl.documents.variables import Substituted, hidden, texts
+from kvctl.documents.variables import SubstitutedText, hidden, texts
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
@@ -122,7 +122,7 @@ class Reader:
     def _typed(self, path: Path) -> Any:
         """Return the value at a path; the text of a variable means what it would mean unquoted."""
         value = self.at(path)
-        return plain(value) if isinstance(value, Substituted) else value
+        return plain(value) if isinstance(value, SubstitutedText) else value
 
     def where(self, path: Path) -> str:
         """Return file, line and column of a value."""
@@ -180,13 +180,13 @@ class Reader:
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:
         """Raise UsageError with the place; values of variables are replaced by the variables."""
         self._document = self._document.located()
-        secret = [*(step for step in path if isinstance(step, Substituted)), *self._substituted(path)]
+        secret = [*(step for step in path if isinstance(step, SubstitutedText)), *self._substituted(path)]
         trail = "".join(map(_step, path)).removeprefix(".")
         text = f"{trail}: {hidden(problem, secret)}" if trail else problem
         place = self._document.place(*path) or (0, 0)
         raise _Problem(f"{self._document.where(*path)}: {text}", hint and hidden(hint, secret), place)
 
-    def _substituted(self, path: Path) -> list[Substituted]:
+    def _substituted(self, path: Path) -> list[SubstitutedText]:
         """Return the texts from variables at a path, and below it."""
         with suppress(LookupError, TypeError):
             return [text for _, text in texts(self.at(path))]
@@ -217,7 +217,7 @@ class _Recorded(UsageError):
 def _step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step.source if isinstance(step, Substituted) else step}"
+    return f".{step.source if isinstance(step, SubstitutedText) else step}"
 
 
 def _called(path: Path) -> str:

@@ -20,7 +20,7 @@ _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$
 """Inside of a variable. A variable in a default is refused: its text would be taken as it stands."""
 
 
-class Substituted(str):
+class SubstitutedText(str):
     """Text with the value of a variable in it: a field that is not text reads it as if it were not quoted."""
 
     source: str
@@ -47,7 +47,7 @@ def escaped(data: Any) -> Any:
     return {escaped(key): escaped(item) for key, item in data.items()} if isinstance(data, dict) else data
 
 
-def hidden(message: str, texts: Iterable[Substituted]) -> str:
+def hidden(message: str, texts: Iterable[SubstitutedText]) -> str:
     """Return a message with texts from variables as they are in the file: the values may be secret."""
     for text in texts:
         message = message.replace(f"`{text}`", f"`{text.source}`")
@@ -57,9 +57,9 @@ def hidden(message: str, texts: Iterable[Substituted]) -> str:
     return message
 
 
-def texts(data: Any, path: Path = ()) -> Iterator[tuple[Path, Substituted]]:
+def texts(data: Any, path: Path = ()) -> Iterator[tuple[Path, SubstitutedText]]:
     """Yield each value that comes from variables, with its path."""
-    if isinstance(data, Substituted):
+    if isinstance(data, SubstitutedText):
         yield path, data
     elif isinstance(data, dict | list):
         for step, value in data.items() if isinstance(data, dict) else enumerate(data):
@@ -130,7 +130,7 @@ class _Expansion:
         return value
 
 
-def _substituted(text: str, source: str, parts: Iterable[tuple[str, str]]) -> Substituted:
-    made = Substituted(text)
+def _substituted(text: str, source: str, parts: Iterable[tuple[str, str]]) -> SubstitutedText:
+    made = SubstitutedText(text)
     made.source, made.parts = source, tuple(parts)
     return made

@@ -8,7 +8,7 @@ from kvctl.documents import parser
 from kvctl.documents.parser import Document
 from kvctl.documents.reader import read
 from kvctl.documents.record import FLAG, INTEGER, PAIRS, SIZE, TEXT, Field, Record
-from kvctl.documents.variables import Substituted, escaped, expanded, mark, texts
+from kvctl.documents.variables import SubstitutedText, escaped, expanded, mark, texts
 from kvctl.errors import UsageError
 
 ENVIRONMENT = {"REGION": "lon", "COUNT": "3", "ON": "true", "EMPTY": "", "SECRET": "hunter2", "CODE": "1e3"}
@@ -116,7 +116,7 @@ def test_marks_survive_plain_data():
     assert found == [(("a", "b", 0), "${COUNT}")]
     for path, source in found:
         mark(plain, path, source)
-    assert isinstance(plain["a"]["b"][0], Substituted)
+    assert isinstance(plain["a"]["b"][0], SubstitutedText)
     assert plain == document.data
 
 

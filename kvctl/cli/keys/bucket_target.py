@@ -10,7 +10,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys import ref_target, removal
 from kvctl.cli.keys.arguments import check_writable, open_bucket, parse_revision
 from kvctl.cli.keys.output import Shape, encode, revision_view, show_entries, warn_of_other_life, warn_of_return
-from kvctl.cli.keys.target import Fact, Reader, Reading, Target, Writer
+from kvctl.cli.keys.target import Fact, Reading, Target, TargetReader, TargetWriter
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
 from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
@@ -35,17 +35,17 @@ class BucketTarget(Target):
     def check_expected(self, text: str) -> None:
         parse_revision(text)
 
-    async def reader(self, session: Session, reading: Reading | None = None) -> Reader:
+    async def reader(self, session: Session, reading: Reading | None = None) -> TargetReader:
         reading = reading or Reading()
         bucket = await open_bucket(session, self.text)
         if reading.as_of is None:
             return CurrentReader(bucket, reading)
         return AsOfReader(bucket, await bucket.as_of(reading.as_of), reading)
 
-    async def writer(self, session: Session) -> Writer:
+    async def writer(self, session: Session) -> TargetWriter:
         return BucketWriter(session, await open_bucket(session, self.text, write=True))
 
-    async def delete(self, session: Session, chosen: "removal.Choice", expected: str | None) -> None:
+    async def delete(self, session: Session, chosen: "removal.KeyChoice", expected: str | None) -> None:
         last = None if expected is None else parse_revision(expected)
         await removal.remove(session, self.text, removal.deletion(chosen, last), chosen)
 
@@ -70,7 +70,7 @@ class BucketTarget(Target):
         return await loader.load(await open_bucket(session, self.text, write=not options.dry_run), source, options)
 
 
-class CurrentReader(Reader):
+class CurrentReader(TargetReader):
     """Current state: `leader` for reads that are never stale, `literal` for non-conforming keys, `revision` of one."""
 
     def __init__(self, bucket: "kvctl.Bucket", reading: Reading) -> None:
@@ -162,7 +162,7 @@ class AsOfReader(CurrentReader):
         return self._past.entry_batches(*filters)
 
 
-class BucketWriter(Writer):
+class BucketWriter(TargetWriter):
     """Writes of single keys of a bucket, with warnings about what becomes of a ttl."""
 
     def __init__(self, session: Session, bucket: "kvctl.Bucket") -> None:

@@ -24,7 +24,7 @@ from kvctl.cli.keys.arguments import (
 )
 from kvctl.cli.keys.bucket_target import parse_target
 from kvctl.cli.keys.output import Shape
-from kvctl.cli.keys.target import Fact, Reader, Reading
+from kvctl.cli.keys.target import Fact, Reading, TargetReader
 from kvctl.cli.records import ENTRY, ENTRY_AT_REF, KEY, KEY_AT_REF, KEY_COUNT
 from kvctl.errors import KeyNotFound, UsageError
 from kvctl.render.escapes import escape
@@ -94,7 +94,7 @@ async def get(
         session.warn(reader.caveat)
 
 
-async def _show_several(session: Session, reader: Reader, named: Sequence[str], filters: Sequence[str]) -> None:
+async def _show_several(session: Session, reader: TargetReader, named: Sequence[str], filters: Sequence[str]) -> None:
     """Print the entries, then raise KeyNotFound for named keys that are missing."""
     missing: list[str] = []
 
@@ -215,7 +215,7 @@ async def keys(
         session.warn(reader.caveat)
 
 
-def _count_view(reader: Reader, number: int) -> View:
+def _count_view(reader: TargetReader, number: int) -> View:
     shown = columns("count", count="Keys")
     return View(columns=shown, rows=[{**reader.fields, "count": number}], single=True, name="count")
 
@@ -239,7 +239,9 @@ async def _lines(session: Session, names: AsyncGenerator[list[bytes], None]) -> 
             yield escape(lines.decode("utf-8", "surrogateescape"), keep="\n").encode() if escaped else lines
 
 
-async def _rows(reader: Reader, facts: AsyncGenerator[list[Fact], None], deleted: bool) -> AsyncIterator[Sequence[Row]]:
+async def _rows(
+    reader: TargetReader, facts: AsyncGenerator[list[Fact], None], deleted: bool
+) -> AsyncIterator[Sequence[Row]]:
     async with aclosing(facts):
         async for batch in facts:
             yield await reader.fact_rows(batch, deleted=deleted)

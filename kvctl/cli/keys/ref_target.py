@@ -10,8 +10,8 @@ import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import removal
 from kvctl.cli.keys.arguments import check_filters, check_keys, listed
-from kvctl.cli.keys.removal import Choice, question, show_plan
-from kvctl.cli.keys.target import Fact, Reader, Reading, Target, Writer
+from kvctl.cli.keys.removal import KeyChoice, question, show_plan
+from kvctl.cli.keys.target import Fact, Reading, Target, TargetReader, TargetWriter
 from kvctl.cli.records import ENTRY_AT_REF, KEY_AT_REF, WRITE_AT_REF
 from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
 from kvctl.cli.table.views import text_of
@@ -45,17 +45,17 @@ class RefTarget(Target):
     def check_expected(self, text: str) -> None:
         parse_expected(text)
 
-    async def reader(self, session: Session, reading: Reading | None = None) -> Reader:
+    async def reader(self, session: Session, reading: Reading | None = None) -> TargetReader:
         at = parse_at(self.text)
         encoding = None if reading is None else reading.shape.encoding
         repository = await open_repository(session, at.repository)
         return RefReader(repository, at, encoding, (await session.client()).api)
 
-    async def writer(self, session: Session) -> Writer:
+    async def writer(self, session: Session) -> TargetWriter:
         at = parse_branch(self.text)
         return BranchWriter(session, await open_branch(session, at), at)
 
-    async def delete(self, session: Session, chosen: "removal.Choice", expected: str | None) -> None:
+    async def delete(self, session: Session, chosen: "removal.KeyChoice", expected: str | None) -> None:
         await delete(session, parse_branch(self.text), chosen, expected)
 
     async def dumping(
@@ -80,7 +80,7 @@ class RefTarget(Target):
         return await ref_files.load(repository, at.ref, source, options)
 
 
-class RefReader(Reader):
+class RefReader(TargetReader):
     """State at a ref; listings are in byte order."""
 
     def __init__(self, repository: "kvctl.Repository", at: At, encoding: str | None, api: "jetstream_api.Api") -> None:
@@ -165,7 +165,7 @@ class RefReader(Reader):
         return moment.time_ns
 
 
-class BranchWriter(Writer):
+class BranchWriter(TargetWriter):
     """Writes of single keys of a branch, where they are staged."""
 
     def __init__(self, session: Session, repository: "kvctl.Repository", at: At) -> None:
@@ -206,7 +206,7 @@ async def create(repository: "kvctl.Repository", at: "At", key: str, value: byte
         raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
 
 
-async def delete(session: Session, at: "At", choice: Choice, expected: str | None) -> None:
+async def delete(session: Session, at: "At", choice: KeyChoice, expected: str | None) -> None:
     """Stage the deletion of the chosen keys, and print the revisions. Raises KeyNotFound, ConflictError."""
     named, filters = check_keys(choice.keys), check_filters(choice.filters)
     wanted = None if expected is None else parse_expected(expected)

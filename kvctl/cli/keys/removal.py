@@ -53,7 +53,7 @@ class Removal(NamedTuple):
     asks: bool = False
 
 
-class Choice(NamedTuple):
+class KeyChoice(NamedTuple):
     """Selected keys and safety options."""
 
     keys: list[str]
@@ -64,7 +64,7 @@ class Choice(NamedTuple):
     ignore_missing: bool = False
 
 
-def choose(keys: list[str] | None, match: list[str] | None, if_revision: object) -> Choice:
+def choose(keys: list[str] | None, match: list[str] | None, if_revision: object) -> KeyChoice:
     """Return the keys or filters of a command line. Raises UsageError for invalid combinations."""
     if keys and match:
         raise UsageError("KEY and `--match` cannot be combined")
@@ -72,10 +72,10 @@ def choose(keys: list[str] | None, match: list[str] | None, if_revision: object)
         raise UsageError("Missing argument `KEY`", hint="Name keys, or select them with `--match FILTER`")
     if if_revision is not None and len(keys or ()) != 1:
         raise UsageError("`--if-revision` takes one key")
-    return Choice(list(keys or ()), check_filters(match))
+    return KeyChoice(list(keys or ()), check_filters(match))
 
 
-def deletion(chosen: Choice, last: int | None) -> Removal:
+def deletion(chosen: KeyChoice, last: int | None) -> Removal:
     """Return the removal of `kvctl delete`, of keys whose last revision is `last`, if given."""
 
     async def one(bucket: "kvctl.Bucket", key: str) -> int:
@@ -89,7 +89,7 @@ def deletion(chosen: Choice, last: int | None) -> Removal:
     return Removal("Delete", "deleted", one, lambda entry: entry.operation == "PUT")
 
 
-async def remove(session: Session, bucket: str, removal: Removal, chosen: Choice) -> None:
+async def remove(session: Session, bucket: str, removal: Removal, chosen: KeyChoice) -> None:
     """Remove the chosen keys and print the revision of each marker. Raises KeyNotFound, PartlyDone."""
     check_bucket(bucket)
     keys = check_keys(chosen.keys, literal=chosen.literal)
@@ -142,7 +142,7 @@ def question(verb: str, keys: Sequence[str], place: str) -> str:
 
 
 async def _show_plan(
-    session: Session, bucket: "kvctl.Bucket", removal: Removal, chosen: Choice, keys: list[str]
+    session: Session, bucket: "kvctl.Bucket", removal: Removal, chosen: KeyChoice, keys: list[str]
 ) -> None:
     """Show the keys that would be removed, for `--dry-run`."""
     missing: list[str] = []
@@ -172,7 +172,7 @@ async def _present(
     return there, missing
 
 
-async def _run(session: Session, bucket: "kvctl.Bucket", removal: Removal, chosen: Choice, keys: list[str]) -> None:
+async def _run(session: Session, bucket: "kvctl.Bucket", removal: Removal, chosen: KeyChoice, keys: list[str]) -> None:
     done = 0
     missing: dict[str, KvctlError] = {}
     failed: dict[str, KvctlError] = {}
@@ -230,7 +230,7 @@ def _failure(removal: Removal, failed: dict[str, KvctlError], done: int, wanted:
     )
 
 
-def _report_missing(bucket: "kvctl.Bucket", missing: list[str], chosen: Choice) -> None:
+def _report_missing(bucket: "kvctl.Bucket", missing: list[str], chosen: KeyChoice) -> None:
     if missing and not chosen.ignore_missing:
         raise KeyNotFound(
             f"{listed(missing)} not in bucket `{bucket.name}`", hint="Use `--ignore-missing` to ignore missing keys"
@@ -238,7 +238,7 @@ def _report_missing(bucket: "kvctl.Bucket", missing: list[str], chosen: Choice) 
 
 
 def _report_non_conforming(
-    session: Session, bucket: "kvctl.Bucket", removal: Removal, non_conforming: list[str], chosen: Choice
+    session: Session, bucket: "kvctl.Bucket", removal: Removal, non_conforming: list[str], chosen: KeyChoice
 ) -> None:
     """Report matching keys that only `--literal` may remove. Raises PartlyDone unless it is a dry run."""
     message = f"{listed(non_conforming)} non-conforming (ADR-8) and not {removal.past}"

@@ -28,7 +28,7 @@ class Reading:
     shape: Shape = field(default_factory=Shape)
 
 
-class Reader(ABC):
+class TargetReader(ABC):
     """One state of the keys: of a bucket now or at an earlier moment, or of a ref."""
 
     place: str
@@ -85,7 +85,7 @@ class Reader(ABC):
         """Print the bare value of an entry, or the entry if a format or headers were requested."""
 
 
-class Writer(ABC):
+class TargetWriter(ABC):
     """Writes of single keys. Each returns the row of the new entry."""
 
     @abstractmethod
@@ -127,15 +127,15 @@ class Target(ABC):
         """Raise UsageError for what cannot be the expected state of a key here."""
 
     @abstractmethod
-    async def reader(self, session: Session, reading: Reading | None = None) -> Reader:
+    async def reader(self, session: Session, reading: Reading | None = None) -> TargetReader:
         """Open the target for reading. Raises NotFoundError."""
 
     @abstractmethod
-    async def writer(self, session: Session) -> Writer:
+    async def writer(self, session: Session) -> TargetWriter:
         """Open the target for writing. Raises ReadOnly, NotFoundError, UsageError for a ref that is not a branch."""
 
     @abstractmethod
-    async def delete(self, session: Session, chosen: "removal.Choice", expected: str | None) -> None:
+    async def delete(self, session: Session, chosen: "removal.KeyChoice", expected: str | None) -> None:
         """Delete the chosen keys and print the revisions of the markers. Raises KeyNotFound, ConflictError."""
 
     @abstractmethod

@@ -90,7 +90,7 @@ async def env(
     _become(path, words, variables)
 
 
-async def _values(reader: "target.Reader", named: list[str], wild: list[str]) -> dict[str, bytes]:
+async def _values(reader: "target.TargetReader", named: list[str], wild: list[str]) -> dict[str, bytes]:
     """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]
