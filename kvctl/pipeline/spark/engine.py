@@ -32,6 +32,8 @@ CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 20.0
 """Seconds for the first response of a Connect server."""
 PORTS = {"spark": 7077, "sc": 15002}
+QUICKLY = "-XX:TieredStopAtLevel=1"
+"""Option of a JVM that compiles in a fraction of the time, to slower code."""
 LOCAL = "local[*,4]"
 """All cores of this machine, and four attempts at a task: without them one killed worker ends a job."""
 _MASTER = re.compile(r"local(\[.+\]|-cluster\[.+\])?|(spark|k8s)://.*|yarn")
@@ -97,9 +99,11 @@ class Engine:
 
     @cached_property
     def context(self) -> "SparkContext":
-        """Context of a classic session, which runs tasks without Spark SQL; loading that takes seconds."""
-        with self._starting(), _environment(self._surroundings()):
-            return self._classic()
+        """Context of a classic session, which runs tasks without Spark SQL; loading that takes seconds.
+
+        If it is used first, the JVM compiles quickly rather than well: the work is done in Python.
+        """
+        return self._begin(QUICKLY)
 
     @cached_property
     def spark(self) -> "SparkSession":
@@ -107,6 +111,8 @@ class Engine:
         from pyspark.sql import SparkSession
 
         if not self.target.remote:
+            if not self.started:
+                vars(self)["context"] = self._begin()
             spark = SparkSession(self.context)
         else:
             with self._starting():
@@ -191,12 +197,17 @@ class Engine:
         if self._cancelled:
             raise KvctlError("Spark was not started: it is no longer needed")
 
-    def _classic(self) -> "SparkContext":
+    def _begin(self, java_options: str = "") -> "SparkContext":
+        with self._starting(), _environment(self._surroundings()):
+            return self._classic(java_options)
+
+    def _classic(self, java_options: str) -> "SparkContext":
         """Start driver and JVM on this machine. The JVM's output goes only to the log."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
-        conf = SparkConf(loadDefaults=False).setAll(list(settings(self.target, str(self.scratch)).items()))
+        given = settings(self.target, str(self.scratch), java_options)
+        conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
         with open(self._log, "ab") as log:
             gateway = None
             if SparkContext._gateway is None:
@@ -244,7 +255,7 @@ def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
     return conf
 
 
-def settings(target: SparkTarget, scratch: str) -> dict[str, str]:
+def settings(target: SparkTarget, scratch: str, java_options: str = "") -> dict[str, str]:
     """Return every setting of a classic session; `target.conf` overrides ours."""
     ours = {
         **session_settings(),
@@ -259,9 +270,9 @@ def settings(target: SparkTarget, scratch: str) -> dict[str, str]:
     if target.local:
         ours |= {"spark.local.dir": f"{scratch}/local", "spark.sql.shuffle.partitions": str(_cores())}
     ours |= target.conf
-    logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    options = (f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", java_options)
     given = target.conf.get("spark.driver.extraJavaOptions", "")
-    return ours | {"spark.driver.extraJavaOptions": f"{logging} {given}".strip()}
+    return ours | {"spark.driver.extraJavaOptions": " ".join(filter(None, (*options, given)))}
 
 
 def session_settings() -> dict[str, str]:
