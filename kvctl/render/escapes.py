@@ -1,6 +1,9 @@
-"""Escaping of text from keys, values and servers for terminals. [pure]"""
+"""Escaping of text from keys, values and servers for terminals, and bytes as text. [pure]"""
+
+import base64
 
 from kvctl.deferred import pattern
+from kvctl.errors import KvctlError
 
 # C0, DEL and C1 controls; bidi marks, embeddings, overrides and isolates; line and paragraph separators; and lone
 # surrogates, which are not valid UTF-8. U+DC80 to U+DCFF stand for single bytes (PEP 383).
@@ -42,3 +45,14 @@ def _escaped(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def text_of(data: bytes, encoding: str | None = None) -> tuple[str, str]:
+    """Return bytes as text and its encoding, `utf-8` or `base64`. Raises KvctlError if a forced `utf-8` fails."""
+    if encoding != "base64":
+        try:
+            return data.decode(), "utf-8"
+        except UnicodeDecodeError:
+            if encoding is not None:
+                raise KvctlError("The value is not UTF-8", hint="Use `--encoding base64`") from None
+    return base64.b64encode(data).decode(), "base64"

@@ -340,3 +340,15 @@ def deletes(named: str, missing: type[NotFoundError] = NotFoundError) -> Callabl
         return run
 
     return add
+
+
+def parse_count(text: str) -> int:
+    """Parse a count of at least 1. Raises UsageError."""
+    if not text.isdecimal() or int(text[:19]) < 1:
+        raise UsageError(f"`{text}` is not a number greater than 0")
+    return int(text)
+
+
+def number(*spellings: str, help: str) -> Any:
+    """Create an option whose value is a count of at least 1."""
+    return typer.Option(*spellings, parser=parse_count, metavar="N", help=help)

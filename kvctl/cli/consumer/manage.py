@@ -8,11 +8,10 @@ import typer
 
 from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import DryRun, Unasked, deletes, duration, moment, one_of
+from kvctl.cli.app.options import DryRun, Unasked, deletes, duration, moment, number, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.consumer import views
 from kvctl.cli.flows import show_config, show_creation, show_result
-from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import (
     ANY,
     CHANGE,

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 import kvctl
+from kvctl.cli import exec
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import duration, live, one_of, size
+from kvctl.cli.app.options import duration, live, number, one_of, size
 from kvctl.cli.app.session import Session
-from kvctl.cli.consumer.message_rows import Rows, delivered_view
-from kvctl.cli.keys.arguments import Encoding, number
-from kvctl.cli.process import exec
+from kvctl.cli.keys.arguments import Encoding
 from kvctl.cli.records import DELIVERED_MESSAGE
+from kvctl.cli.stream.message_rows import Rows, delivered_view
 from kvctl.cli.stream.options import ConsumerName, StreamName, check_consumer, check_stream
 from kvctl.errors import NoResponders, NoServer, ReadOnly, ServerError, UnreachableError, UsageError, WaitExpired
 from kvctl.jetstream.consumers import admin, pull

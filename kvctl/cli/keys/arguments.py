@@ -109,13 +109,6 @@ def parse_since(text: str) -> Moment:
     return parse_moment(text)
 
 
-def parse_count(text: str) -> int:
-    """Parse a count of at least 1. Raises UsageError."""
-    if not text.isdecimal() or int(text[:19]) < 1:
-        raise UsageError(f"`{text}` is not a number greater than 0")
-    return int(text)
-
-
 def parse_encoding(text: str) -> str:
     """Parse `utf-8` or `base64`. Raises UsageError."""
     if text not in ENCODINGS:
@@ -131,11 +124,6 @@ def revision(*spellings: str, help: str) -> Any:
 def expected(*spellings: str, help: str) -> Any:
     """Create an option whose value is a revision, or at a ref of a repository an identity, as text."""
     return typer.Option(*spellings, metavar="N", help=help)
-
-
-def number(*spellings: str, help: str) -> Any:
-    """Create an option whose value is a count of at least 1."""
-    return typer.Option(*spellings, parser=parse_count, metavar="N", help=help)
 
 
 Encoding = Annotated[

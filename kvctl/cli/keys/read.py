@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Filters, KeyedName, KeyNames
+from kvctl.cli.app.options import Filters, KeyedName, KeyNames, number
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import (
     AsOf,
@@ -18,7 +18,6 @@ from kvctl.cli.keys.arguments import (
     Since,
     check_filters,
     listed,
-    number,
     revision,
     split_keys,
 )

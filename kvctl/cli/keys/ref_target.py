@@ -14,11 +14,11 @@ from kvctl.cli.keys.removal import KeyChoice, question, show_plan
 from kvctl.cli.keys.target import Fact, Reading, Target, TargetReader, TargetWriter
 from kvctl.cli.records import ENTRY_AT_REF, KEY_AT_REF, WRITE_AT_REF
 from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
-from kvctl.cli.table.views import text_of
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import streams
 from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
+from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
 from kvctl.units import format_time

@@ -11,12 +11,12 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output import warn_of_other_life, warn_of_return
 from kvctl.cli.records import TXN, TXN_FAILURE, TXN_PLAN
-from kvctl.cli.table.views import text_of
 from kvctl.documents import parser
 from kvctl.errors import ConditionsFailed
 from kvctl.kv.transaction import transaction as kv_transaction
 from kvctl.kv.transaction import transaction_file
 from kvctl.phrases import counted
+from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns
 from kvctl.render.view import View
 

@@ -10,12 +10,12 @@ from typing import Annotated, NamedTuple
 import typer
 
 import kvctl
+from kvctl.cli import exec
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, Filters, KeyName, duration
+from kvctl.cli.app.options import BucketName, Filters, KeyName, duration, number
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, check_keys, number, open_bucket, revision
+from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, check_keys, open_bucket, revision
 from kvctl.cli.keys.output import Shape, show_entries
-from kvctl.cli.process import exec
 from kvctl.cli.records import ENTRY, ENTRY_META, WATCH_EVENT
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
 from kvctl.kv.read import watch as read_watch

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 import kvctl
+from kvctl.cli import exec
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, KeyName, Program, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
-from kvctl.cli.process import exec, programs
+from kvctl.cli.process import programs
 from kvctl.errors import KvctlError, LeaseLost, UsageError
 from kvctl.kv import lease as leases
 from kvctl.units import format_duration

@@ -7,9 +7,9 @@ import typer
 
 from kvctl.cli import records
 from kvctl.cli.app.command import command
+from kvctl.cli.app.options import number
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options
-from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import BRANCH_STATUS, COMMIT, KEY_CHANGE, NEW_COMMIT, STAGED_KEY
 from kvctl.cli.repo import commit_graph, views
 from kvctl.cli.repo.checkout import FromBucket, live_bucket, record

@@ -7,10 +7,9 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Unasked, one_of
+from kvctl.cli.app.options import DryRun, Unasked, number, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
-from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import KEY_CHANGE, MERGE_CONFLICT, NEW_COMMIT, RESET
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (

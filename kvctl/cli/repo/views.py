@@ -9,10 +9,9 @@ import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY, REPOSITORY_ROW
-from kvctl.cli.table.views import text_of
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted
-from kvctl.render.escapes import escape
+from kvctl.render.escapes import escape, text_of
 from kvctl.render.fields import columns, first_line, short
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document

@@ -7,12 +7,11 @@ import typer
 
 from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, deletes, one_of
+from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, deletes, number, one_of
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.details import cluster_row, dependent_row, servers_view
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.flows import confirm_named, show_config, show_creation, show_result
-from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import ANY, CHANGE, DIFFERENCE, STREAM, STREAM_DELETION, STREAM_EDIT, STREAM_PURGE, STREAM_ROW
 from kvctl.cli.stream.options import (
     ConfigFile,

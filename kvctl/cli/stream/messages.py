@@ -9,11 +9,11 @@ import typer
 
 from kvctl.cli import flows
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Force, moment, size
+from kvctl.cli.app.options import DryRun, Force, moment, number, size
 from kvctl.cli.app.session import Session
-from kvctl.cli.consumer.message_rows import Rows, stored_view
-from kvctl.cli.keys.arguments import Encoding, number
+from kvctl.cli.keys.arguments import Encoding
 from kvctl.cli.records import MESSAGE_DELETION, STORED_MESSAGE, SUBJECT
+from kvctl.cli.stream.message_rows import Rows, stored_view
 from kvctl.cli.stream.options import StreamName, by_server, check_stream, named
 from kvctl.errors import KvctlError, NoResponders, NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api

@@ -7,9 +7,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, live
+from kvctl.cli.app.options import DryRun, live, number
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Encoding, number, read_value, require_value
+from kvctl.cli.keys.arguments import Encoding, read_value, require_value
 from kvctl.cli.records import (
     TABLE_ENTRY,
     TABLE_ENTRY_PAGE,
@@ -19,9 +19,10 @@ from kvctl.cli.records import (
     TABLE_NEXT,
     TABLE_WRITE,
 )
-from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row, show_writes, text_of, write_row
+from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row, show_writes, write_row
 from kvctl.errors import KeyNotFound
 from kvctl.phrases import counted
+from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 from kvctl.tables import batch_file, ranges, table

@@ -7,11 +7,10 @@ import typer
 
 import kvctl
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import DryRun, Force, Yes, deletes, duration
+from kvctl.cli.app.options import DryRun, Force, Yes, deletes, duration, number
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import show_config, show_result, show_sealed
-from kvctl.cli.keys.arguments import number
 from kvctl.cli.records import (
     CHANGE,
     DIFFERENCE,

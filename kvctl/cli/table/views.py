@@ -1,16 +1,15 @@
 """Views of tables, entries and versions."""
 
-import base64
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.records import TABLE, TABLE_ROW, TABLE_WRITE
-from kvctl.errors import KvctlError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import stream_kind
+from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 from kvctl.tables import catalog, changes, keys
@@ -30,17 +29,6 @@ TABLES = columns(
     "name partitions sealed replicas bytes created description",
     sealed=Column("sealed", text=lambda sealed: "yes" if sealed else ""),
 )
-
-
-def text_of(data: bytes, encoding: str | None = None) -> tuple[str, str]:
-    """Return bytes as text and its encoding, `utf-8` or `base64`. Raises KvctlError if a forced `utf-8` fails."""
-    if encoding != "base64":
-        try:
-            return data.decode(), "utf-8"
-        except UnicodeDecodeError:
-            if encoding is not None:
-                raise KvctlError("The value is not UTF-8", hint="Use `--encoding base64`") from None
-    return base64.b64encode(data).decode(), "base64"
 
 
 def write_row(family: str | None, key: bytes, version: object) -> dict[str, Any]:

@@ -100,7 +100,7 @@ async def status(
     if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
         raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
     topology = read_file(session, file) if file is not None else None
-    wanted = health_status.Wanted(names or (), topology)
+    wanted = health_status.ReplicaSelection(names or (), topology)
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     if format is not None:
         await _metrics(session, apis, wanted, to)
@@ -126,7 +126,7 @@ def _check_format(session: Session, format: str | None, to: str | None, *, watch
 
 
 async def _metrics(
-    session: Session, apis: "dict[str, jetstream_api.Api]", wanted: "health_status.Wanted", to: str | None
+    session: Session, apis: "dict[str, jetstream_api.Api]", wanted: "health_status.ReplicaSelection", to: str | None
 ) -> None:
     """Write the metrics to stdout, or replace a file with them. Raises KvctlError for a file that cannot be written."""
     inventory = await survey_inventory.survey(apis)
@@ -152,7 +152,7 @@ class _Look:
 
 
 async def _looks(
-    apis: "dict[str, jetstream_api.Api]", wanted: "health_status.Wanted", interval: float
+    apis: "dict[str, jetstream_api.Api]", wanted: "health_status.ReplicaSelection", interval: float
 ) -> AsyncGenerator[_Look, None]:
     """Yield the rows at each interval. The first look must succeed; later ones survive a lost connection."""
     look: _Look | None = None

@@ -385,10 +385,10 @@ def _first_line(file: BinaryIO) -> tuple[BinaryIO, bytes]:
     if file.seekable():
         file.seek(0)
         return file, first
-    return cast(BinaryIO, io.BufferedReader(_Prefixed(first, file), BLOCK)), first
+    return cast(BinaryIO, io.BufferedReader(_PrefixedStream(first, file), BLOCK)), first
 
 
-class _Prefixed(io.RawIOBase):
+class _PrefixedStream(io.RawIOBase):
     """Stream whose beginning has already been read."""
 
     def __init__(self, begin: bytes, rest: BinaryIO) -> None:

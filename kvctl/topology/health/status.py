@@ -35,7 +35,7 @@ ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplicaSelection:
     """Selection of replicas; with neither names nor topology all."""
 
     names: Collection[str] = ()
@@ -55,12 +55,12 @@ class Wanted:
         return not self.names or bool({replica, origin} & set(self.names))
 
 
-async def status(apis: Mapping[str, Api], wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
+async def status(apis: Mapping[str, Api], wanted: ReplicaSelection, second_look: float = SECOND_LOOK) -> list[Row]:
     """Return the rows, by replica and origin. Raises BucketNotFound, and what a listing raises."""
     return await status_of(await survey(apis), wanted, second_look)
 
 
-async def status_of(inventory: Inventory, wanted: Wanted, second_look: float = SECOND_LOOK) -> list[Row]:
+async def status_of(inventory: Inventory, wanted: ReplicaSelection, second_look: float = SECOND_LOOK) -> list[Row]:
     """Return the rows of what was surveyed. Raises BucketNotFound."""
     if wanted.must_exist:
         _require_known(inventory, wanted.names)

@@ -20,7 +20,7 @@ from kvctl.kv.maintenance import bucket_backup
 from kvctl.server import Server
 from kvctl.topology.audit.audit import audit
 from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
-from kvctl.topology.health.status import Wanted, status
+from kvctl.topology.health.status import ReplicaSelection, status
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
@@ -274,7 +274,7 @@ class Said:
 
 async def said(client: kvctl.Client, shape: Shape) -> Said:
     names = {shape.mirror, shape.aggregate, *shape.origins}
-    rows = await status({"": client.api}, Wanted(shape.origins), second_look=0.3)
+    rows = await status({"": client.api}, ReplicaSelection(shape.origins), second_look=0.3)
     states: dict[str, set[str]] = {}
     for row in rows:
         states.setdefault(row["stream"], set()).add(row["state"])
@@ -421,7 +421,7 @@ async def _check_random(client: kvctl.Client, topology: RandomTopology, damage: 
         elif replica.stream not in damage:
             assert all(outcome.consistent for outcome in outcomes), outcomes
     assert found == damage
-    rows = await status({"": client.api}, Wanted(), second_look=0.3)
+    rows = await status({"": client.api}, ReplicaSelection(), second_look=0.3)
     odd = {row["stream"]: (row["state"], row["evidence"]) for row in rows if row["state"] != "ok"}
     assert odd.keys() <= damage.keys(), odd
     for item in topology.replicas:

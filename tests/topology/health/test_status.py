@@ -10,7 +10,17 @@ import kvctl
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.health.status import FIELDS, GONE, Metric, Row, Wanted, changes, exposition, metrics, status
+from kvctl.topology.health.status import (
+    FIELDS,
+    GONE,
+    Metric,
+    ReplicaSelection,
+    Row,
+    changes,
+    exposition,
+    metrics,
+    status,
+)
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey.graph import Inventory, Place
@@ -28,16 +38,16 @@ async def test_status_of_origin_has_its_replicas(client, unique):
     await create_mirror(client, Mirror(mirror, Origin(origin)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(origin, keys=("a.>",), prefix="p"),)))
     apis = {"": client.api}
-    rows = {row["replica"]: row for row in await status(apis, Wanted([origin]))}
+    rows = {row["replica"]: row for row in await status(apis, ReplicaSelection([origin]))}
     assert set(rows) == {mirror, aggregate}
     assert [list(row) for row in rows.values()] == [list(FIELDS)] * 2
-    assert [row["replica"] for row in await status(apis, Wanted([mirror]))] == [mirror]
+    assert [row["replica"] for row in await status(apis, ReplicaSelection([mirror]))] == [mirror]
     assert (rows[mirror]["state"], rows[mirror]["revision"], rows[mirror]["origin_revision"]) == ("ok", 1, 1)
     assert (rows[aggregate]["keys"], rows[aggregate]["prefix"], rows[aggregate]["map"]) == (["a.>"], "p", None)
     assert rows[aggregate]["transforms"] == [{"src": f"$KV.{origin}.a.>", "dest": f"$KV.{aggregate}.p.>"}]
     with pytest.raises(BucketNotFound):
-        await status(apis, Wanted([unique("NONE")]))
-    assert await status(apis, Wanted([await _alone(client, unique)])) == []
+        await status(apis, ReplicaSelection([unique("NONE")]))
+    assert await status(apis, ReplicaSelection([await _alone(client, unique)])) == []
 
 
 async def _alone(client: kvctl.Client, unique: Names) -> str:
@@ -58,7 +68,9 @@ async def test_status_of_file_has_its_replicas_by_context(leaf, unique):
                 other: {"origin": origin, "in": "edge"},
             },
         )
-        rows = {row["replica"]: row for row in await status({"hub": hub.api, "edge": edge.api}, Wanted((), file))}
+        rows = {
+            row["replica"]: row for row in await status({"hub": hub.api, "edge": edge.api}, ReplicaSelection((), file))
+        }
         await edge.delete_bucket(mirror)
         await hub.delete_bucket(other)
     assert {name: row["state"] for name, row in rows.items()} == {mirror: "ok", other: "absent"}
