@@ -18,7 +18,7 @@ from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, r
 from kvctl.phrases import quoted
 from kvctl.tables import catalog as tables
 from kvctl.tables.config import PARTITION_PREFIX, is_table, stream_name
-from kvctl.topology.survey.offline import lost_majority, servers, silence
+from kvctl.topology.survey.inventory import lost_majority, servers, silence
 from kvctl.units import format_size
 from kvctl.versions import catalog, repositories
 from kvctl.versions.branch import branch_state, epochs

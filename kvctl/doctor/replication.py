@@ -14,7 +14,7 @@ from kvctl.topology.hazards.cycle import Replication
 from kvctl.topology.hazards.hazards import Hazard, name_of
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health
 from kvctl.topology.health.inspection import is_new
-from kvctl.topology.model.marks import is_stand_in, is_temporary, original
+from kvctl.topology.model.origins import is_stand_in, is_temporary, original
 from kvctl.topology.survey.graph import Inventory, Link, Where
 from kvctl.topology.survey.inventory import with_domains
 from kvctl.topology.survey.origin_lookup import suspected

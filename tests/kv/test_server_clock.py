@@ -20,7 +20,7 @@ from kvctl.kv.bulk import dumper
 from kvctl.kv.copy_key import copy, rename
 from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.read.moment import parse_moment
-from kvctl.topology.survey import edit_cost
+from kvctl.topology.hazards import lossy_edit
 from kvctl.units import parse_time
 from kvctl.versions.catalog import stream_name
 from tests.cli.conftest import run_process
@@ -109,10 +109,10 @@ class TestAges:
 
     async def test_an_edit_that_shortens_the_ttl_counts_what_expires(self, client, bucket, skew):
         edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(minutes=30)})
-        assert (await edit_cost.cost(client.api, edit.before, edit.info, edit.after)).expired == 0
+        assert (await lossy_edit.cost(client.api, edit.before, edit.info, edit.after)).expired == 0
         await asyncio.sleep(1.1)
         edit = await catalog.plan_edit(client.api, bucket.name, {"ttl": timedelta(seconds=1)})
-        assert (await edit_cost.cost(client.api, edit.before, edit.info, edit.after)).expired == 1
+        assert (await lossy_edit.cost(client.api, edit.before, edit.info, edit.after)).expired == 1
 
     async def test_a_relative_moment_counts_back_from_the_server_s_time(self, bucket, skew):
         await asyncio.sleep(1.5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import kvctl
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
+from kvctl.topology.audit.verdict import AuditDifference, AuditOutcome
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 

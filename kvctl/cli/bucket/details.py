@@ -17,8 +17,7 @@ from kvctl.render.view import Column, Row, View, document, duration_text, limit_
 from kvctl.topology.health import health as health_health
 from kvctl.topology.health import inspection, overview
 from kvctl.topology.model import notation
-from kvctl.topology.survey import graph
-from kvctl.topology.survey import offline as survey_offline
+from kvctl.topology.survey import graph, inventory
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
 NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
@@ -125,8 +124,8 @@ def remarks(found: "overview.Overview") -> Iterator[str]:
     """Yield warnings about the bucket, as far as they can be determined."""
     described = found.description
     if described is None:
-        names = survey_offline.servers(found.info) if found.info else []
-        yield f"`{found.name}` is offline: {survey_offline.silence(names)}, and only what others know is shown"
+        names = inventory.servers(found.info) if found.info else []
+        yield f"`{found.name}` is offline: {inventory.silence(names)}, and only what others know is shown"
     if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
     if described is not None and (text := stream_kind.renaming(described.status.config)):

@@ -34,7 +34,7 @@ from kvctl.render.view import document
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards
 from kvctl.topology.health import overview
-from kvctl.topology.survey import graph, offline
+from kvctl.topology.survey import graph, inventory
 
 group(
     "bucket",
@@ -135,9 +135,9 @@ async def ls(
     wanted = _kinds(kinds, everything)
     api = (await session.client()).api
     found = await catalog.listing(api)
-    clues: dict[str, offline.Clue] = {}
+    clues: dict[str, graph.Clue] = {}
     if found.unreachable:
-        clues = await offline.clues(api, (status.info for status in found.statuses), found.unreachable)
+        clues = await inventory.clues(api, (status.info for status in found.statuses), found.unreachable)
     known = {status.stream for status in found.offline}
     unknown = [stream for stream in found.unreachable if stream not in known]
     named = [stream for stream in unknown if stream.startswith(names.STREAM_PREFIX) or stream in clues]

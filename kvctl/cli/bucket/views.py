@@ -18,7 +18,7 @@ from kvctl.kv.maintenance import statistics
 from kvctl.phrases import counted
 from kvctl.render.fields import columns, origins_text
 from kvctl.render.view import Column, View, age_text, document, size_text
-from kvctl.topology.survey import offline
+from kvctl.topology.survey import graph
 from kvctl.units import format_time
 
 KIND_STYLES = {"aggregate": "cyan", "mirror": "cyan", "stream": "dim", "incomplete": "yellow", "unknown": "red"}
@@ -30,7 +30,7 @@ USUAL = ("bucket", "mirror", "aggregate", "unknown")
 
 def listed_rows(
     listing: "catalog.Listing",
-    clues: "Mapping[str, offline.Clue]",
+    clues: "Mapping[str, graph.Clue]",
     kinds: Collection[str] | None,
     patterns: Collection[str],
 ) -> tuple[list[dict[str, Any]], str]:
@@ -77,14 +77,14 @@ def _listed(status: "kv_config.BucketStatus") -> dict[str, Any]:
     return row_of(BUCKET_ROW, of_stream(status.info), name=status.bucket, kind=str(status.kind))
 
 
-def _offline(status: "kv_config.BucketStatus", clue: "offline.Clue | None") -> dict[str, Any]:
+def _offline(status: "kv_config.BucketStatus", clue: "graph.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose configuration the cluster knows, and whose servers do not answer."""
-    cluster = offline.placed_in(status.info) or (clue.cluster if clue else None)
+    cluster = graph.placed_in(status.info) or (clue.cluster if clue else None)
     facts = of_stream(status.info, offline=True)
     return row_of(BUCKET_ROW, facts, name=status.bucket, kind=str(status.kind), cluster=cluster)
 
 
-def _unknown(stream: str, clue: "offline.Clue | None") -> dict[str, Any]:
+def _unknown(stream: str, clue: "graph.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose servers do not answer, from its name and what its origin reports."""
     return row_of(
         BUCKET_ROW,

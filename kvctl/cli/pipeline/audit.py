@@ -16,7 +16,7 @@ from kvctl.cli.topology.audit import All, WaitFor, Work, exit_code, say
 from kvctl.kv import names as kv_names
 from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline.jobs import audit as audit_job
-from kvctl.topology.audit import findings
+from kvctl.topology.audit import verdict
 
 
 @command(
@@ -56,7 +56,7 @@ async def audit(
         kv_names.check_bucket(name)
     options = pipeline_options.parse({**source_options(session, target), "bucket": origin})
     await audit_job.find_pairs(await session.client(), origin, names)
-    found: list[findings.AuditDifference] = []
+    found: list[verdict.AuditDifference] = []
     keep = found.append if list_all else lambda _: None
     patience = audit_job.DEFAULT_WAIT if wait_for is None else wait_for
     job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep)

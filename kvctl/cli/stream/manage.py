@@ -33,7 +33,6 @@ from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import graph, inventory
-from kvctl.topology.survey import offline as survey_offline
 
 group(
     "stream",
@@ -376,7 +375,7 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     """Return a stream as a JSON object; of an `offline` one, what only its servers know is null."""
-    placed = survey_offline.placed_in(info) if offline else None
+    placed = graph.placed_in(info) if offline else None
     return row_of(
         STREAM,
         of_stream(info, offline=offline),

@@ -31,7 +31,6 @@ from kvctl.tables import catalog as tables_catalog
 from kvctl.tables import config as tables_config
 from kvctl.tables import table as tables_table
 from kvctl.topology.hazards import hazards, lossy_edit
-from kvctl.topology.survey import edit_cost
 
 group(
     "table",
@@ -254,6 +253,6 @@ async def _show_differences(session: Session, edits: "list[catalog.Edit]") -> li
         session.note(text, always=True)
     found = []
     for edit in edits:
-        cost = await edit_cost.cost(api, edit.before, edit.info, edit.after)
+        cost = await lossy_edit.cost(api, edit.before, edit.info, edit.after)
         found += lossy_edit.lossy(edit.before, edit.after, cost)
     return found

@@ -20,8 +20,8 @@ from kvctl.kv import catalog
 from kvctl.kv import names as kv_names
 from kvctl.phrases import counted, quoted
 from kvctl.topology.audit import audit as replica_audit
-from kvctl.topology.audit import findings
 from kvctl.topology.audit import repair as audit_repair
+from kvctl.topology.audit import verdict
 from kvctl.topology.health import arrival
 from kvctl.topology.model import file as model_file
 from kvctl.topology.survey import graph
@@ -47,7 +47,7 @@ class Work:
     replicas: "list[graph.Replica]"
     left: "list[audit_repair.StandIn]"
     """Mirrors whose repair was interrupted."""
-    outcomes: "list[findings.AuditOutcome]" = field(default_factory=list)
+    outcomes: "list[verdict.AuditOutcome]" = field(default_factory=list)
     repairs: "list[audit_repair.Repair]" = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     """Streams that do not answer and are, or may be, replicas."""
@@ -185,7 +185,7 @@ def _of_file(
 async def _audit(session: Session, work: Work, patience: timedelta, *, for_repair: bool = False) -> None:
     """Compare all replicas; `for_repair` also collects the repairs that are needed."""
     for replica in work.replicas:
-        differences: list[findings.AuditDifference] = []
+        differences: list[verdict.AuditDifference] = []
         keep = differences.append if for_repair and str(replica.kind) == "aggregate" else lambda _: None
         with session.progress(
             f"Auditing {replica.name}", replica_audit.messages_to_read(replica), unit="keys"
@@ -207,7 +207,7 @@ async def _show(session: Session, work: Work, patience: timedelta, *, list_all: 
 async def _differences(session: Session, work: Work, patience: timedelta) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield each difference as soon as it is known."""
     for replica in work.replicas:
-        found: list[findings.AuditDifference] = []
+        found: list[verdict.AuditDifference] = []
         task = asyncio.ensure_future(replica_audit.audit(replica, patience, report=found.append))
         try:
             while not task.done() or found:
@@ -241,7 +241,7 @@ def say(session: Session, work: Work, *, list_all: bool) -> None:
         session.warn(f"A repair of {what} was interrupted; `--repair` completes it")
 
 
-def _warnings(outcome: "findings.AuditOutcome") -> list[str]:
+def _warnings(outcome: "verdict.AuditOutcome") -> list[str]:
     pair = f"`{outcome.replica}` of `{outcome.origin}`"
     found = []
     if outcome.error is not None:

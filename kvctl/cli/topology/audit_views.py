@@ -7,13 +7,13 @@ from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE
 from kvctl.render import markdown
 from kvctl.render.fields import columns, health_style
 from kvctl.render.view import Column, View
-from kvctl.topology.audit import findings
 from kvctl.topology.audit import repair as audit_repair
+from kvctl.topology.audit import verdict
 
 _RESULTS = {True: "green", False: "red"}
 
 
-def outcomes_view(outcomes: "Sequence[findings.AuditOutcome]") -> View:
+def outcomes_view(outcomes: "Sequence[verdict.AuditOutcome]") -> View:
     """Build a row for each pair; on a terminal, samples of the differences follow."""
     rows = [outcome_row(outcome) for outcome in outcomes]
     samples = [difference_row(item) for outcome in outcomes for item in outcome.sorted_samples()]
@@ -48,7 +48,7 @@ def repairs_view(repairs: "Iterable[audit_repair.Repair]") -> View:
     )
 
 
-def audit_markdown(outcomes: "Sequence[findings.AuditOutcome]", unseen: Sequence[str] = ()) -> str:
+def audit_markdown(outcomes: "Sequence[verdict.AuditOutcome]", unseen: Sequence[str] = ()) -> str:
     """Return the result as a report in Markdown: a table of the pairs, samples of the differences, errors."""
     rows = [outcome_row(outcome) for outcome in outcomes]
     words = ("origin", "replica", "keys", "missing", "extra", "stale", "differing")
@@ -92,7 +92,7 @@ def audit_markdown(outcomes: "Sequence[findings.AuditOutcome]", unseen: Sequence
     )
 
 
-def outcome_row(outcome: "findings.AuditOutcome") -> dict[str, Any]:
+def outcome_row(outcome: "verdict.AuditOutcome") -> dict[str, Any]:
     """Return one pair as a JSON object."""
     row: dict[str, Any] = {
         "origin": outcome.origin,
@@ -117,7 +117,7 @@ def outcome_row(outcome: "findings.AuditOutcome") -> dict[str, Any]:
     return row | dict.fromkeys(_COUNTS) if outcome.error else row
 
 
-def difference_row(item: "findings.AuditDifference") -> dict[str, Any]:
+def difference_row(item: "verdict.AuditDifference") -> dict[str, Any]:
     """Return one difference as a JSON object."""
     return {
         "origin": item.origin,

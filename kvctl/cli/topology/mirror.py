@@ -24,7 +24,8 @@ from kvctl.cli.records import (
 from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
-from kvctl.topology.apply import builders, promotion
+from kvctl.topology.apply import builders
+from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards
 from kvctl.topology.model import notation, origins
 from kvctl.topology.survey import graph, inventory
@@ -160,14 +161,14 @@ async def promote(
     and its name must be typed or given with --confirm.
     """
     client = await session.client()
-    found = await promotion.plan(client.api, name, bucket, delete_mirror=delete_mirror)
+    found = await apply_edit.plan_promotion(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:
         show_config(session, found.config, found.hazards)
         return
     if delete_mirror:
         await _confirm_deletion(session, client.api, found, yes, confirm, force)
     with session.progress(f"Copying {name}", found.entries, unit="entries") as progress:
-        count = await promotion.apply(
+        count = await apply_edit.promote(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )
     row = {
@@ -183,7 +184,7 @@ async def promote(
 async def _confirm_deletion(
     session: Session,
     api: "jetstream_api.Api",
-    found: "promotion.Promotion",
+    found: "apply_edit.Promotion",
     yes: bool,
     confirm: str | None,
     force: list[str] | None,

@@ -27,9 +27,8 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
-from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import DELETED, LastEntry, difference, held
+from kvctl.topology.audit.verdict import DELETED, AuditDifference, AuditOutcome, LastEntry, difference, held
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.subjects import KeyMapping, Transform
 from kvctl.topology.survey.graph import Replica

@@ -19,12 +19,12 @@ from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
 from kvctl.suggest import did_you_mean
-from kvctl.topology.hazards import hazards
+from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin, meaning
-from kvctl.topology.survey import edit_cost, origin_lookup
+from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.origin_lookup import OriginView
 
 
@@ -108,7 +108,7 @@ async def _planned(
     since = len(before["sources"]) if before else 0
     sources = list(enumerate(sources_of(wanted)))[since:]
     others: list[StreamConfig | None] = [None] * since
-    colliding, possible = await edit_cost.stored_collisions(api, wanted, since)
+    colliding, possible = await lossy_edit.stored_collisions(api, wanted, since)
     found = [hazard for item in seen for hazard in item.hazards()]
     found += hazards.introduced(before, wanted, others, [*others, *(item.config for item in seen)])
     found += [*colliding, *hazards.full(wanted, held + sum(item.held for item in seen))]

@@ -26,9 +26,19 @@ from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.jetstream.stream_info import Source, StreamInfo
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.confirmation import Feed, Recheck
-from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import DELETED, ORIGIN, REPLICA, Ages, Marked, SideComparison, Verdict, mark
+from kvctl.topology.audit.verdict import (
+    DELETED,
+    ORIGIN,
+    REPLICA,
+    Ages,
+    AuditDifference,
+    AuditOutcome,
+    Marked,
+    SideComparison,
+    Verdict,
+    mark,
+)
 from kvctl.topology.hazards.hazards import (
     FILTERED_MIRROR,
     OUTSIDE_PREFIX,
@@ -44,7 +54,7 @@ from kvctl.topology.health.inspection import lineage
 from kvctl.topology.model.origins import Origin
 from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import Link, Replica
-from kvctl.topology.survey.offline import servers, silence
+from kvctl.topology.survey.inventory import servers, silence
 from kvctl.topology.survey.origin_lookup import OriginView, exports_to_see
 
 PATIENCE = timedelta(seconds=10)

@@ -12,9 +12,20 @@ from typing import Any
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.kv.names import SUBJECT_PREFIX
-from kvctl.topology.audit.findings import LAGGING, LOCAL_WRITE, AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import MAX_BATCH_KEYS, AuditReader
-from kvctl.topology.audit.verdict import Ages, LastEntry, Verdict, difference, held, judge, known_revision
+from kvctl.topology.audit.verdict import (
+    LAGGING,
+    LOCAL_WRITE,
+    Ages,
+    AuditDifference,
+    AuditOutcome,
+    LastEntry,
+    Verdict,
+    difference,
+    held,
+    judge,
+    known_revision,
+)
 from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.health import arrival
 from kvctl.topology.model.subjects import KeyMapping

@@ -23,13 +23,12 @@ from kvctl.kv import catalog
 from kvctl.kv.names import is_plain
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind
 from kvctl.topology.apply.origin_removal import MAX_CONCURRENT_PURGES
-from kvctl.topology.audit.findings import LOCAL_WRITE, AuditDifference, AuditOutcome
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import Verdict
+from kvctl.topology.audit.verdict import LOCAL_WRITE, AuditDifference, AuditOutcome, Verdict
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
-from kvctl.topology.model.marks import is_stand_in, is_temporary, original, stand_in, temporary, token_of
+from kvctl.topology.model.origins import is_stand_in, is_temporary, original, stand_in, temporary, token_of
 from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import Inventory, Link, Place, Replica, live_part
 from kvctl.topology.survey.origin_lookup import OriginView

@@ -16,7 +16,7 @@ from kvctl.topology.health import arrival, counts
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.inspection import Lineage, lineage
 from kvctl.topology.survey.graph import SILENCE, Inventory, Link, Where
-from kvctl.topology.survey.offline import lost_majority, servers, silence
+from kvctl.topology.survey.inventory import lost_majority, servers, silence
 from kvctl.topology.survey.origin_lookup import PATIENCE
 
 SECOND_LOOK = 1.0

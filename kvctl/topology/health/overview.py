@@ -21,9 +21,8 @@ from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
-from kvctl.topology.survey.graph import Dependent, Inventory, Place, cluster_name
-from kvctl.topology.survey.inventory import survey_around, view
-from kvctl.topology.survey.offline import Clue, lost_majority
+from kvctl.topology.survey.graph import Clue, Dependent, Inventory, Place, cluster_name
+from kvctl.topology.survey.inventory import lost_majority, survey_around, view
 from kvctl.topology.survey.origin_lookup import PATIENCE
 
 PROBE_READS = 6

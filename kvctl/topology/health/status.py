@@ -14,8 +14,7 @@ from kvctl.topology.health.health import SECOND_LOOK, Health, ReplicaHealth, che
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.notation import rules_json
 from kvctl.topology.survey.graph import Inventory, Node, Place
-from kvctl.topology.survey.inventory import survey
-from kvctl.topology.survey.offline import silence
+from kvctl.topology.survey.inventory import silence, survey
 from kvctl.units import format_time, parse_time
 
 Row = dict[str, Any]

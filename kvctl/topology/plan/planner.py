@@ -12,6 +12,7 @@ from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import TOPOLOGY, Kind, bucket_name, described, kind_of
+from kvctl.topology.hazards import lossy_edit
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.lossy_edit import lossy
 from kvctl.topology.model.file import Topology
@@ -21,7 +22,7 @@ from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan, fin
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.location import Locator, Looked
 from kvctl.topology.plan.plan_hazards import PlanHazards
-from kvctl.topology.survey import edit_cost, origin_lookup
+from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.graph import Inventory, Where
 from kvctl.topology.survey.inventory import survey
 
@@ -115,7 +116,7 @@ async def _measured(compared: FileComparison, apis: Mapping[str, Api], found: Pl
             if change.action is Action.CHANGE and not change.follows:
                 found.add(change.name, await _lossy(api, change))
             if change.after is not None and change.kind is Kind.AGGREGATE:
-                colliding, remarks = await edit_cost.stored_collisions(api, change.after, since=_known_sources(change))
+                colliding, remarks = await lossy_edit.stored_collisions(api, change.after, since=_known_sources(change))
                 found.add(change.name, colliding)
                 found.warn(remarks)
             unseen = [item.seen for item in change.located if item.seen and not item.where]
@@ -130,7 +131,7 @@ async def _lossy(api: Api, change: ResourceChange) -> list[Hazard]:
     before, after = change.live["config"], change.config
     if change.kind is Kind.AGGREGATE:
         after = {**after, "subjects": before.get("subjects")}  # subjects limit writes, not reads
-    return lossy(before, after, await edit_cost.cost(api, before, change.live, after))
+    return lossy(before, after, await lossy_edit.cost(api, before, change.live, after))
 
 
 def _known_sources(change: ResourceChange) -> int:

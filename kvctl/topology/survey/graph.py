@@ -12,9 +12,7 @@ from kvctl.jetstream.stream_info import Source, SourceState, StreamConfig, Strea
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
 from kvctl.topology.hazards.hazards import Hazard, of_silent
-from kvctl.topology.model.marks import is_stand_in, is_temporary
-from kvctl.topology.model.origins import External, Origin
-from kvctl.topology.survey.offline import Clue, placed_in
+from kvctl.topology.model.origins import External, Origin, is_stand_in, is_temporary
 from kvctl.topology.survey.origin_lookup import OriginView
 
 SILENCE = 10.0
@@ -129,6 +127,20 @@ class Dependent:
 def unknown(dependents: Iterable[Dependent]) -> list[Hazard]:
     """Return the hazard of streams that do not answer and may read from the one in question."""
     return of_silent(item.node.stream for item in dependents if item.node.kind == Kind.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """Facts about a stream that does not answer, from the streams that it mirrors."""
+
+    origin: str
+    """Stream of which it is a mirror."""
+    cluster: str | None
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The mirror's source, as far as known."""
+        return {"name": self.origin}
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +409,11 @@ def _kind_beyond(info: StreamInfo) -> Kind:
 def cluster_name(info: StreamInfo) -> str | None:
     """Return the cluster of a stream that answers."""
     return (info.get("cluster") or {}).get("name") or None
+
+
+def placed_in(info: StreamInfo) -> str | None:
+    """Return the cluster in the placement of an offline stream; its info names that of the server that answered."""
+    return (info["config"].get("placement") or {}).get("cluster") or None
 
 
 def _upstream(source: dict[str, Any], live: SourceState) -> Upstream:

@@ -13,10 +13,10 @@ from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
+from kvctl.phrases import quoted
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import External
-from kvctl.topology.survey.graph import Dependent, Inventory, Link, Place
-from kvctl.topology.survey.offline import clues, placed_in
+from kvctl.topology.survey.graph import Clue, Dependent, Inventory, Link, Place, placed_in
 from kvctl.topology.survey.origin_lookup import PATIENCE, own_domain
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 HERE = ""
 """Name of the context in use among those of a file."""
+MAX_CONCURRENT_REQUESTS = 32
+"""Streams that are asked concurrently for those that can answer in their place."""
 MAX_DOMAINS = 8
 """Other JetStream domains whose streams are listed, if a stream in view reads from there."""
 
@@ -145,6 +147,26 @@ async def view(name: str, api: Api) -> Place:
     return Place(name, api, domain, infos, tuple(found.silent), offline, reported)
 
 
+async def clues(api: Api, infos: Iterable[StreamInfo], offline: Collection[str]) -> dict[str, Clue]:
+    """Return what answering streams report of offline ones as their alternates, by stream; only clusters do so."""
+    slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+    found: dict[str, Clue] = {}
+
+    async def ask(stream: str) -> None:
+        async with slots:
+            try:
+                info = await streams.info(api, stream, timeout=PATIENCE)
+            except KvctlError:
+                return
+        for other in info.get("alternates") or ():
+            if other["name"] in offline:
+                found[other["name"]] = Clue(stream, other.get("cluster") or None)
+
+    if offline:
+        await asyncio.gather(*(ask(info["config"]["name"]) for info in infos))
+    return found
+
+
 _Reading = tuple[Place, StreamInfo, dict[str, Any]]
 
 
@@ -207,3 +229,28 @@ async def _answers(api: Api) -> bool:
             await streams.listing(api)
             return True
     return False
+
+
+def servers(info: StreamInfo) -> list[str]:
+    """Return the servers that hold an offline stream, as far as they are known."""
+    return [peer["name"] for peer in (info.get("cluster") or {}).get("replicas") or ()]
+
+
+def silence(names: Collection[str], of: str = "") -> str:
+    """Say that the servers of a stream do not answer; without `of`, the sentence is about "its" servers."""
+    what, listed = "only server" if len(names) == 1 else "servers", quoted(names)
+    verb = "does" if len(names) == 1 else "do"
+    if of:
+        return f"the {what} of {of}{f', {listed},' if listed else ''} {verb} not answer"
+    return f"its {what}{f' {listed}' if listed else ''} {verb} not answer"
+
+
+def lost_majority(info: StreamInfo) -> str:
+    """Return the evidence that too few servers of a stream are up to elect a leader; empty if enough are."""
+    cluster = info.get("cluster") or {}
+    peers = cluster.get("replicas") or []
+    away = [peer["name"] for peer in peers if peer.get("offline")]
+    count = len(peers) + bool(cluster.get("leader"))
+    if not away or (count - len(away)) * 2 > count:
+        return ""
+    return f"{quoted(away)} of {count} servers {'is' if len(away) == 1 else 'are'} offline"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvctl.topology.model.marks import temporary
+from kvctl.topology.model.origins import temporary
 
 Names = Callable[..., str]
 WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}

@@ -13,7 +13,7 @@ from kvctl.pipeline.jobs.audit import audit
 from kvctl.pipeline.options import parse
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import confirmation
-from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
+from kvctl.topology.audit.verdict import AuditDifference, AuditOutcome
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.topology.audited import audited, said
 

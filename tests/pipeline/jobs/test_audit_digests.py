@@ -7,7 +7,7 @@ from zlib import crc32
 from kvctl.pipeline.jobs import audit as job
 from kvctl.pipeline.jobs.audit_digests import SLOTS, slot_of
 from kvctl.pipeline.options import parse
-from kvctl.topology.audit.findings import AuditOutcome
+from kvctl.topology.audit.verdict import AuditOutcome
 from tests.topology.audited import audited
 
 Names = Callable[..., str]

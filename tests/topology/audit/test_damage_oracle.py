@@ -19,7 +19,7 @@ from kvctl.doctor import examination
 from kvctl.kv.maintenance import bucket_backup
 from kvctl.server import Server
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.audit.findings import AuditDifference, AuditOutcome
+from kvctl.topology.audit.verdict import AuditDifference, AuditOutcome
 from kvctl.topology.health.status import ReplicaSelection, status
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey

@@ -12,9 +12,8 @@ from kvctl.jetstream.api import Api
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import repair
 from kvctl.topology.audit.audit import audit
-from kvctl.topology.audit.findings import AuditDifference
-from kvctl.topology.model.marks import is_stand_in, is_temporary
-from kvctl.topology.model.origins import Aggregate, Mirror, Origin
+from kvctl.topology.audit.verdict import AuditDifference
+from kvctl.topology.model.origins import Aggregate, Mirror, Origin, is_stand_in, is_temporary
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
