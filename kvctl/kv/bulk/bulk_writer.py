@@ -63,6 +63,8 @@ class WriteTarget:
 
     binding: Binding
     info: StreamInfo
+    creates: bool = False
+    """Whether each row is sent on condition that its key does not exist, which takes bytes of the message."""
 
     @property
     def history(self) -> int:
@@ -72,9 +74,11 @@ class WriteTarget:
     def check(self, row: Row) -> None:
         """Raise UsageError for a row that this bucket cannot store."""
         config = self.info["config"]
-        size, most = len(row.header) + len(row.value), config.get("max_msg_size", -1)
+        header = with_expected(row.header, 0) if self.creates else row.header
+        size, most = len(header) + len(row.value), config.get("max_msg_size", -1)
         if 0 < most < size:
-            raise UsageError(f"The row takes {size} bytes, the bucket's limit is {most}")
+            condition = " with the condition that its key does not exist" if self.creates else ""
+            raise UsageError(f"The row takes {size} bytes{condition}, the bucket's limit is {most}")
         if row.header and b"\r\nNats-TTL:" in row.header:
             if not config.get("allow_msg_ttl"):
                 remedy = f"allow them with `kvctl bucket edit {self.binding.bucket} --marker-ttl 1s`"
@@ -83,12 +87,13 @@ class WriteTarget:
                 raise UsageError("The server would ignore the ttl")
         subject = encoded(self.binding.write_prefix + row.key)
         if size > self.unchecked or len(subject) > UNCHECKED_KEY or unsafe(subject):
-            self.binding.api.connection.check_message(subject, row.header, row.value)
+            self.binding.api.connection.check_message(subject, header, row.value)
 
     @property
     def unchecked(self) -> int:
         """Bytes of a value that need no check."""
-        return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload)
+        condition = len(with_expected(b"", 0)) if self.creates else 0
+        return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload - condition)
 
     def acceptable(self, rows: Sequence[Row], rejected: Callable[[int, str], object]) -> Sequence[Row]:
         """Return the rows that this bucket can store; `rejected` is called with the lines of others and the reasons."""

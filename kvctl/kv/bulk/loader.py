@@ -70,6 +70,7 @@ async def load(bucket: Bucket, source: LoadInput, options: LoadOptions) -> RowCo
     """
     _check_history(source, options.mode)
     target = await target_of(bucket, dry_run=options.dry_run)
+    target = replace(target, creates=options.mode is Mode.CREATE_ONLY)
     _check_depth(source, target, options)
     if options.strict:
         await _check_rows(source, target, options)

@@ -205,6 +205,22 @@ async def test_strict_writes_nothing_when_a_row_is_bad(client, unique):
     assert await load(bucket, rows, strict=True) == RowCounts(written=10)
 
 
+@pytest.mark.parametrize("options", [{"strict": True}, {"dry_run": True}, {}])
+async def test_a_value_without_room_for_the_condition_of_a_creation_is_invalid(client, unique, options):
+    bucket = await client.create_bucket(unique(), max_value_size=200)
+    rows = [{"key": "fits", "value": "v" * 120}, {"key": "k", "value": "v" * 200}]
+    found: list[BadRow] = []
+    loading = load(bucket, rows, mode=Mode.CREATE_ONLY, rejected=found.append, **options)
+    if "strict" in options:
+        with pytest.raises(UsageError, match="1 row is invalid: nothing was written"):
+            await loading
+    else:
+        assert await loading == RowCounts(written=1, rejected=1)
+    reason = "The row takes 252 bytes with the condition that its key does not exist, the bucket's limit is 200"
+    assert found == [BadRow(2, reason)]
+    assert [entry.key async for entry in bucket.entries()] == ([] if options else ["fits"])
+
+
 async def test_ttl_goes_along_where_the_bucket_allows_it(client, unique):
     bucket = await client.create_bucket(unique(), marker_ttl=timedelta(seconds=1))
     rows = [{"key": "n", "value": "", "ttl": 90}, {"key": "d", "value": "", "ttl": "2h"}]
