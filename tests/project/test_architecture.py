@@ -87,7 +87,7 @@ BUDGETS = {
     "versions tables": (8_430, 47),
     "pipeline": (7_570, 49),
     "cli render documents deferred phrases suggest units topics __main__": (19_400, 112),
-    "core": (17_810, 88),
+    "core": (17_825, 88),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45

@@ -82,6 +82,8 @@ def batches(file: BinaryIO, layout: InputLayout, *, line: int = 0, end: int | No
 class _Ndjson:
     def __init__(self, layout: InputLayout, line: int) -> None:
         self._key, self._value = layout.key, layout.value
+        self._meant = bool({"encoding", "operation", "ttl", "headers"} & {layout.key, layout.value})
+        """Whether a field with a meaning of its own is the key or the value."""
         self._literal = layout.literal
         self._line = line
 
@@ -142,7 +144,7 @@ class _Ndjson:
         check_keys(keys)
         if set(map(len, fields)) == {2}:
             return keys, [value.encode() for value in values]
-        if not all(map(_is_plain, fields)):
+        if self._meant or not all(map(_is_plain, fields)):
             raise ValueError
         return keys, [
             base64.b64decode(value, validate=True) if row.get("encoding") == "base64" else value.encode()
@@ -172,13 +174,14 @@ class _Ndjson:
             raise UsageError(f"The row is not JSON: {reason}") from None
         if not isinstance(fields, dict):
             raise UsageError("The row is not a JSON object")
-        for name, source in (("key", self._key), ("value", self._value)):
-            if name != source:
-                fields = {other: content for other, content in fields.items() if other != name}
-                if source not in fields:
-                    raise UsageError(f"The row has no `{source}`")
-                fields[name] = fields[source]
-        return fields
+        sources = {"key": self._key, "value": self._value}
+        rest = {name: content for name, content in fields.items() if name not in {*sources, *sources.values()}}
+        for name, source in sources.items():
+            if source in fields:
+                rest[name] = fields[source]
+            elif source != name:
+                raise UsageError(f"The row has no `{source}`")
+        return rest
 
 
 def _is_plain(fields: dict[str, Any]) -> bool:
