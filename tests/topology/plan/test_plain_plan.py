@@ -321,6 +321,7 @@ def test_change_of_origin_has_hazards_of_mirror_outside_the_file():
     [hazard] = judged("buckets: {B: {history: 3}}", seen).hazards["B"]
     assert hazard.name == "shorter-history"
     assert hazard.evidence.startswith("`M` reads from `B`: history 1 is shorter than")
+    assert hazards("buckets: {B: {ttl: 1h}}", seen) == {"B": ["ttl-not-inherited"]}
     assert hazards("buckets: {B: {description: x}}", seen) == {}
     assert hazards("buckets: {B: {history: 3}}\nmirrors: {M: {origin: B}}", seen) == {}
     accepted = bucket("B", history=2)
@@ -391,6 +392,12 @@ def test_cycle_is_reported_once_at_the_first_change():
     [[hazard]] = found.values()
     assert hazard.name == "cycle"
     assert hazard.evidence == "`Y` <- `X` <- `Y`: every write would circulate endlessly"
+
+
+def test_cycle_of_mirrors_is_found_once():
+    text = "mirrors: {M: {origin: N}, N: {origin: M}}\naggregates: {A: {origins: [M]}}"
+    [found] = hazards(text, inventory()).values()
+    assert found == ["cycle"]
 
 
 def test_cycle_through_a_stream_outside_of_the_file_is_found():

@@ -1,26 +1,21 @@
-"""Plans: changes of a file, their order and their hazards."""
+"""Plans: changes of a file, their order and hazards; rendered configurations equal those that `apply` creates."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import kvctl
 from kvctl.documents import parser
-from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.api import Api
-from kvctl.kv import catalog
 from kvctl.kv.stream_kind import TOPOLOGY, Kind
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
-from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan, fingerprint
-from kvctl.topology.plan.desired import DesiredState
-from kvctl.topology.plan.location import Locator
-from kvctl.topology.plan.planner import compare, ordered
-from kvctl.topology.survey.inventory import survey
+from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan
+from kvctl.topology.plan.desired import RenderedStreams, render
+from kvctl.topology.plan.planner import ordered
 from tests.topology.plain import info
 
 Names = Callable[..., str]
@@ -191,13 +186,6 @@ async def test_unchangeable_bucket_is_recreated_with_its_readers(client, unique)
     assert steps(found) == [f"-/+ {mirror} storage: file -> memory"]  # its content stays the same
 
 
-async def test_recreation_with_mirror_outside_the_file_is_a_hazard(client, unique):
-    bucket, mirror = unique(), unique("M")
-    await client.create_bucket(bucket)
-    await create_mirror(client, Mirror(mirror, Origin(bucket)))
-    assert names(await plan(client, f"buckets: {{{bucket}: {{storage: memory}}}}")) == {"recreated-origin"}
-
-
 async def test_aggregate_history_follows_longer_history_of_origin(client, unique):
     one, other, aggregate, own = unique(), unique(), unique("A"), unique("A")
     await client.create_bucket(one, history=2)
@@ -229,16 +217,6 @@ async def test_removed_origin_takes_its_keys_along(client, unique):
     ]
     await create_aggregate(client, Aggregate(denying := unique("A"), origins, deny_purge=True))
     assert steps(await plan(client, text.replace(aggregate, denying)))[0].startswith(f"-/+ {denying}")
-
-
-async def test_plan_warns_that_removed_origin_takes_overwritten_keys_along(client, unique):
-    one, other, aggregate = unique(), unique(), unique("A")
-    for name in (one, other):
-        await client.create_bucket(name)
-    await create_aggregate(client, Aggregate(aggregate, (Origin(one), Origin(other, prefix="2"))))
-    found = await plan(client, f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}")
-    repair = f"`kvctl topology audit {aggregate} --repair` restores them"
-    assert found.warnings == [f"Removing `{other}` from `{aggregate}` also removes keys that it overwrote: {repair}"]
 
 
 async def test_new_origin_is_added_and_changed_origin_recreates_the_aggregate(client, unique):
@@ -278,23 +256,6 @@ async def test_prune_deletes_only_marked_streams_readers_first(client, raw, uniq
     assert (deletion.name, deletion.readers, deletion.asks_name) == (bucket, (mirror,), True)
 
 
-async def test_planned_readers_count_as_readers(client, raw, unique):
-    title, bucket, mirror = unique("t"), unique(), unique("M")
-    raw.create_bucket(bucket, metadata={TOPOLOGY: title})
-    found = await plan(client, f"name: {title}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}", prune=True)
-    assert steps(found)[-1] == f"- {bucket}"
-    assert (found.changes[-1].readers, found.changes[-1].asks_name) == ((mirror,), True)
-
-
-async def test_account_with_two_contexts_is_pruned_once(client, raw, unique):
-    title, wanted, gone = unique("t"), unique(), unique()
-    for name in (wanted, gone):
-        raw.create_bucket(name, metadata={TOPOLOGY: title})
-    topology = read(f"name: {title}\ncontexts: {{a: {{}}, b: {{}}}}\nbuckets: {{{wanted}: {{in: b}}}}")
-    found = await planner.plan(topology, {"a": client.api, "b": client.api}, prune=True)
-    assert steps(found) == [f"- {gone}"]
-
-
 async def test_stream_of_another_topology_keeps_its_mark(client, raw, unique):
     bucket = unique()
     raw.create_bucket(bucket, metadata={TOPOLOGY: "another"})
@@ -322,43 +283,6 @@ async def test_plan_finds_all_hazards(client, unique):
     assert all(any(f"`{name}`" in hazard.evidence for name in by_name) for hazard in found.hazards)
     shorter = next(hazard.evidence for hazard in found.hazards if hazard.name == "shorter-history")
     assert shorter.startswith(f"`{mirror}`: history 1 is shorter than that of `{bucket}` (5)")
-
-
-async def test_accepted_hazards_are_not_reported_again(client, unique):
-    bucket, mirror = unique(), unique("M")
-    await client.create_bucket(bucket, history=5)
-    await create_mirror(client, Mirror(mirror, Origin(bucket), history=1), force=["shorter-history"])
-    text = f"mirrors: {{{mirror}: {{origin: {bucket}, history: 1, description: x}}}}"
-    assert steps(found := await plan(client, text)) == [f"~ {mirror} description: x"]
-    assert found.hazards == []
-
-
-async def test_change_of_origin_has_hazards_of_all_its_readers(client, unique):
-    bucket, mirror = unique(), unique("M")
-    await client.create_bucket(bucket)
-    await create_mirror(client, Mirror(mirror, Origin(bucket)))
-    found = await plan(client, f"buckets: {{{bucket}: {{ttl: 1h}}}}")
-    assert names(found) == {"ttl-not-inherited"}
-    assert f"`{mirror}` would serve" in found.hazards[0].evidence
-    found = await plan(client, f"buckets: {{{bucket}: {{history: 3}}}}")
-    assert found.hazards[0].evidence.startswith(f"`{mirror}` reads from `{bucket}`: history 1 is shorter than")
-
-
-async def test_plan_finds_cycles_in_the_file(client, unique):
-    one, other = unique("A"), unique("A")
-    text = f"aggregates: {{{one}: {{origins: [{other}], writable: true}}, {other}: {{origins: [{one}]}}}}"
-    found = await plan(client, text)
-    (evidence,) = [hazard.evidence for hazard in found.hazards if hazard.name == "cycle"]
-    assert evidence == f"`{other}` <- `{one}` <- `{other}`: every write would circulate endlessly"
-
-
-async def test_plan_finds_cycle_of_mirrors(client, unique):
-    one, other, aggregate = unique("M"), unique("M"), unique("A")
-    text = (
-        f"mirrors: {{{one}: {{origin: {other}}}, {other}: {{origin: {one}}}}}\n"
-        f"aggregates: {{{aggregate}: {{origins: [{one}]}}}}"
-    )
-    assert names(await plan(client, text)) == {"cycle"}
 
 
 async def test_plan_finds_cycles_across_domains(leaf, unique):
@@ -394,55 +318,7 @@ async def test_origin_in_another_domain_may_be_outside_the_file(leaf, unique):
         assert steps(await plan(client, f"mirrors: {{{mirror}: {{origin: {bucket.name}, origin_domain: hub}}}}")) == []
 
 
-# -- what stands in the way --------------------------------------------------------------------------------
-
-
-async def test_name_of_another_kind_is_a_conflict(client, raw, unique):
-    bucket, mirror, aggregate = unique(), unique("M"), unique("A")
-    await client.create_bucket(bucket)
-    await create_mirror(client, Mirror(mirror, Origin(bucket)))
-    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),)))
-    for text in (
-        f"buckets: {{{aggregate}: {{}}}}",
-        f"buckets: {{{mirror}: {{}}}}",
-        f"mirrors: {{{bucket}: {{origin: {aggregate}}}}}",
-        f"aggregates: {{{bucket}: {{origins: [{mirror}]}}}}",
-    ):
-        with pytest.raises(BucketExists, match="Names in the file are already taken"):
-            await plan(client, text)
-
-
-async def test_unreachable_stream_is_not_planned(client, unique):
-    bucket = unique()
-    inventory = await survey({"": client.api})
-    place = replace(inventory.places[""], unreachable=(f"KV_{bucket}",))
-    inventory = replace(inventory, places={"": place})
-    topology = read(f"buckets: {{{bucket}: {{}}}}")
-    with pytest.raises(UnreachableError, match="is offline"):
-        compare(DesiredState(topology, Locator(topology, inventory.places)), inventory)
-
-
-# -- what was seen -----------------------------------------------------------------------------------------
-
-
-async def test_fingerprint_distinguishes_stream_instances_and_configurations(client, raw, unique):
-    bucket = await client.create_bucket(unique())
-    seen: list[str] = [fingerprint(None)]
-
-    async def look() -> str:
-        info: dict[str, Any] = await client.api.call(f"STREAM.INFO.KV_{bucket.name}")
-        return fingerprint(info)
-
-    seen.append(await look())
-    await bucket.put("k", b"v")
-    assert await look() == seen[-1]
-    edit = await catalog.plan_edit(client.api, bucket.name, {"history": 2})
-    await catalog.apply_edit(client.api, edit)
-    seen.append(await look())
-    await bucket.destroy()
-    await client.create_bucket(bucket.name, history=2)
-    seen.append(await look())
-    assert len(set(seen)) == 4
+# -- the order --------------------------------------------------------------------------------------------
 
 
 def change(
@@ -501,3 +377,56 @@ def test_deletions_are_last_and_readers_first_unless_they_free_a_name():
 
 def test_cycle_is_ordered():
     assert order(change(Action.CREATE, "A", origins="B"), change(Action.CREATE, "B", origins="A")) == "BA"
+
+
+HOUR = 3600 * 10**9
+
+
+def rendered(text: str) -> RenderedStreams:
+    return render(read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml")))
+
+
+def configs(text: str) -> dict[str, dict[str, Any]]:
+    return {stream["name"]: stream for stream in rendered(text).streams}
+
+
+def test_every_source_begins_with_the_first_entry():
+    found = configs(
+        "buckets: {B: {}, C: {}}\naggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, keys: c.>}]}}"
+    )
+    assert [source["opt_start_seq"] for source in found["KV_A"]["sources"]] == [1, 1]
+
+
+def test_mirror_of_a_mirror_reads_the_mirror_s_stream():
+    found = configs("buckets: {B: {ttl: 1h, history: 5}}\nmirrors: {M2: {origin: M1}, M1: {origin: B}}")
+    assert (found["M2"]["mirror"]["name"], found["M1"]["mirror"]["name"]) == ("M1", "KV_B")
+    assert {(stream["max_age"], stream["max_msgs_per_subject"]) for stream in found.values()} == {(HOUR, 5)}
+    assert list(found) == ["KV_B", "M1", "M2"]
+
+
+def test_aggregates_inherit_from_mirrors_and_from_aggregates_further_down():
+    found = configs(
+        "aggregates: {A2: {origins: [{bucket: A1, prefix: p}]}, A1: {origins: [{stream: M, prefix: q}]}}\n"
+        "mirrors: {M: {origin: B}}\nbuckets: {B: {ttl: 1h, history: 5, marker_ttl: 5s}}"
+    )
+    assert list(found) == ["KV_B", "M", "KV_A1", "KV_A2"]
+    assert {(stream["max_age"], stream["max_msgs_per_subject"]) for stream in found.values()} == {(HOUR, 5)}
+    assert all(stream["allow_msg_ttl"] for stream in found.values())
+    assert found["KV_A1"]["sources"][0]["subject_transforms"] == [{"src": "$KV.B.>", "dest": "$KV.A1.q.>"}]
+
+
+def test_origin_outside_the_file_is_named_and_its_mirror_answers_reads():
+    found = rendered("mirrors: {M: {origin: B}, N: {origin: B, history: 1, ttl: 1h}}")
+    assert all(stream["mirror_direct"] for stream in found.streams)
+    assert found.warnings == [
+        "`B` is not in the file, so the history and ttl that `M` inherits from it is unknown here"
+    ]
+
+
+def test_origins_in_a_context_of_unknown_domain_are_found_by_name():
+    found = configs(
+        "contexts: {hub: {context: prod}, edge: {url: 'nats://h:4222', domain: leaf}}\n"
+        "buckets: {B: {ttl: 1h, in: hub}}\naggregates: {A: {in: edge, origins: [{bucket: B, domain: hub}]}}"
+    )
+    assert found["KV_A"]["max_age"] == HOUR
+    assert found["KV_A"]["sources"][0]["external"] == {"api": "$JS.hub.API"}
