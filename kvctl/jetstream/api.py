@@ -110,8 +110,8 @@ class Api:
         return "" if self.prefix == DEFAULT_PREFIX else f"{self.prefix}."
 
     def at(self, prefix: str) -> Api:
-        """Return the API of the same connection under another prefix (another domain or account)."""
-        return Api(self.connection, prefix)
+        """Return the API of the same connection under the prefix of another domain or account; an empty one is this."""
+        return Api(self.connection, prefix) if prefix else self
 
     async def call(
         self, endpoint: str, body: object = None, *, timeout: float | None = None, retry: bool = False

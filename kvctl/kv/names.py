@@ -144,9 +144,18 @@ def disjoint(filters: list[str]) -> list[str]:
 
 def overlapping(filters: list[str]) -> bool:
     """Return True if some key could match two of the filters."""
-    return any(
-        _meet(first.split("."), second.split(".")) for at, first in enumerate(filters) for second in filters[at + 1 :]
-    )
+    return any(meet(first, second) for at, first in enumerate(filters) for second in filters[at + 1 :])
+
+
+def meet(first: str, second: str) -> bool:
+    """Return whether some subject or key matches both filters."""
+    ones, others = first.split("."), second.split(".")
+    for one, other in zip(ones, others, strict=False):
+        if ">" in (one, other):
+            return True
+        if one != other and "*" not in (one, other):
+            return False
+    return len(ones) == len(others)
 
 
 def _matches(tokens: list[str], pattern: list[str]) -> bool:
@@ -167,12 +176,3 @@ def _covers(wide: str, narrow: str) -> bool:
         if at >= len(narrows) or narrows[at] == ">" or (part != "*" and part != narrows[at]):
             return False
     return len(wides) == len(narrows)
-
-
-def _meet(first: list[str], second: list[str]) -> bool:
-    for one, other in zip(first, second, strict=False):
-        if ">" in (one, other):
-            return True
-        if one != other and "*" not in (one, other):
-            return False
-    return len(first) == len(second)

@@ -15,14 +15,13 @@ from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches, meet, overlapping
 from kvctl.phrases import quoted
 from kvctl.topology.apply.builders import find_aggregate
 from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.hazards import LAST_ORIGIN, Hazard, landing, name_of
 from kvctl.topology.health.arrival import Advance
 from kvctl.topology.model.origins import leaving, marked_leaving
-from kvctl.topology.model.subjects import meet
 from kvctl.wire import header_value
 
 MAX_CONCURRENT_PURGES = 64
@@ -252,8 +251,7 @@ def _source_of(header: bytes) -> bytes:
 
 def _apart(filters: list[str]) -> tuple[str, ...]:
     """Return filters for one consumer: servers refuse overlapping ones (10138)."""
-    overlap = any(meet(one, other) for at, one in enumerate(filters) for other in filters[at + 1 :])
-    return (">",) if overlap else tuple(filters)
+    return (">",) if overlapping(filters) else tuple(filters)
 
 
 def _require(found: bool, name: str, bucket: str) -> None:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Any
 
 from kvctl.jetstream import streams
-from kvctl.jetstream.stream_info import StreamInfo, StreamState
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.names import SUBJECT_PREFIX
 from kvctl.topology.audit.side import MAX_BATCH_KEYS, AuditReader
 from kvctl.topology.audit.verdict import (
@@ -263,7 +264,8 @@ class Recheck:
         info = self._infos[feed.number]
         state = info["state"]
         revision = known_revision(here, feed.side.stream, mirror=self.mirror)
-        older = here.time_ns < parse_time(info["created"]) <= _first_time(state)
+        first = parse_time(state["first_ts"]) if state["messages"] else inf
+        older = here.time_ns < parse_time(info["created"]) <= first
         if older or revision > state["last_seq"] or (origin is not None and revision == origin.revision):
             return RECREATED_ORIGIN
         if here.lives and here.ends(self.ages) is None and here.ends(feed.ages) is not None:
@@ -281,8 +283,3 @@ def _follows(case: _Case, feed: Feed, known: int, origin: LastEntry | None) -> b
     """Return whether the replica keeps pace with a key that is overwritten faster than it can be compared."""
     assert origin is not None
     return known >= case.goals.setdefault(feed.number, origin.revision)
-
-
-def _first_time(state: StreamState) -> int:
-    """Return the time of the first message; far in the future if there is none."""
-    return parse_time(state["first_ts"]) if state["messages"] else 1 << 63

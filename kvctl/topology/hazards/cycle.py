@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.errors import RefusedError
+from kvctl.kv.names import meet
 from kvctl.topology.hazards.hazards import CYCLE, Hazard, landing, name_of
-from kvctl.topology.model.subjects import meet, parse
+from kvctl.topology.model.subjects import parse
 
 Node = tuple[str | None, str]
 """A place (a domain, or the name of a context) and a stream."""
@@ -78,7 +79,10 @@ def refuse_doubled(name: str, readings: Iterable[Replication], reader: Node) -> 
 def hazard(cycle: Sequence[Node], what: str = "") -> Hazard:
     """Return the hazard of a cycle; if it spans several places they are named, `what` before each."""
     several = len({place for place, _ in cycle}) > 1
-    way = " <- ".join(_shown(node, f" in {what}`{node[0]}`" if several and node[0] else "") for node in cycle)
+    way = " <- ".join(
+        f"`{name_of({'name': stream})}`" + (f" in {what}`{place}`" if several and place else "")
+        for place, stream in cycle
+    )
     return Hazard(CYCLE, f"{way}: every write would circulate endlessly")
 
 
@@ -123,7 +127,3 @@ def _above(node: Node, near: Mapping[Node, list[Node]]) -> set[Node]:
         found.update(more)
         waiting += more
     return found
-
-
-def _shown(node: Node, where: str) -> str:
-    return f"`{name_of({'name': node[1]})}`{where}"

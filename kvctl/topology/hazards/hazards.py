@@ -13,9 +13,9 @@ from itertools import combinations
 from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import stream_kind
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, meet
 from kvctl.phrases import quoted
-from kvctl.topology.model.subjects import Transform, UnknownTransform, meet, parse
+from kvctl.topology.model.subjects import Transform, UnknownTransform, parse
 from kvctl.units import duration_from_ns, format_duration, format_size
 
 LOSSY_EDIT = "lossy-edit"
@@ -77,28 +77,9 @@ UNCONNECTED = "unconnected"
 CYCLE = "cycle"
 RECREATED_ORIGIN = "recreated-origin"
 
-OF_MIRRORS = (
-    FILTERED_MIRROR,
-    ORIGIN_NOT_DIRECT,
-    SHORTER_HISTORY,
-    SHORTER_TTL,
-    TTL_NOT_INHERITED,
-    SMALLER_LIMITS,
-    MISSING_ORIGIN,
-    UNCONNECTED,
-    CYCLE,
-    FOREIGN_KIND,
-)
-OF_AGGREGATES = (
-    KEY_COLLISION,
-    SHORTER_TTL,
-    TTL_NOT_INHERITED,
-    SMALLER_LIMITS,
-    MISSING_ORIGIN,
-    UNCONNECTED,
-    CYCLE,
-    FOREIGN_KIND,
-)
+_OF_REPLICAS = (SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND)
+OF_MIRRORS = (FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, *_OF_REPLICAS)
+OF_AGGREGATES = (KEY_COLLISION, *_OF_REPLICAS)
 """Hazards that can block the creation of a replica, and that can be overridden."""
 OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
 """Hazards that an edit of a replica, or of its origin, can introduce."""

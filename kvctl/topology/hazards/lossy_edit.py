@@ -236,8 +236,7 @@ async def stored_collisions(api: Api, config: StreamConfig, since: int = 0) -> t
 
 async def _landed(api: Api, landing: Landing, other: Landing) -> set[str]:
     """Return where the rule's stored keys land, limited to the places that the other rule can write."""
-    prefix = Source.parse(landing.source).api
-    there = api.at(prefix) if prefix else api
+    there = api.at(Source.parse(landing.source).api)
     try:
         subjects = await streams.subjects(there, landing.source["name"], landing.rule.src)
     except StreamNotFound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -110,7 +110,8 @@ _NOT_FOUND = "(10059)"
 
 async def origins_of(api: Api, config: StreamConfig) -> list[StreamInfo | None]:
     """Return the infos of a stream's origins, in the order of its sources; None for those that cannot be read."""
-    return list(await asyncio.gather(*(_origin(api, source) for source in sources_of(config))))
+    sources = map(Source.parse, sources_of(config))
+    return list(await asyncio.gather(*(seen(api.at(source.api), source.name) for source in sources)))
 
 
 def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[Hazard]:
@@ -148,8 +149,3 @@ def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iter
             where = f" in domain `{source.domain}`" if source.domain else f" under `{source.api}`"
             text = f"`{name}` never connected to `{of}`{where if source.api else ''}"
             yield Hazard(UNCONNECTED, f"{text}: nothing arrives, although its lag is reported as 0")
-
-
-async def _origin(api: Api, source: Mapping[str, Any]) -> StreamInfo | None:
-    prefix = Source.parse(source).api
-    return await seen(api.at(prefix) if prefix else api, source["name"])

@@ -116,7 +116,7 @@ def rules_of(source: Mapping[str, Any], reader: str) -> Rules:
         rules = [Transform(source.get("filter_subject") or f"{_head(source['name']) or ''}>", "")]
     found = []
     for rule in rules:
-        src = _keys(rule.src)
+        src = as_key(rule.src)
         own = _head(reader) or rule.src.removesuffix(src)
         dest = (dollars(rule.dest) or plain_dest(rule.src)).removeprefix(own)
         found.append((src, "" if dest == plain_dest(src) else dest))
@@ -163,6 +163,6 @@ def _head(stream: str) -> str | None:
     return f"{SUBJECT_PREFIX}{stream.removeprefix(STREAM_PREFIX)}." if stream.startswith(STREAM_PREFIX) else None
 
 
-def _keys(subject: str) -> str:
+def as_key(subject: str) -> str:
     """Return a subject of a bucket as its key; others stay complete."""
     return subject.split(".", 2)[2] if subject.startswith(SUBJECT_PREFIX) and subject.count(".") > 1 else subject

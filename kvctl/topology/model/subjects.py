@@ -146,17 +146,6 @@ def pattern_of(dest: str) -> str:
     return ".".join("*" if wildcard_number(token) is not None else token for token in dest.split("."))
 
 
-def meet(first: str, second: str) -> bool:
-    """Return whether some subject matches both filters."""
-    ones, others = first.split("."), second.split(".")
-    for one, other in zip(ones, others, strict=False):
-        if ">" in (one, other):
-            return True
-        if one != other and "*" not in (one, other):
-            return False
-    return len(ones) == len(others)
-
-
 def default_dest(text: str) -> str:
     """Return the destination of a filter without a map: everything after its literal head."""
     tokens = text.split(".")

@@ -297,8 +297,7 @@ class Link:
         """API to read the origin: in its own account if that is in view, else as servers reach it."""
         if self.origin_place is not None:
             return self.origin_place.api
-        prefix = Source.parse(self.source).api
-        return self.place.api.at(prefix) if prefix else self.place.api
+        return self.place.api.at(Source.parse(self.source).api)
 
     @property
     def view(self) -> OriginView:

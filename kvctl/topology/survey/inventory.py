@@ -74,8 +74,9 @@ def context_of(settings: Mapping[str, str], flags: Mapping[str, object]) -> Cont
 
 def _elsewhere(api: Api, settings: Mapping[str, str]) -> Api:
     """Return the same connection in the domain or under the prefix of the settings."""
-    prefix = External.of_domain(settings["domain"]).api if "domain" in settings else settings.get("api_prefix")
-    return api.at(prefix) if prefix else api
+    return api.at(
+        External.of_domain(settings["domain"]).api if "domain" in settings else settings.get("api_prefix", "")
+    )
 
 
 def _somewhere_else(topology: Topology) -> bool:

@@ -193,14 +193,9 @@ def _label(edge: Edge) -> Iterator[str]:
         yield edge.health
 
 
-def _words(node: Node) -> tuple[str, str]:
-    return node.name, node.words
-
-
 def _shape(node: Node) -> str:
     begin, end = _SHAPES.get(node.kind, ("[", "]"))
-    name, kind = map(_entities, _words(node))
-    return f'{begin}"{name}<br/>{kind}"{end}'
+    return f'{begin}"{_entities(node.name)}<br/>{_entities(node.words)}"{end}'
 
 
 def _entities(text: str) -> str:
@@ -211,7 +206,7 @@ def _entities(text: str) -> str:
 
 def _dot_node(node: Node) -> str:
     style = ' style="dashed"' if node.absent else ""
-    return f"label={_quoted(*_words(node))} shape={_DOT_SHAPES.get(node.kind, 'box')}{style}"
+    return f"label={_quoted(node.name, node.words)} shape={_DOT_SHAPES.get(node.kind, 'box')}{style}"
 
 
 def _quoted(*lines: str) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.topology.audit.verdict import Ages, LastEntry
+from kvctl.topology.model.notation import as_key
 from kvctl.topology.survey.graph import SILENCE, Upstream
 from kvctl.units import duration_from_ns, format_duration
 
@@ -195,11 +196,7 @@ def _writer(found: Passage) -> str:
         return "a client of the aggregate"
     if here.source.stream != found.stream:
         return f"`{here.source.stream.removeprefix('KV_')}`"
-    return "" if here.source.subject in ("", found.subject) else f"`{_key(here.source.subject)}` of `{found.origin}`"
-
-
-def _key(subject: str) -> str:
-    return subject.split(".", 2)[2] if subject.startswith("$KV.") and subject.count(".") > 1 else subject
+    return "" if here.source.subject in ("", found.subject) else f"`{as_key(here.source.subject)}` of `{found.origin}`"
 
 
 def _expired(found: Passage, there: LastEntry) -> int | None:

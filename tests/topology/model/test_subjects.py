@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import kvctl
 from kvctl.errors import UsageError
 from kvctl.jetstream import streams
-from kvctl.kv.names import is_wild, matches
+from kvctl.kv.names import is_wild, matches, meet
 from kvctl.topology.model.subjects import (
     KeyMapping,
     Transform,
@@ -20,7 +20,6 @@ from kvctl.topology.model.subjects import (
     capture,
     default_dest,
     land,
-    meet,
     parse,
     pattern_of,
     places,
