@@ -1,7 +1,7 @@
-"""Commands of `kvctl repo` on repositories: init, ls, show, delete, annotate, gc."""
+"""Commands of `kvctl repo` on repositories: init, ls, show, delete."""
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,28 +12,17 @@ from kvctl.cli.app.options import Confirm, DryRun, Yes, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.flows import show_config, show_result
-from kvctl.cli.records import (
-    ANNOTATION,
-    ANY,
-    CHANGE,
-    COLLECTION,
-    COMMIT,
-    REPOSITORY,
-    REPOSITORY_CHANGE,
-    REPOSITORY_DELETION,
-    REPOSITORY_ROW,
-)
+from kvctl.cli.records import ANY, CHANGE, COMMIT, REPOSITORY, REPOSITORY_CHANGE, REPOSITORY_DELETION, REPOSITORY_ROW
 from kvctl.cli.repo import views
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
-from kvctl.cli.repo.options import AtRef, Author, Name, open_repository, parse_at, parse_name, writable
+from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import api as jetstream_api
-from kvctl.kv import names, stream_kind
+from kvctl.kv import stream_kind
 from kvctl.kv.names import is_ref
 from kvctl.render.fields import columns
 from kvctl.render.view import View, document
 from kvctl.topology.survey import graph, inventory
-from kvctl.units import format_time
 from kvctl.versions import catalog, refs, repositories
 
 group(
@@ -178,64 +167,3 @@ async def _dependents(api: "jetstream_api.Api", found: "catalog.ExistingReposito
     with suppress(KvctlError):
         return await inventory.dependents(api, found.stream)
     return []
-
-
-@command(
-    "repo annotate",
-    examples=["kvctl repo annotate config@main", "kvctl repo annotate config@v1 'app.>' -o ndjson"],
-    see=["repo log", "history"],
-    prints=(ANNOTATION,),
-)
-async def annotate(
-    session: Session,
-    at: AtRef,
-    filter: Annotated[
-        str, typer.Argument(metavar="FILTER", help="Filter: `*` matches one token, `>` at the end any number")
-    ] = ">",
-) -> None:
-    """Show the last commit that changed each key.
-
-    A key with a staged change has no commit yet.
-    """
-    place = parse_at(at)
-    names.check_filter(filter)
-    repository = await open_repository(session, place.repository)
-    rows: list[dict[str, Any]] = []
-    for found in await repository.annotate(place.ref, filter):
-        commit = found.commit
-        rows.append(
-            {
-                "key": found.key,
-                "commit": found.id,
-                "author": commit.author if commit else None,
-                "created": format_time(commit.created_ns) if commit else None,
-                "message": commit.message if commit else None,
-            }
-        )
-    shown = columns("key commit author created message", created="Age")
-    session.show(View(columns=shown, rows=rows, name="key", empty="No keys"))
-
-
-@command(
-    "repo gc",
-    examples=["kvctl repo gc config --dry-run", "kvctl repo gc config --yes"],
-    see=["branch delete"],
-    prints=(COLLECTION,),
-)
-async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Remove data that no branch or tag reaches.
-
-    Removes commits of deleted branches and of `reset --hard`, objects that no commit uses, and staged changes that were
-    committed or dropped. Other clients may write and commit during the collection. Data that is reachable, or that a
-    running commit uses, is kept.
-    """
-    parse_name(name)
-    if not dry_run:
-        await session.confirm(f"Remove data that no branch or tag of `{name}` reaches?", yes=yes)
-    repository = await open_repository(session, name, write=not dry_run)
-    with session.progress(f"Collecting garbage of {name}"):
-        found = await repository.gc(dry_run=dry_run)
-    row = {"name": name, "commits": found.commits, "objects": found.objects, "epochs": found.epochs}
-    session.show(document(row, *columns("name commits objects epochs"), tsv=COLLECTION.columns))
-    if dry_run:
-        session.note("Nothing was removed")

@@ -1,6 +1,7 @@
 """Repository commands as processes: output, arguments and exit codes."""
 
 import json
+import re
 
 import pytest
 
@@ -17,6 +18,11 @@ def repo(run, server, unique):
 
 
 class TestRepositories:
+    def test_help_lists_commands_by_their_use_and_upkeep_last(self, run):
+        listed = re.findall(r"^  ([a-z-]+)  +[A-Z]", run("repo", "--help").out, re.MULTILINE)
+        everyday = "status commit log diff merge revert cherry-pick merge-base reset checkout"
+        assert listed == ["init", "ls", "show", "delete", *everyday.split(), "annotate", "gc"]
+
     def test_init_without_branches_names_the_newest_commit(self, repo):
         repo.text("put", "@main", "k", "v")
         identity = repo.text("repo", "commit", "@main", "-m", "one")
