@@ -45,7 +45,7 @@ class Difference:
 
 
 def differences(before: Config, after: Config, schema: Schema) -> list[Difference]:
-    """Return the fields that differ, by path; fields that the schema does not have are compared as they are.
+    """Return the fields that differ, by path, in the order of the schema; others are compared as they are.
 
     Missing, empty and unlimited values and defaults are equal. The server's own metadata is ignored.
     """
@@ -99,9 +99,9 @@ _DURATIONS = _durations(STREAM) | _durations(CONSUMER) | {"ttl", "marker_ttl"}
 
 
 def _flat(config: Config, schema: Schema, prefix: str = "") -> dict[str, Any]:
-    """Return the values by path that are neither empty nor defaults, as in output."""
+    """Return the values by path that are neither empty nor defaults, as in output, in the order of the schema."""
     flat: dict[str, Any] = {}
-    for name in dict.fromkeys([*(DEFAULTS if not prefix else ()), *config]):
+    for name in dict.fromkeys([*schema, *config]):
         kind, value, path = schema.get(name, WHOLE), config.get(name), f"{prefix}{name}"
         if isinstance(kind, Mapping):
             flat |= _flat(value or {}, kind, f"{path}.")

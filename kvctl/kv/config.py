@@ -22,7 +22,7 @@ __all__ = ["BucketConfig", "BucketStatus", "Kind", "Republish", "StreamConfig"]
 
 _NOTHING = timedelta()
 _WHOLE = {"mirror": WHOLE, "sources": WHOLE, "republish": {"route": TEXT, "headers_only": FLAG}}
-_SCHEMA = {**{name: STREAM[name] for name in DEFAULTS if name in STREAM}, **STREAM, **_WHOLE}
+_SCHEMA = {**STREAM, **_WHOLE}
 _NAMES = {row.stream_field: row.difference or row.name for row in SETTINGS.values()} | {"republish.route": "republish"}
 DUPLICATE_WINDOW = timedelta(minutes=2)
 """ADR-8: a shorter ttl is also the window."""
@@ -79,7 +79,9 @@ class BucketConfig(BucketSettings):
 
 def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
     """Return the fields that differ, in the terms of a bucket; the metadata of server and topology is ignored."""
-    found = config_diff.differences(_comparable(before), _comparable(after), _SCHEMA)
+    first, second = _comparable(before), _comparable(after)
+    in_order = {name: _SCHEMA.get(name, WHOLE) for name in (*DEFAULTS, *first, *second)}
+    found = config_diff.differences(first, second, in_order)
     return [replace(item, field=_NAMES.get(item.field, item.field)) for item in found]
 
 

@@ -20,6 +20,12 @@ def test_differences_leave_out_what_says_nothing():
     ]
 
 
+def test_differences_have_the_order_of_the_schema():
+    config = {"allow_flying": True, "allow_direct": True, "discard": "new", "max_age": 5, "deny_delete": True}
+    in_order = ["max_age", "discard", "deny_delete", "allow_direct", "allow_flying"]
+    assert [item.field for item in differences({}, config, STREAM)] == in_order
+
+
 @pytest.mark.parametrize(
     ("schema", "before", "after", "expected"),
     [
