@@ -70,7 +70,7 @@ BUCKET = record(
     "name stream kind description backing_store compressed values history bytes ttl last_revision created replicas "
     "(cluster) (origins) (alternates) (answered_by) (dependents) (config) state"
 )
-ALTERNATE = record("order served_by role cluster domain leader state entries_behind last_seen round_trip here (name)")
+ALTERNATE = record("order served_by role cluster domain leader state entries_behind last_seen round_trip here name")
 BUCKET_CHANGE = record("name stream changed")
 BUCKET_EDIT = record("name stream changed differences")
 BUCKET_DELETION = record("name stream kind values dependents changed?")
