@@ -83,7 +83,7 @@ PARTICIPLE = re.compile(
 """A class says what was found, not that something was."""
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
-    "topology doctor labs": (11_360, 59),
+    "topology doctor labs": (11_270, 53),
     "versions tables": (8_430, 47),
     "pipeline": (7_570, 49),
     "cli render documents deferred phrases suggest units topics __main__": (19_400, 112),

@@ -16,7 +16,7 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
 from kvctl.topology.health import health
 from kvctl.topology.survey import inventory
-from kvctl.topology.views import diagram, drawing
+from kvctl.topology.views import drawing
 
 FORMATS = ("text", "mermaid", "dot", "svg")
 
@@ -78,12 +78,12 @@ def _drawing(session: Session, drawn: "drawing.Drawing", format: str) -> bytes:
     if format == "text":
         if not drawn.nodes and not drawn.alone:
             session.note("No buckets")
-        return utf8("".join(painted(line, color=session.terminal.colored) for line in diagram.text(drawn)))
-    text = {"mermaid": diagram.mermaid, "dot": diagram.dot, "svg": diagram.svg}[format](drawn)
+        return utf8("".join(painted(line, color=session.terminal.colored) for line in drawing.text(drawn)))
+    text = {"mermaid": drawing.mermaid, "dot": drawing.dot, "svg": drawing.svg}[format](drawn)
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 
 
-def painted(line: "diagram.Line", *, color: bool) -> str:
+def painted(line: "drawing.Line", *, color: bool) -> str:
     """Return a line for a terminal, escaped, and with colours if wanted."""
     texts = [(escape(text), style) for text, style in line]
     return "".join(paint(text, style) if color and style and text else text for text, style in texts).rstrip() + "\n"

@@ -41,8 +41,6 @@ class OriginRemoval:
     gone: list[dict[str, Any]] = field(default_factory=list)
     """Sources to remove, and those removed before whose keys remain."""
     keep_data: bool = False
-    exclusive: list[str] = field(default_factory=list)
-    """Filters of subjects that came from this origin alone."""
     keys: list[str] = field(default_factory=list)
     """Subjects whose entries, examined one by one, all came from this origin."""
     mixed: list[str] = field(default_factory=list)
@@ -96,10 +94,10 @@ async def plan(api: Api, name: str, bucket: str, *, keep_data: bool = False) -> 
             hint="Use `--keep-data` to remove the origin and keep its keys",
         )
     gone += [source for source in leaving(config) if _is_called(source, bucket)]
-    exclusive, shared = _places(gone, after)
+    _, shared = _places(gone, after)
     keys, mixed = await _looked_at(api, config["name"], shared, _names(gone, bucket))
     _require(bool(gone or keys), name, bucket)
-    return OriginRemoval(info, after, bucket, found, gone, exclusive=exclusive, keys=[*keys], mixed=mixed)
+    return OriginRemoval(info, after, bucket, found, gone, keys=[*keys], mixed=mixed)
 
 
 async def apply(

@@ -1,9 +1,12 @@
-"""Replication as a drawing: nodes and edges of live servers, or of a topology file. [pure]"""
+"""Replication as a drawing, of live servers or of a file: as text, as a picture of it, as Mermaid and DOT. [pure]"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
+from textwrap import wrap
 from typing import Any
 
 from kvctl.jetstream.stream_info import sources_of
@@ -16,7 +19,7 @@ from kvctl.topology.model.origins import Origin
 from kvctl.topology.plan.change import ResourceChange
 from kvctl.topology.plan.desired import DesiredState
 from kvctl.topology.plan.location import unseen
-from kvctl.topology.survey.graph import OUTSIDE, Inventory, Link, Node, Place, node_id, outside, reach
+from kvctl.topology.survey.graph import MISSING, OUTSIDE, Inventory, Link, Node, Place, node_id, outside, reach
 
 _OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)
 """Kinds of nodes that are drawn only with links, or if they are named."""
@@ -191,3 +194,206 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
     if edge.offline:
         known["state"] = str(Health.OFFLINE)
     return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, edge.reader), **known}
+
+
+Span = tuple[str, str]
+"""Text and its style: `bold dim red green yellow`, or empty."""
+Line = list[Span]
+
+COLORS = {"good": "#1a7f37", "doubtful": "#9a6700", "bad": "#cf222e", "": "#57606a"}
+"""Colors of edges, readable on white and on dark pages."""
+
+STYLES = {"good": "green", "doubtful": "yellow", "bad": "red", "": ""}
+
+WIDTH = 80
+_ALIGNED_TO = 56
+"""Columns before the states, unless lines are longer."""
+_CHARACTER_PX, _LINE_PX, _MARGIN_PX = 8.4, 18, 16
+_PICTURE_STYLE = f"""\
+  text {{ font: 14px 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }}
+  .bold {{ font-weight: bold }} .dim {{ fill: {COLORS[""]} }}
+  .green {{ fill: {COLORS["good"]} }} .yellow {{ fill: {COLORS["doubtful"]} }} .red {{ fill: {COLORS["bad"]} }}"""
+# Characters that XML cannot hold, even escaped.
+_NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNBROKEN: Any = {"break_long_words": False, "break_on_hyphens": False}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line, and the state after it, aligned with others."""
+
+    spans: Line
+    health: Span = ("", "")
+
+    @property
+    def length(self) -> int:
+        return sum(len(text) for text, _ in self.spans)
+
+
+def text(graph: Drawing) -> list[Line]:
+    """Return the graph as lines of spans. A node with several origins appears under each, its own readers only once."""
+    several = len(graph.groups) > 1
+    rows: list[_Row] = []
+    for tree in _trees(graph, several=several):
+        rows += [*([_Row([])] if rows else []), *tree]
+    lines = _aligned(rows)
+    if graph.alone:
+        names = wrap(", ".join(graph.alone), WIDTH, initial_indent="Alone: ", subsequent_indent="       ", **_UNBROKEN)
+        lines += [*([[]] if lines else []), *([(line, "dim")] for line in names)]
+    return lines
+
+
+def svg(graph: Drawing) -> str:
+    """Return the same lines as a picture for a runbook: self-contained, on white."""
+    lines = text(graph)
+    widths = [sum(len(words) for words, _ in line) * _CHARACTER_PX for line in lines]
+    width, height = max(widths, default=0) + 2 * _MARGIN_PX, len(lines) * _LINE_PX + 2 * _MARGIN_PX
+    rows = [
+        f'<text x="{_MARGIN_PX}" y="{_MARGIN_PX + _LINE_PX * number - 4}" textLength="{length:g}">{_drawn(line)}</text>'
+        for number, (line, length) in enumerate(zip(lines, widths, strict=True), 1)
+        if line
+    ]
+    size = f'width="{width:g}" height="{height}"'
+    root = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img" xml:space="preserve"'
+    style = f"<title>Topology</title>\n<style>\n{_PICTURE_STYLE}\n</style>"
+    return "\n".join([f"<svg {root} {size}>", style, f'<rect {size} fill="#ffffff"/>', *rows, "</svg>", ""])
+
+
+def _drawn(line: Line) -> str:
+    spans = ((escape(_NOT_XML.sub("\ufffd", words)), style) for words, style in line if words)
+    return "".join(f'<tspan class="{style}">{words}</tspan>' if style else words for words, style in spans)
+
+
+def _trees(graph: Drawing, *, several: bool) -> Iterator[list[_Row]]:
+    shown: set[str] = set()
+    replicas = {edge.replica for edge in graph.edges}
+    roots = sorted((node for node in graph.nodes if node.id not in replicas), key=lambda node: node.name)
+    # Nodes that only a cycle leads to come last, each cycle once.
+    for root in [*roots, *graph.nodes]:
+        if root.id not in shown:
+            yield [_Row(title(root, several)), *_below(graph, root, shown, "", several)]
+
+
+def _below(graph: Drawing, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
+    """Return the lines of a node's readers."""
+    shown.add(node.id)
+    nodes = {other.id: other for other in graph.nodes}
+    edges = [edge for edge in graph.edges if edge.origin == node.id]
+    rows: list[_Row] = []
+    for edge in edges:
+        branch, inner = ("└─▶ ", "    ") if edge is edges[-1] else ("├─▶ ", "│   ")
+        replica, again = nodes[edge.replica], edge.replica in shown
+        above = [(" (above)", "dim")] if again else []
+        rows.append(
+            _Row([(margin + branch, "dim"), *title(replica, several), *above], (edge.health, STYLES[edge.tone]))
+        )
+        indent = f"{margin}{inner}  "
+        details = [(words, "") for words in edge.words]
+        details += [(words, STYLES[edge.tone]) for words in _evidence(edge, WIDTH - len(indent))]
+        rows += [_Row([(indent, "dim"), span]) for span in details]
+        if not again:
+            rows += _below(graph, replica, shown, margin + inner, several)
+    return rows
+
+
+def _evidence(edge: Edge, width: int) -> list[str]:
+    """Return the evidence of the state, if the line itself does not show it."""
+    if edge.standing is None or edge.standing.state is Health.MISSING_ORIGIN:
+        return []
+    return wrap(edge.standing.evidence, max(width, 20), **_UNBROKEN)
+
+
+def title(node: Node, several: bool) -> Line:
+    """Return a node's name and kind, with its place if there are several."""
+    where = f", {node.where}" if several and node.where else ""
+    return [(node.name, "bold"), (f"  {node.words}{where}", "red" if node.offline or node.kind == MISSING else "dim")]
+
+
+def _aligned(rows: list[_Row]) -> list[Line]:
+    """Return the lines with aligned states, unless they are too long."""
+    column = max((row.length for row in rows if row.health[0] and row.length <= _ALIGNED_TO), default=0)
+    return [
+        [*row.spans, (" " * (max(column - row.length, 0) + 2), ""), row.health] if row.health[0] else row.spans
+        for row in rows
+    ]
+
+
+_SHAPES = {"bucket": ("[(", ")]"), "mirror": ("([", "])"), "aggregate": ("[[", "]]")}
+_DOT_SHAPES = {"bucket": "cylinder", "mirror": "box", "aggregate": "component"}
+# Letters and digits, and characters without a meaning in Mermaid, Markdown and HTML.
+_MERMAID_SAFE = re.compile(r"[^\W_]|(?<=[^\W_])_(?=[^\W_])|[ .,:/$=()→-]")
+
+
+def mermaid(graph: Drawing) -> str:
+    """Return a flow chart as GitHub and GitLab draw it."""
+    ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes, 1)}
+    lines = ["flowchart LR"]
+    for number, (where, nodes) in enumerate(graph.groups.items(), 1):
+        boxed = bool(where) and len(graph.groups) > 1
+        lines += [f'  subgraph g{number}["{_entities(where)}"]'] if boxed else []
+        lines += [f"{'    ' if boxed else '  '}{ids[node.id]}{_shape(node)}" for node in nodes]
+        lines += ["  end"] if boxed else []
+    for edge in graph.edges:
+        label = "<br/>".join(_entities(text) for text in _label(edge))
+        lines.append(f"  {ids[edge.origin]} -->" + (f'|"{label}"| ' if label else " ") + ids[edge.replica])
+    lines += [
+        f"  linkStyle {number} stroke:{COLORS[edge.tone]}" for number, edge in enumerate(graph.edges) if edge.tone
+    ]
+    absent = [ids[node.id] for node in graph.nodes if node.absent]
+    if absent:
+        lines += ["  classDef absent stroke-dasharray:4", f"  class {','.join(absent)} absent"]
+    return "\n".join(lines) + "\n"
+
+
+def dot(graph: Drawing) -> str:
+    """Return a directed graph for Graphviz: `dot -Tpdf`."""
+    ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes, 1)}
+    lines = ["digraph topology {", *_DOT_STYLE]
+    for number, (where, nodes) in enumerate(graph.groups.items(), 1):
+        boxed = bool(where) and len(graph.groups) > 1
+        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(where)}"] if boxed else []
+        margin = "    " if boxed else "  "
+        lines += [f"{margin}{ids[node.id]} [{_dot_node(node)}]" for node in nodes]
+        lines += ["  }"] if boxed else []
+    for edge in graph.edges:
+        color = COLORS[edge.tone]
+        attributes = f'label={_quoted(*_label(edge))} color="{color}" fontcolor="{color}"'
+        lines.append(f"  {ids[edge.origin]} -> {ids[edge.replica]} [{attributes}]")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+_DOT_STYLE = (
+    "  rankdir=LR",
+    '  graph [fontname="Helvetica" fontsize=11 style="rounded" color="#8c959f" ranksep=1.2]',
+    '  node [fontname="Helvetica" fontsize=11 margin="0.2,0.1"]',
+    '  edge [fontname="Helvetica" fontsize=10]',
+)
+
+
+def _label(edge: Edge) -> Iterator[str]:
+    yield from edge.words
+    if edge.health and edge.health != "ok":
+        yield edge.health
+
+
+def _shape(node: Node) -> str:
+    begin, end = _SHAPES.get(node.kind, ("[", "]"))
+    return f'{begin}"{_entities(node.name)}<br/>{_entities(node.words)}"{end}'
+
+
+def _entities(text: str) -> str:
+    """Escape everything that could have a meaning as Mermaid's character number, `#35;`."""
+    safe = {match.start() for match in _MERMAID_SAFE.finditer(text)}
+    return "".join(char if at in safe else f"#{ord(char)};" for at, char in enumerate(text))
+
+
+def _dot_node(node: Node) -> str:
+    style = ' style="dashed"' if node.absent else ""
+    return f"label={_quoted(node.name, node.words)} shape={_DOT_SHAPES.get(node.kind, 'box')}{style}"
+
+
+def _quoted(*lines: str) -> str:
+    """Return lines of text as a quoted string, with quotes, backslashes and HTML entities escaped for Graphviz."""
+    harmless = (re.sub(r"[\x00-\x1f\x7f]", "\ufffd", line) for line in lines)
+    escaped = (line.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') for line in harmless)
+    return '"' + "\\n".join(escaped) + '"'

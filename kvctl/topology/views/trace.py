@@ -15,8 +15,7 @@ from kvctl.kv.stream_kind import Kind
 from kvctl.topology.model.notation import rules_json, with_rules_text
 from kvctl.topology.model.subjects import KeyMapping, UnknownTransform
 from kvctl.topology.survey.graph import MISSING, Node
-from kvctl.topology.views.diagram import WIDTH, Line, Span, title
-from kvctl.topology.views.drawing import Drawing, Edge
+from kvctl.topology.views.drawing import WIDTH, Drawing, Edge, Line, Span, title
 from kvctl.topology.views.key_state import TraceState
 from kvctl.units import format_age, format_time
 

@@ -10,7 +10,7 @@ from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan.desired import render
 from kvctl.topology.views import deployers
 from kvctl.topology.views.deployers import PlacedStream
-from tests.topology.views import schemas, tools
+from tests.topology.views import tools
 
 EVERYTHING = """
 name: shop
@@ -65,13 +65,13 @@ def bodies(format: str, text: str) -> list[dict[str, Any]]:
     return [item["spec"] for item in found] if format == "nack" else found
 
 
-TABLES = {"nats": schemas.NATS, "nack": schemas.NACK, "terraform": schemas.TERRAFORM}
+TABLES = {"nats": tools.NATS, "nack": tools.NACK, "terraform": tools.TERRAFORM}
 
 
 @pytest.mark.parametrize("format", TABLES)
 def test_rendered_streams_are_valid_by_the_schema_of_the_tool(format):
     for stream in bodies(format, EVERYTHING):
-        schemas.validator(TABLES[format]).validate(stream)
+        tools.validator(TABLES[format]).validate(stream)
 
 
 @pytest.mark.parametrize(

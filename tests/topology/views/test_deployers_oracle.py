@@ -16,7 +16,7 @@ from kvctl.topology.plan.desired import render
 from kvctl.topology.views import deployers
 from kvctl.topology.views.deployers import PlacedStream
 from tests.topology.random_topology import RandomTopology
-from tests.topology.views import schemas, tools
+from tests.topology.views import tools
 
 pytestmark = pytest.mark.oracle
 TEXTS = (
@@ -31,7 +31,7 @@ TEXTS = (
     "# no",
     "\u2028\x7f",
 )
-NACK, TERRAFORM = schemas.validator(schemas.NACK), schemas.validator(schemas.TERRAFORM)
+NACK, TERRAFORM = tools.validator(tools.NACK), tools.validator(tools.TERRAFORM)
 DOMAINS = {"": "home", "hub": "h", "leaf node": "l"}
 
 

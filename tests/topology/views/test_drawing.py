@@ -16,9 +16,8 @@ from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.model.notation import rules_json, rules_of, with_rules_text
 from kvctl.topology.survey.graph import Inventory, Link, Place
-from kvctl.topology.views import diagram
-from kvctl.topology.views.diagram import svg
-from kvctl.topology.views.drawing import Drawing, Edge, Node, of_inventory, of_topology
+from kvctl.topology.views import drawing
+from kvctl.topology.views.drawing import Drawing, Edge, Node, of_inventory, of_topology, svg
 from tests.topology.conftest import source
 
 CONTRACT: dict[str, Any] = {
@@ -57,7 +56,7 @@ def graph_of(file: dict[str, Any], *names: str) -> Drawing:
 
 def lines_of(graph: Drawing) -> str:
     """Return the text, as in a pipe."""
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in diagram.text(graph))
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in drawing.text(graph))
 
 
 def links(graph: Drawing) -> set[tuple[str, str]]:
@@ -105,10 +104,10 @@ class TestOfAFile:
         assert lines_of(graph_of(CONTRACT)) == snapshot
 
     def test_as_mermaid(self, snapshot):
-        assert diagram.mermaid(graph_of(CONTRACT)) == snapshot
+        assert drawing.mermaid(graph_of(CONTRACT)) == snapshot
 
     def test_as_dot(self, snapshot):
-        assert diagram.dot(graph_of(CONTRACT)) == snapshot
+        assert drawing.dot(graph_of(CONTRACT)) == snapshot
 
     def test_text_of_a_cycle_ends(self):
         graph = graph_of({"aggregates": {"A": {"origins": ["B"]}, "B": {"origins": ["A"]}}})
@@ -250,7 +249,7 @@ class TestOfLiveServers:
         assert lines_of(live_graph()) == snapshot
 
     def test_as_mermaid_with_health(self, snapshot):
-        assert diagram.mermaid(live_graph()) == snapshot
+        assert drawing.mermaid(live_graph()) == snapshot
 
     def test_as_json(self, snapshot):
         assert live_graph().to_json() == snapshot
@@ -273,8 +272,8 @@ class TestWhateverNamesHold:
     @settings(max_examples=60, deadline=None)
     def test_formats_escape_hostile_names(self, texts):
         graph = hostile(*texts)
-        assert_mermaid(diagram.mermaid(graph), len(graph.nodes), len(graph.edges))
-        assert_dot(diagram.dot(graph), len(graph.nodes), len(graph.edges))
+        assert_mermaid(drawing.mermaid(graph), len(graph.nodes), len(graph.edges))
+        assert_dot(drawing.dot(graph), len(graph.nodes), len(graph.edges))
         root = ElementTree.fromstring(svg(graph))
         assert {element.tag.partition("}")[2] for element in root.iter()} <= {
             "svg",
@@ -287,7 +286,7 @@ class TestWhateverNamesHold:
 
     @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
     def test_graphviz_accepts_dot_output(self):
-        subprocess.run(["dot", "-Tsvg"], input=diagram.dot(hostile(*HOSTILE)).encode(), check=True, capture_output=True)
+        subprocess.run(["dot", "-Tsvg"], input=drawing.dot(hostile(*HOSTILE)).encode(), check=True, capture_output=True)
 
 
 _LABEL = r'"(?:[^\W_]|_|[ .,:/$=()→-]|#\d+;|<br/>)*"'
