@@ -31,6 +31,7 @@ COLUMNS = 100
 MESSAGE_COLUMNS = 1000
 """Width of stderr's terminal, so that a message is one line whatever the length of the paths in it."""
 FORKSERVER = Forkserver()
+KVCTL = (sys.executable, "-m", "kvctl")
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ def start():
     """Starts kvctl with pipes and leaves it running: `start("watch", bucket)`; killed when the test ends."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def begin(*args: str, env: Mapping[str, str] | None = None, **settings: Any) -> "subprocess.Popen[bytes]":
+    def begin(*args: str, env: Mapping[str, str] | None = None, command: Sequence[str] = KVCTL, **settings: Any):
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = subprocess.Popen(_command(args), env=_environment(env), **{**streams, **settings})
+        process = subprocess.Popen([*command, *args], env=_environment(env), **{**streams, **settings})
         processes.append(process)
         return process
 
@@ -200,7 +201,7 @@ def _begin(
 
 
 def _command(args: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "kvctl", *args]
+    return [*KVCTL, *args]
 
 
 def _environment(env: Mapping[str, str] | None) -> dict[str, str]:

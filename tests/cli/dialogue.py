@@ -1,12 +1,13 @@
 """kvctl on one terminal, for tests that act between its question and their answer."""
 
 import os
-import pty
 import select
 import subprocess
-import sys
+import termios
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from tests.cli.conftest import _command, _environment, open_terminal
 
 LIMIT_S = 120
 
@@ -14,12 +15,11 @@ LIMIT_S = 120
 class Dialogue:
     """A process of kvctl on a terminal; a context manager that ends it."""
 
-    def __init__(self, *args: str) -> None:
-        self._master, slave = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvctl", *args], stdin=slave, stdout=slave, stderr=slave, close_fds=True
-        )
-        os.close(slave)
+    def __init__(self, *args: str, **env: str) -> None:
+        self._master, terminal = open_terminal()
+        streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+        self.process = subprocess.Popen(_command(args), env=_environment({"NO_COLOR": "1", **env}), **streams)
+        os.close(terminal)
         self._heard = b""
         """What came after the text that was last waited for."""
 
@@ -32,23 +32,31 @@ class Dialogue:
             try:
                 found += os.read(self._master, 4096)
             except OSError:
-                return found.decode()
+                return found.decode("utf-8", "replace")
         end = found.index(text.encode()) + len(text.encode())
         found, self._heard = found[:end], found[end:]
-        return found.decode()
+        return found.decode("utf-8", "replace")
 
     def say(self, line: str) -> None:
         """Type a line."""
-        os.write(self._master, f"{line}\n".encode())
+        self.press(f"{line}\n".encode())
+
+    def press(self, keys: bytes) -> None:
+        """Type keys."""
+        os.write(self._master, keys)
+
+    def modes(self) -> list[Any]:
+        """How the terminal is set."""
+        return termios.tcgetattr(self._master)
 
     def end(self) -> int:
         """The exit code."""
-        return self._process.wait(60)
+        return self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait(60)
+        self.process.kill()
+        self.process.wait(60)
         os.close(self._master)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from tests.cli.conftest import Result, Run
@@ -55,6 +54,3 @@ class Repo:
         """Stage values and commit; the commit's id."""
         self.put(branch, **values)
         return self.text("repo", "commit", f"@{branch}", "-m", message)
-
-
-Unique = Callable[..., str]

@@ -2,12 +2,9 @@
 
 import json
 
-import pytest
-
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk, with_field_list
 
-NOWHERE = ("-s", "nats://127.0.0.1:1")
 SILENT = {"completion", "context select", "env", "help", "lock", "quickstart"}
 """Commands that print no records: text for people, the output of a program, or nothing."""
 
@@ -50,38 +47,6 @@ def test_columns_of_a_change_are_printed_in_a_pipe(keyed):
 def test_list_in_a_column_is_json(keyed):
     config = keyed("bucket", "show", "B", "--columns", "config").out
     assert json.loads(config.replace("\\\\", "\\"))["name"] == f"KV_{keyed.name}"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ("bucket", "ls", "--columns", "name,size"),
-        ("--columns", "size", "bucket", "show", "B"),
-        ("put", "B", "k", "v", "--columns", "size"),
-        ("watch", "B", "--columns", "sizes"),
-        ("topology", "apply", "-f", "missing.yaml", "--columns", "size"),
-    ],
-)
-def test_unknown_column_is_refused_before_anything_is_sent(run, line):
-    result = run(*line, *NOWHERE)
-    assert (result.exit_code, result.out) == (2, "")
-    assert "is not a column of `kvctl " in result.err
-    assert "hint: Use any of " in result.err
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (("bucket", "ls", "--columns", "name", "-o", "yaml"), "`--columns` cannot be combined with `-o yaml`"),
-        (("bucket", "ls", "--header", "-o", "name"), "`--header` cannot be combined with `-o name`"),
-        (("bucket", "ls", "--columns", "name,,kind"), "`name,,kind` is not a list of columns"),
-        (("completion", "bash", "--header"), "`--header` cannot be used with `kvctl completion`"),
-    ],
-)
-def test_columns_are_for_records_in_tsv_and_tables(run, line, message):
-    result = run(*line, *NOWHERE)
-    assert (result.exit_code, result.out) == (2, "")
-    assert message in result.err
 
 
 def test_columns_on_a_terminal_are_those_of_a_table(keyed):

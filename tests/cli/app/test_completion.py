@@ -114,15 +114,6 @@ class TestKinds:
             takes = any("--force" in param.opts and not getattr(param, "hidden", False) for param in found.params)
             assert takes == bool(found.forces()), ctx.command_path
 
-    @pytest.mark.parametrize(
-        "line", ["load B /none.ndjson", "mirror edit M --history 1", "topology plan -f /none.yaml"]
-    )
-    def test_unknown_safety_check_is_refused_before_anything_else(self, run, line):
-        refused = run(*line.split(), "--force", "shorter-histori", "-s", "nats://127.0.0.1:1")
-        assert refused.exit_code == 2
-        assert "`shorter-histori` is not a safety check of this command" in refused.err
-        assert "hint: Did you mean `shorter-history`? Use one of " in refused.err
-
     def test_safety_checks_are_offered(self, offered):
         assert offered("mirror", "create", "M", "--force", "short") == ["shorter-history", "shorter-ttl"]
         assert offered("bucket", "rm", "B", "--force=") == ["--force=unreachable-stream"]

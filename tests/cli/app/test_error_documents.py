@@ -85,7 +85,6 @@ def test_error_on_a_terminal_is_escaped_in_its_document(keyed):
 def test_interrupted_command_prints_no_document(keyed, start):
     keyed.put("a")
     process = start("watch", keyed.name, "-o", "json", env=keyed.env())
-    assert process.stdout is not None
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert (process.wait(30), process.communicate()[1]) == (130, b"")

@@ -1,14 +1,12 @@
 """Long texts on a terminal: which pager shows them, and that none of them is lost."""
 
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from kvctl import topics
-from tests.cli.conftest import Run, open_terminal
+from tests.cli.conftest import Run
+from tests.cli.dialogue import Dialogue
 
 TOPIC = topics.page("topologies")
 COUNT = f"{len(TOPIC.splitlines())} lines"
@@ -53,19 +51,9 @@ def test_settings_of_less_are_those_of_git_unless_set(run):
 
 
 def test_ctrl_c_is_for_the_pager():
-    master, terminal = open_terminal()
-    env = {**os.environ, "TERM": "xterm", "PAGER": "trap '' INT; cat >/dev/null; echo shown; read -r line <&2"}
-    line = [sys.executable, "-m", "kvctl", "help", "topologies"]
-    process = subprocess.Popen(line, stdin=terminal, stdout=terminal, stderr=terminal, env=env)
-    os.close(terminal)
-    try:
-        heard = b""
-        while b"shown" not in heard:
-            heard += os.read(master, 4096)
-        process.send_signal(signal.SIGINT)
-        os.write(master, b"\n")
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait(60)
-        os.close(master)
+    pager = "trap '' INT; cat >/dev/null; echo shown; read -r line <&2"
+    with Dialogue("help", "topologies", PAGER=pager) as dialogue:
+        dialogue.hear("shown")
+        dialogue.process.send_signal(signal.SIGINT)
+        dialogue.say("")
+        assert dialogue.end() == 0

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -14,9 +12,6 @@ from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.server import Server
 from tests.support.raw import RawClient
 from tests.support.waiting import until
-
-Env = dict[str, str]
-Start = Callable[..., "subprocess.Popen[bytes]"]
 
 PATIENCE = 900.0
 """Seconds for Spark on a busy machine."""
@@ -59,15 +54,8 @@ def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(run, start, e
     assert found.exit_code == 0, found.err
     row = json.loads(found.stdout)
     assert row.pop("seconds") > 0
-    assert row == {
-        "bucket": bucket,
-        "path": str(folder),
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "revision": 4,
-        "rows": 1,
-        "files": 1,
-        "captured": 4,
-    }
+    counts = {"revision": 4, "rows": 1, "files": 1, "captured": 4}
+    assert row == {"bucket": bucket, "path": str(folder), "checkpoint": str(tmp_path / "checkpoint"), **counts}
     assert sorted(ds.dataset(folder, partitioning="hive").to_table()["revision"].to_pylist()) == [1, 2, 3, 4]
 
     made = run("pipeline", "compact", str(folder), "--to", str(latest), "-o", "json", env=env, timeout=PATIENCE)
@@ -75,16 +63,8 @@ def test_capture_continues_after_ctrl_c_and_compacts_to_the_bucket(run, start, e
     row = json.loads(made.stdout)
     assert row.pop("seconds") > 0
     assert row.pop("bytes") > 0
-    assert row == {
-        "bucket": bucket,
-        "capture": str(folder),
-        "path": str(latest),
-        "revision": 4,
-        "keys": 2,
-        "files": 1,
-        "captured": 4,
-        "replaced": False,
-    }
+    counts = {"revision": 4, "keys": 2, "files": 1, "captured": 4, "replaced": False}
+    assert row == {"bucket": bucket, "capture": str(folder), "path": str(latest), **counts}
     assert run("pipeline", "verify", str(latest), env=env).exit_code == 0
 
 

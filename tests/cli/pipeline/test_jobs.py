@@ -7,8 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-Env = dict[str, str]
-
 SPARK = ("--master", "spark://127.0.0.1:1")
 """Options of a Spark that does not exist: a command that starts Spark exits 5 and names it."""
 TIMEOUT = 900
@@ -122,19 +120,8 @@ def test_repeated_commit_of_a_table_makes_one_commit(run, env, unique, folder):
     again = run(*line, env=env, timeout=TIMEOUT)
     assert (again.exit_code, again.out) == (0, f"{commit['id']}\n")
     assert again.err == f"`{name}@main` already holds these 2 rows\n"
-    out = run(
-        "pipeline",
-        "export",
-        f"{name}@main",
-        "--to",
-        str(folder / "out"),
-        "--filter",
-        "b",
-        "-o",
-        "json",
-        env=env,
-        timeout=TIMEOUT,
-    )
+    export = ("pipeline", "export", f"{name}@main", "--to", str(folder / "out"), "--filter", "b", "-o", "json")
+    out = run(*export, env=env, timeout=TIMEOUT)
     assert out.exit_code == 0, out.err
     assert {"rows": 1, "ref": commit["id"]}.items() <= json.loads(out.stdout).items()
     assert pq.read_table(folder / "out")["key"].to_pylist() == ["b"]

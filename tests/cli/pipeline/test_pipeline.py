@@ -136,7 +136,6 @@ def test_ctrl_c_ends_job_and_names_incomplete_output(tmp_path, job, shown, said,
         (tmp_path / "interrupted").touch()
         assert process.wait(240) == 130
         assert said in screen.seen()
-        assert process.stdout is not None
         assert process.stdout.read() == printed
         until(lambda: not processes_with(str(tmp_path)), what="the end of the JVM", within=240)
         assert not list(tmp_path.glob("kvctl-*"))

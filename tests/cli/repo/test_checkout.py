@@ -1,8 +1,6 @@
 """`kvctl repo checkout`, and recording a live bucket in a repository."""
 
 import json
-import subprocess
-from contextlib import suppress
 
 import pytest
 
@@ -82,9 +80,6 @@ def test_checkout_in_a_pipe_needs_yes_unless_nothing_differs(kv, repo, bucket):
         (("{repo}@nosuch", "--to", "{bucket}"), 3),
         (("{repo}@main", "--to", "nosuch"), 3),
         (("nosuch@main", "--to", "{bucket}"), 3),
-        (("{repo}", "--to", "{bucket}"), 2),
-        (("{repo}@main", "--to", "not a bucket"), 2),
-        (("{repo}@main",), 2),
         (("{repo}@main", "--to", "{bucket}", "--read-only"), 1),
     ],
 )
@@ -126,21 +121,3 @@ def test_init_names_settings_that_a_commit_cannot_hold(kv, raw, unique):
     assert result.exit_code == 0
     assert "short.lived" in result.err
     assert values(kv, f"{name}@main") == {"short.lived": "1"}
-
-
-@pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
-def test_killed_checkout_is_completed_by_the_next(
-    kv, start, server, bucket, unique,
-    after,
-):  # fmt: skip
-    name = unique("CONF")
-    rows = "".join(json.dumps({"key": f"k.{number}", "value": "v"}) + "\n" for number in range(3000))
-    kv("repo", "init", name)
-    assert kv("load", f"{name}@main", "-", stdin=rows.encode()).exit_code == 0
-    assert kv("repo", "commit", f"{name}@main", "-m", "many").exit_code == 0
-    process = start("repo", "checkout", f"{name}@main", "--to", bucket, "--yes", "-s", server.url)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(after)
-    process.kill()
-    assert kv("repo", "checkout", f"{name}@main", "--to", bucket, "--yes").exit_code == 0
-    assert len(values(kv, bucket)) == 3000

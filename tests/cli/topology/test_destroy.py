@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kvctl.server import Server
 from tests.cli.conftest import Result, Run
 from tests.support.raw import RawClient
 
@@ -16,8 +15,8 @@ Names = Callable[..., str]
 class File:
     """A topology of a bucket, its mirror and an aggregate, applied to the server."""
 
-    def __init__(self, run: Run, raw: RawClient, server: Server, unique: Names, folder: Path) -> None:
-        self._run, self._raw, self._url = run, raw, server.url
+    def __init__(self, run: Run, raw: RawClient, unique: Names, folder: Path) -> None:
+        self._run, self._raw = run, raw
         self.bucket, self.mirror, self.aggregate = unique("B"), unique("M"), unique("A")
         self.streams = {f"KV_{self.bucket}", self.mirror, f"KV_{self.aggregate}"}
         self.path = folder / "topology.yaml"
@@ -29,7 +28,7 @@ class File:
         assert self("apply", "--yes").exit_code == 0
 
     def __call__(self, command: str, *args: str, **settings: bool) -> Result:
-        return self._run("topology", command, "-f", str(self.path), *args, "-s", self._url, **settings)
+        return self._run("topology", command, "-f", str(self.path), *args, **settings)
 
     @property
     def left(self) -> set[str]:
@@ -38,8 +37,8 @@ class File:
 
 
 @pytest.fixture
-def file(run, raw, server, unique, tmp_path):
-    return File(run, raw, server, unique, tmp_path)
+def file(run, raw, unique, tmp_path):
+    return File(run, raw, unique, tmp_path)
 
 
 def test_destroy_deletes_readers_before_their_origin_and_leaves_others(file, raw, unique):
@@ -68,9 +67,9 @@ def test_destroy_asks_first_and_previews(file):
     assert file.left == file.streams
 
 
-def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(file, run, server, unique, raw):
+def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(file, run, unique, raw):
     reader = unique("READER")
-    assert run("mirror", "create", reader, "--origin", file.bucket, "-s", server.url).exit_code == 0
+    assert run("mirror", "create", reader, "--origin", file.bucket).exit_code == 0
     refused = file("destroy", "--yes")
     assert (refused.exit_code, reader in refused.err) == (1, True)
     forced = ("destroy", "--yes", "--force", "recreated-origin")

@@ -29,12 +29,10 @@ def saved(run, raw, server, unique, tmp_path):
 
 Saved = Callable[[str, str], tuple[str, tuple[str, ...]]]
 RECREATED = ("buckets: {NAME: {}}", "buckets: {NAME: {storage: memory}}")
-PRUNED = ("buckets: {NAME: {}}", "buckets: {}")
 
 
-@pytest.mark.parametrize("change", [RECREATED, PRUNED], ids=["recreated", "pruned"])
-def test_mirror_created_since_the_plan_is_reported_as_a_hazard(run, raw, server, unique, saved, change):
-    bucket, apply = saved(*change)
+def test_mirror_created_since_the_plan_is_reported_as_a_hazard(run, raw, server, unique, saved):
+    bucket, apply = saved(*RECREATED)
     raw.put(bucket, "k", b"v")
     assert run("mirror", "create", unique("LATE"), "--origin", bucket, "-s", server.url).exit_code == 0
     result = run(*apply, "--yes", "--confirm", bucket)
@@ -42,15 +40,6 @@ def test_mirror_created_since_the_plan_is_reported_as_a_hazard(run, raw, server,
     assert "recreated-origin" in result.err
     info = raw.api(f"STREAM.INFO.KV_{bucket}")
     assert (info["config"]["storage"], info["state"]["messages"]) == ("file", 1)
-
-
-def test_aggregate_created_since_the_plan_requires_the_name_of_its_deleted_origin(run, raw, server, unique, saved):
-    bucket, apply = saved(*PRUNED)
-    assert run("aggregate", "create", unique("LATE"), "--origin", bucket, "-s", server.url).exit_code == 0
-    result = run(*apply, "--yes")
-    assert result.exit_code == USAGE
-    assert f"--confirm {bucket}" in result.err
-    assert "error" not in raw.api(f"STREAM.INFO.KV_{bucket}")
 
 
 def test_prompt_counts_the_entries_that_the_bucket_holds_now(run, raw, server, saved):

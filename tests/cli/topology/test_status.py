@@ -5,11 +5,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 
-from tests.cli.conftest import open_terminal
+from tests.cli.dialogue import Dialogue
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
@@ -27,75 +25,46 @@ def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
     return origin, mirror
 
 
-def test_status_shows_replicas_in_a_table_and_as_records(run, server, raw, unique):
+def test_status_shows_replicas_in_a_table_and_as_records(run, raw, unique):
     origin, mirror = pair(raw, unique)
-    shown = run("topology", "status", mirror, "-s", server.url, tty=True)
+    shown = run("topology", "status", mirror, tty=True)
     heading, line = shown.out.splitlines()
     assert heading.split() == ["REPLICA", "KIND", "ORIGIN", "STATE", "LAG", "LAST", "SEEN", "REVISION", "ORIGIN", "AT"]
     assert re.fullmatch(rf"{mirror} +mirror +{origin} +ok +0 +just now +1 +1", line)
-    (record,) = json.loads(run("topology", "status", origin, "-o", "json", "-s", server.url).out)
+    (record,) = json.loads(run("topology", "status", origin, "-o", "json").out)
     assert (record["replica"], record["origin"], record["state"], record["lag"]) == (mirror, origin, "ok", 0)
-    assert list(record) == [
-        "replica",
-        "stream",
-        "kind",
-        "context",
-        "domain",
-        "cluster",
-        "origin",
-        "origin_stream",
-        "origin_context",
-        "origin_domain",
-        "origin_api",
-        "origin_cluster",
-        "keys",
-        "state",
-        "lag",
-        "last_seen",
-        "error",
-        "revision",
-        "origin_revision",
-        "created",
-        "origin_created",
-        "evidence",
-        "prefix",
-        "map",
-        "transforms",
-    ]
-    assert run("topology", "status", mirror, "-s", server.url).out.split("\t")[12:15] == ["[]", "ok", "0"]
-    assert run("topology", "status", unique("NONE"), "-s", server.url).exit_code == 3
+    names = (
+        "replica stream kind context domain cluster origin origin_stream origin_context origin_domain origin_api "
+        "origin_cluster keys state lag last_seen error revision origin_revision created origin_created evidence prefix "
+        "map transforms"
+    )
+    assert list(record) == names.split()
+    assert run("topology", "status", mirror).out.split("\t")[12:15] == ["[]", "ok", "0"]
+    assert run("topology", "status", unique("NONE")).exit_code == 3
 
 
-def test_status_prints_evidence_below_its_row(run, server, raw, unique):
+def test_status_prints_evidence_below_its_row(run, raw, unique):
     name = unique("A")
     Replicas(raw).aggregate(name, source("NOBODY", name, "a.>", "b.>"))
-    heading, row, evidence = run("topology", "status", name, "-s", server.url, tty=True).out.splitlines()
+    heading, row, evidence = run("topology", "status", name, tty=True).out.splitlines()
     assert heading.split()[:6] == ["REPLICA", "KIND", "ORIGIN", "KEYS", "LANDS", "AS"]
     assert row.split()[:5] == [name, "aggregate", "NOBODY", "a.>", "b.>"]
     assert evidence == "  `NOBODY` does not exist"
 
 
-def test_status_interval_needs_watch(run, server):
-    assert run("topology", "status", "--interval", "5s", "-s", server.url).exit_code == 2
-    assert run("topology", "status", "--watch", "--interval", "1ms", "-s", server.url).exit_code == 2
-
-
 def test_status_watch_in_a_pipe_prints_changed_rows(start, server, raw, unique):
     _, mirror = pair(raw, unique)
     process = start("topology", "status", mirror, "--watch", "--interval", "200ms", "-o", "json", "-s", server.url)
-    assert process.stdout is not None
     assert json.loads(process.stdout.readline())["state"] == "ok"
     raw.api(f"STREAM.DELETE.{mirror}")
     assert json.loads(process.stdout.readline())["state"] == "gone"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    assert process.stderr is not None
     assert process.stderr.read() == b""
 
 
 def test_status_watch_waits_for_a_lost_server(start, own_server, unique):
     def state(process: "subprocess.Popen[bytes]") -> str:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line
         return str(json.loads(line)["state"])
@@ -106,7 +75,6 @@ def test_status_watch_waits_for_a_lost_server(start, own_server, unique):
     process = start("topology", "status", mirror, "--watch", *options)
     assert state(process) == "ok"
     own_server.kill()
-    assert process.stderr is not None
     warning = process.stderr.readline()
     own_server.launch()
     own_server.wait_ready()
@@ -121,35 +89,21 @@ def test_status_watch_waits_for_a_lost_server(start, own_server, unique):
 
 def test_status_watch_on_a_terminal_leaves_the_last_table(server, raw, unique):
     _, mirror = pair(raw, unique)
-    master, slave = open_terminal()
-    line = [sys.executable, "-m", "kvctl", "topology", "status", mirror, "--watch", "--interval", "200ms"]
-    process = subprocess.Popen([*line, "-s", server.url], stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-    try:
-        output = b""
-        deadline = time.monotonic() + 60
-        while output.count(b"\x1b[H") < 3:  # drawn three times
-            assert time.monotonic() < deadline
-            output += os.read(master, 65536)
-        process.send_signal(signal.SIGINT)
-        while b"\x1b[?1049l" not in output or mirror.encode() not in output.partition(b"\x1b[?1049l")[2]:
-            assert time.monotonic() < deadline
-            output += os.read(master, 65536)
-        assert process.wait(60) == 130
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-    live, _, after = output.partition(b"\x1b[?1049l")
-    assert live.startswith(b"\x1b[?1049h")
-    assert b"1 replica, all ok" in live
-    assert mirror.encode() in after
-    assert b"Traceback" not in output
+    options = ("--watch", "--interval", "200ms", "-s", server.url)
+    with Dialogue("topology", "status", mirror, *options) as dialogue:
+        live = "".join(dialogue.hear("\x1b[H") for _ in range(3))  # drawn three times
+        dialogue.process.send_signal(signal.SIGINT)
+        live += dialogue.hear("\x1b[?1049l")
+        dialogue.hear(mirror)
+        assert dialogue.end() == 130
+        assert "Traceback" not in dialogue.hear()
+    assert live.startswith("\x1b[?1049h")
+    assert "1 replica, all ok" in live
 
 
-def test_status_as_metrics(run, server, raw, unique, tmp_path):
+def test_status_as_metrics(run, raw, unique, tmp_path):
     origin, mirror = pair(raw, unique)
-    shown = run("topology", "status", origin, "--format", "prometheus", "-s", server.url)
+    shown = run("topology", "status", origin, "--format", "prometheus")
     samples = parsed(shown.out)
     states = values(samples, "kvctl_replica_state", "replica", "origin", "state")
     assert [key for key, value in states.items() if value] == [(mirror, origin, "ok")]
@@ -158,20 +112,15 @@ def test_status_as_metrics(run, server, raw, unique, tmp_path):
     file = tmp_path / "kvctl.prom"
     file.write_text("before")
     file.chmod(0o600)
-    done = run("topology", "status", "--format", "prometheus", "--to", str(file), "-s", server.url)
+    done = run("topology", "status", "--format", "prometheus", "--to", str(file))
     assert (done.exit_code, done.out, os.listdir(tmp_path)) == (0, "", ["kvctl.prom"])
     assert set(values(parsed(file.read_text()), "kvctl_bucket_up", "bucket")) >= {(origin,), (mirror,)}
     assert file.stat().st_mode & 0o044 == 0o044  # the collector is another user
-    assert (
-        run(
-            "topology", "status", "--format", "prometheus", "--to", str(tmp_path / "no" / "x"), "-s", server.url
-        ).exit_code
-        == 1
-    )
+    assert run("topology", "status", "--format", "prometheus", "--to", str(tmp_path / "no" / "x")).exit_code == 1
     for args in (
         ["--format", "xml"],
         ["--to", "x"],
         ["--format", "prometheus", "--watch"],
         ["--format", "prometheus", "-o", "json"],
     ):
-        assert run("topology", "status", *args, "-s", server.url).exit_code == 2
+        assert run("topology", "status", *args).exit_code == 2
