@@ -21,7 +21,7 @@ from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
-from kvctl.topology.survey.graph import Clue, Dependent, Inventory, Place, cluster_name
+from kvctl.topology.survey.graph import Clue, Dependent, Place, cluster_name
 from kvctl.topology.survey.inventory import lost_majority, survey_around, view
 from kvctl.topology.survey.origin_lookup import PATIENCE
 
@@ -307,12 +307,8 @@ def _read(mirror: Mapping[str, Any] | None, stream: str) -> Source:
 
 
 async def _health(place: Place | None, stream: str, read: str) -> list[ReplicaHealth]:
-    return await check_health(await _around(place, stream, read)) if place else []
-
-
-async def _around(place: Place, stream: str, read: str) -> Inventory:
-    """Return the links of a stream, and those around the one that clients name when they read it."""
-    return await survey_around(place, read if read in place.known else stream)
+    """Return the health of the links of a stream, and of those around the one that clients name when they read it."""
+    return await check_health(await survey_around(place, read if read in place.known else stream)) if place else []
 
 
 def _recreated(item: ReplicaHealth) -> bool:
@@ -328,8 +324,7 @@ async def _from_outside(api: Api, name: str) -> Overview:
     stream = next((found for found in (STREAM_PREFIX + name, name) if place.has(found)), STREAM_PREFIX + name)
     info, clue = place.offline.get(stream), place.clues.get(stream)
     read = _read(info["config"].get("mirror") if info else clue.source if clue else None, stream)
-    around = await _around(place, stream, read.name)
-    health, answers = await asyncio.gather(check_health(around), answering(api, read.name))
+    health, answers = await asyncio.gather(_health(place, stream, read.name), answering(api, read.name))
     origin = await seen(api, read.name) if read.name in place.infos else None
     served = reads(read.name, origin, health, answers, place=place, api=read.api)
     where = place.cluster_of(stream)
