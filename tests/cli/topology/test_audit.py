@@ -1,11 +1,9 @@
 """`kvctl topology audit` as a process: output, exit codes, and repairs."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
-Names = Callable[..., str]
 WIDTHS = {r"(?<=\S) {2,}": "  ", r"(?m) +$": ""}
 """Names are of different lengths."""
 FIELDS = (
