@@ -13,6 +13,7 @@ from kvctl.server import run_server
 from kvctl.topology.health.overview import Overview, Reads
 from tests.cli.conftest import Result
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 Bucket = Callable[..., Result]
 VERSIONS = {r'"_nats\.ver": "[\d.]+"': '"_nats.ver": "N"', r'"_nats\.level": "\d+"': '"_nats.level": "N"'}
@@ -443,6 +444,17 @@ def test_compact(bucket, seeds, orders, snapshot):
     assert bucket("compact", "orders", "--dry-run", tty=True) == snapshot
     again = bucket("compact", "orders")
     assert (again.out, again.err) == ("orders\t0\t0\t0\n", "Removed 0 deleted keys (0 messages in total)\n")
+
+
+def test_compact_is_refused_for_a_replica_that_lags(bucket, seeds, orders):
+    """An aggregate is stuck at a value that is larger than it takes."""
+    seeds.put("orders", "large", b"x" * 100)
+    seeds.create_bucket("stuck", subjects=[], sources=[{"name": "KV_orders"}], duplicate_window=0, max_msg_size=50)
+    until(lambda: seeds.api("STREAM.INFO.KV_stuck")["sources"][0]["lag"])
+    refused = bucket("compact", "orders")
+    assert (refused.exit_code, "--force lagging-replica" in refused.err) == (1, True)
+    assert "aggregate `stuck` has a lag of" in refused.err
+    assert bucket("compact", "orders", "--force", "lagging-replica").exit_code == 0
 
 
 # -- backup, restore ---------------------------------------------------------------------------------------
