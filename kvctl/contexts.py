@@ -103,6 +103,8 @@ _FILE_FIELDS = {
 }
 _VARIABLES = "NATS_URL NATS_USER NATS_PASSWORD NATS_TOKEN NATS_CREDS NATS_NKEY NATS_CERT NATS_KEY NATS_CA".split()
 _ENVIRONMENT = {name.removeprefix("NATS_").lower(): name for name in _VARIABLES}
+VARIABLES = (*_VARIABLES, "NATS_CONTEXT")
+"""Environment variables that name a server or credentials."""
 _FLAGS = "url user creds nkey cert key ca tls_first domain api_prefix inbox_prefix read_only"
 FLAGS = {
     **{name: name for name in _FLAGS.split()},

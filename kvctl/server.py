@@ -162,6 +162,14 @@ class Server:
         """Wait until the process ends; return its exit code."""
         return self._process.wait() if self._process else 0
 
+    def how_it_ended(self) -> str:
+        """Describe the end of the process: the signal, or the last error of its log, or the exit code."""
+        code = self._process.returncode if self._process else None
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        faults = [line for line in self.log().splitlines() if "[FTL]" in line or "[ERR]" in line]
+        return faults[-1].rpartition("] ")[2] if faults else f"exit code {code}"
+
     def log(self, lines: int = 20) -> str:
         """Return the end of the server's log since its last start."""
         text = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""

@@ -92,6 +92,7 @@ def home(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
         monkeypatch.delenv(name, raising=False)
     return directory

@@ -11,6 +11,7 @@ import pytest
 from kvctl import server as server_module
 from kvctl.contexts import Context
 from kvctl.errors import KvctlError
+from kvctl.labs import run_lab
 from kvctl.server import find_server, run_server
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -148,6 +149,24 @@ class TestLabs:
             raw.put("NEAR", "k", b"v")
         with client(nyc) as raw:
             until(lambda: _answerer(raw, "NEAR", "k") == "NEAR_NYC")
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("kind", "names"),
+        [
+            ("cluster", "n1 n2"),
+            ("supercluster", "lon1 lon2 nyc1 nyc2 tie"),
+            ("leaf", "hub1 hub2 leaf1 leaf2"),
+            ("accounts", "accounts1 accounts2"),
+        ],
+    )
+    def test_lab_with_more_servers_takes_a_replica_on_each(self, kind, names):
+        with run_lab(kind, servers=2) as lab:
+            assert list(lab.servers) == names.split()
+            context = next(iter(lab.contexts.values()))
+            assert len(context.url.split(",")) == 2
+            with client(context) as raw:
+                assert len(raw.create_bucket("R2", num_replicas=2)["cluster"]["replicas"]) == 1
 
     def test_a_leaf_node_mirrors_across_domains(self, leaf):
         with client(leaf.contexts["hub"]) as hub, client(leaf.contexts["leaf"]) as edge:

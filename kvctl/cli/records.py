@@ -219,6 +219,7 @@ CONTEXT_TEST = record("name url (url_from) usable (error) (server) rtt (jetstrea
 SERVER = record("url (pid) (store) (temporary)")
 LAB = record("(lab) (config_home) (contexts)")
 LAB_CONTEXT = record("name url user domain api_prefix description")
+LAB_SERVER = record("name lab running changed")
 VERSION = record("version python")
 
 VALUE = record("value encoding")

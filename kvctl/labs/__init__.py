@@ -6,14 +6,15 @@ The servers' configurations are the templates beside this file.
 import asyncio
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import kvctl
 from kvctl.contexts import Context
@@ -23,8 +24,15 @@ from kvctl.server import Server, fill
 
 LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
 
-INNER_PORT = 10
+KINDS: tuple[LabKind, ...] = get_args(LabKind)
+MOST_SERVERS = 5
+"""Maximum number of servers of a cluster, as of the replicas of a stream."""
+INNER_PORT = 20
 """Distance of the first port between servers from the first server's port."""
+LAST_PORT = 65_490
+"""Maximum port of the first server, as those of the others and between them follow."""
+TIE_BREAKER = "tie"
+"""Cluster of one server that keeps JetStream's majority when one of two larger clusters is lost."""
 _TEMPLATES = Path(__file__).parent
 _PROBE = "kvctl-ready"
 """Stream that shows by its creation that streams can be placed."""
@@ -47,10 +55,36 @@ class Lab:
     temporary: bool = True
     port: int | None = None
     """Port of the first server, the others have the next ones; None for free ports."""
+    clusters: dict[str, list[str]] = field(default_factory=dict)
+    """Name of each cluster -> names of its servers."""
+    _known: set[str] = field(default_factory=set)
+    """Servers that do not run, and whose end is known: stopped on request, or returned by `ended`."""
 
     def inner_ports(self, count: int) -> list[int]:
         """Return ports for connections between the servers."""
         return _free_ports(count) if self.port is None else [self.port + INNER_PORT + at for at in range(count)]
+
+    def stop(self, name: str) -> bool:
+        """Stop a server; return False if it was not running."""
+        self._known.add(name)
+        running = self.servers[name].running
+        self.servers[name].stop()
+        return running
+
+    def start(self, name: str) -> bool:
+        """Start a stopped server again, with its port and data; return False if it was running. Raises KvctlError."""
+        if self.servers[name].running:
+            return False
+        self.servers[name].start()
+        self._known.discard(name)
+        return True
+
+    def ended(self) -> Iterator[Server]:
+        """Yield the servers that ended on their own since the last call."""
+        for name, server in self.servers.items():
+            if not server.running and name not in self._known:
+                self._known.add(name)
+                yield server
 
     def close(self) -> None:
         """End all servers and remove everything temporary: temporary stores need not be closed first."""
@@ -69,14 +103,15 @@ class Lab:
         self.close()
 
 
-def run_lab(kind: LabKind, *, store: Path | None = None, port: int | None = None) -> Lab:
+def run_lab(kind: LabKind, *, servers: int | None = None, store: Path | None = None, port: int | None = None) -> Lab:
     """Start a sample layout and wait until buckets can be created everywhere. Raises KvctlError.
 
-    The servers listen on free ports, or on `port` and the next ones, and on INNER_PORT above for each other.
+    `servers` is the number in each cluster, by default 3 in a `cluster` and otherwise 1. They listen on free ports, or
+    on `port` and the next ones, and on INNER_PORT above for each other.
     """
     lab = Lab(kind, store or Path(mkdtemp(prefix=f"kvctl-{kind}-")), temporary=store is None, port=port)
     try:
-        _BUILDERS[kind](lab)
+        _lay_out(lab, servers or (3 if kind == "cluster" else 1))
         for server in lab.servers.values():
             server.launch()
         for server in lab.servers.values():
@@ -89,32 +124,54 @@ def run_lab(kind: LabKind, *, store: Path | None = None, port: int | None = None
     return lab
 
 
-def _cluster(lab: Lab) -> None:
-    names = ("n1", "n2", "n3")
-    routes = dict(zip(names, lab.inner_ports(len(names)), strict=True))
-    values = {"routes": ", ".join(f"nats://127.0.0.1:{port}" for port in routes.values())}
-    for name in names:
-        _add(lab, name, "cluster", {**values, "route": routes[name]})
+_CLUSTERS: dict[LabKind, dict[str, str]] = {
+    "cluster": {"lab": "cluster"},
+    "supercluster": {"lon": "supercluster", "nyc": "supercluster"},
+    "leaf": {"hub": "hub", "leaf": "leaf"},
+    "accounts": {"accounts": "accounts"},
+}
+"""Name of each cluster -> template of its servers."""
+_CLUSTERED = """cluster {
+  name: @cluster@
+  listen: 127.0.0.1:@route@
+  routes: [@routes@]
+}"""
+"""Part of a configuration that joins servers which could also stand alone."""
 
 
-def _supercluster(lab: Lab) -> None:
-    lon_route, nyc_route, lon_gateway, nyc_gateway = lab.inner_ports(4)
-    values = {"lon_gateway": lon_gateway, "nyc_gateway": nyc_gateway}
-    _add(lab, "lon", "supercluster", {**values, "route": lon_route, "gateway": lon_gateway})
-    _add(lab, "nyc", "supercluster", {**values, "route": nyc_route, "gateway": nyc_gateway})
+def _lay_out(lab: Lab, size: int) -> None:
+    """Add the servers of all clusters, each of this size."""
+    templates = dict(_CLUSTERS[lab.kind])
+    lab.clusters = {cluster: _members(cluster, size) for cluster in templates}
+    if lab.kind == "supercluster" and size > 1:
+        templates[TIE_BREAKER], lab.clusters[TIE_BREAKER] = "supercluster", [TIE_BREAKER]
+    names = [name for members in lab.clusters.values() for name in members]
+    ports = lab.inner_ports(2 * len(names))
+    routes = dict(zip(names, ports[::2], strict=True))
+    doors = dict(zip(names, ports[1::2], strict=True))  # of gateways, or of leaf nodes
+    values: dict[str, object] = {"gateways": ", ".join(map(partial(_gateway, lab, doors), lab.clusters))}
+    values["hubs"] = _urls("nats-leaf://app:app@", doors, lab.clusters.get("hub", ()))
+    for cluster, template in templates.items():
+        members = lab.clusters[cluster]
+        joined = {"clustered": _CLUSTERED if len(members) > 1 else "", "cluster": cluster, **values}
+        joined["routes"] = _urls("nats://", routes, members)
+        for name in members:
+            _add(lab, name, template, {**joined, "route": routes[name], "door": doors[name]})
 
 
-def _leaf(lab: Lab) -> None:
-    (leafnodes,) = lab.inner_ports(1)
-    _add(lab, "hub", "hub", {"leafnodes": leafnodes})
-    _add(lab, "leaf", "leaf", {"leafnodes": leafnodes})
+def _members(cluster: str, size: int) -> list[str]:
+    """Name the servers of a cluster: n1, n2, n3 in the only one, else by it."""
+    if cluster == "lab":
+        return [f"n{number}" for number in range(1, size + 1)]
+    return [cluster] if size == 1 else [f"{cluster}{number}" for number in range(1, size + 1)]
 
 
-def _accounts(lab: Lab) -> None:
-    _add(lab, "accounts", "accounts", {})
+def _gateway(lab: Lab, doors: Mapping[str, int], cluster: str) -> str:
+    return f"{{ name: {cluster}, urls: [{_urls('nats://', doors, lab.clusters[cluster])}] }}"
 
 
-_BUILDERS = {"cluster": _cluster, "supercluster": _supercluster, "leaf": _leaf, "accounts": _accounts}
+def _urls(scheme: str, ports: Mapping[str, int], names: Sequence[str]) -> str:
+    return ", ".join(f'"{scheme}127.0.0.1:{ports[name]}"' for name in names)
 
 
 def _add(lab: Lab, name: str, template: str, values: Mapping[str, object]) -> None:
@@ -124,16 +181,16 @@ def _add(lab: Lab, name: str, template: str, values: Mapping[str, object]) -> No
 
 
 def _add_contexts(lab: Lab) -> None:
-    urls = {name: server.url for name, server in lab.servers.items()}
+    urls = {cluster: [lab.servers[name].url for name in members] for cluster, members in lab.clusters.items()}
+    everywhere = [server.url for server in lab.servers.values()]
     for name, description, settings in _CONTEXTS[lab.kind]:
-        settings = {"url": urls.get(name, ",".join(urls.values())), **settings}
-        settings["url"] = urls.get(settings["url"], settings["url"])
-        settings |= {"description": description, "origin": f"context `{name}`"}
+        url = ",".join(urls.get(settings.get("url", name), everywhere))
+        settings = {**settings, "url": url, "description": description, "origin": f"context `{name}`"}
         lab.contexts[name] = Context(name=name, **settings)
 
 
 _CONTEXTS: dict[LabKind, tuple[tuple[str, str, dict[str, Any]], ...]] = {
-    "cluster": (("cluster", "three servers, up to three replicas", {}),),
+    "cluster": (("cluster", "a cluster, for buckets with stream replicas", {}),),
     "supercluster": (("lon", "cluster lon, joined with nyc", {}), ("nyc", "cluster nyc, joined with lon", {})),
     "leaf": (
         ("hub", "the hub, domain hub", {}),
@@ -160,16 +217,24 @@ def _wait_usable(lab: Lab) -> None:
 
 async def _until_usable(lab: Lab) -> None:
     deadline = time.monotonic() + _READY_TIMEOUT
-    for name, context in lab.contexts.items():
-        if context.api_prefix:
-            continue
-        placement = {"placement": {"cluster": name}} if lab.kind == "supercluster" else {}
-        replicas = len(lab.servers) if lab.kind == "cluster" else 1
+    for context, config in _everywhere(lab):
         async with kvctl.connect(context) as client:
-            while not await _can_place(client.api, {"num_replicas": replicas, **placement}):
+            while not await _can_place(client.api, config):
                 if time.monotonic() > deadline:
                     raise UnreachableError(f"The {lab.kind} lab was not ready in {_READY_TIMEOUT:.0f} s")
                 await asyncio.sleep(0.05)
+
+
+def _everywhere(lab: Lab) -> Iterator[tuple[Context, dict[str, Any]]]:
+    """Yield contexts with the settings of a stream that needs all servers there."""
+    if lab.kind == "supercluster":
+        for cluster, members in lab.clusters.items():
+            context = lab.contexts.get(cluster) or next(iter(lab.contexts.values()))
+            yield context, {"num_replicas": len(members), "placement": {"cluster": cluster}}
+        return
+    for context in lab.contexts.values():
+        if not context.api_prefix:
+            yield context, {"num_replicas": len(next(iter(lab.clusters.values())))}
 
 
 async def _can_place(api: Api, config: Mapping[str, Any]) -> bool:

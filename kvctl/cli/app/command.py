@@ -169,7 +169,8 @@ class Command(HelpPage, TyperCommand):
         at = args.index("--") if "--" in args else len(args)
         ctx.params[str(tail.name)] = args[at + 1 :]
         rest = super().parse_args(ctx, args[:at])
-        if not args[at + 1 :] and not ctx.resilient_parsing:
+        wanted = tail.required or at < len(args)
+        if wanted and not args[at + 1 :] and not ctx.resilient_parsing:
             raise UsageError(f"Missing argument `{TAIL}`", hint=f"Usage: `{usage(ctx)}`")
         return rest
 

@@ -69,7 +69,8 @@ class HelpPage:
         tail = tail_of(self.params)
         own = [argument_usage(param) for param in arguments(self.params) if param is not tail]
         required = [required_usage(param) for param in own_options(self.params) if param.required]
-        return [*own, *required, "[OPTIONS]", *([f"-- {argument_usage(tail)}"] if tail else [])]
+        program = [f"-- {TAIL}..." if tail.required else f"[-- {TAIL}...]"] if tail else []
+        return [*own, *required, "[OPTIONS]", *program]
 
     def _format_shared(self, ctx: Any, page: "Page") -> None:
         if ctx.parent is None:

@@ -71,7 +71,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Setup": {
         "quickstart": ("quickstart", "Run a short tour on a temporary server"),
         "context": ("context.manage", "Named connections"),
-        "server": ("server", "Run a NATS server"),
+        "server": ("server", "Run NATS servers"),
         "completion": ("app.completion", "Print the completion script of a shell"),
         "help": ("app.help", "Show help on a command or topic"),
         "version": ("app.help", "Show the version"),

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Yes, context_names, deletes
+from kvctl.cli.app.options import Yes, context_names, deletes, duration
 from kvctl.cli.app.session import Session
 from kvctl.cli.context import views
 from kvctl.cli.context.views import FIELDS, details, difference_text, differences, facts_of, summary
@@ -181,8 +182,13 @@ async def delete(session: Session, name: Name, yes: Yes = False) -> None:
 
 @command(
     "context test",
-    examples=["kvctl context test", "kvctl context test prod -o json", "kvctl context test prod --bucket orders"],
-    see=["context show"],
+    examples=[
+        "kvctl context test",
+        "kvctl context test prod -o json",
+        "kvctl context test prod --bucket orders",
+        "kvctl context test --wait-for 30s",
+    ],
+    see=["context show", "server run"],
     prints=(CONTEXT_TEST,),
 )
 async def examine(
@@ -191,15 +197,21 @@ async def examine(
     bucket: Annotated[
         str | None, typer.Option("--bucket", metavar="BUCKET", help="Test the permissions on this bucket")
     ] = None,
+    wait_for: Annotated[
+        timedelta | None, duration("--wait-for", help="Maximum time to wait until the server answers")
+    ] = None,
 ) -> None:
     """Test a connection and its permissions.
 
     Connects, measures the round trip to the server, shows usage and limits of the account, and probes every API
     subject that kvctl uses without changing anything. Exits 5 when JetStream cannot be used.
+
+    With --wait-for, tests again and again until the server answers and JetStream has a leader, and exits 9 when the
+    time is up. Refused credentials are an error immediately.
     """
     if name is not None:
         session.options.context = name
-    await views.report(session, session.context, bucket)
+    await views.report(session, session.context, bucket, wait_for)
 
 
 def _store() -> "contexts.ContextStore":

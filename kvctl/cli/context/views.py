@@ -1,7 +1,10 @@
 """Contexts for display, with secrets only as `set`, and what `kvctl context test` finds."""
 
+import asyncio
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import kvctl
@@ -9,11 +12,12 @@ from kvctl import connection as kvctl_connection
 from kvctl import urls
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import CONTEXT, CONTEXT_TEST
-from kvctl.errors import JetStreamDisabled, KvctlError, PermissionDenied
+from kvctl.errors import Away, JetStreamDisabled, KvctlError, PermissionDenied, WaitExpired
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import permissions as jetstream_permissions
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document, size_text
+from kvctl.units import format_duration
 
 FIELDS = CONTEXT.fields[: CONTEXT.fields.index("authentication")]
 """Fields of a context file."""
@@ -84,12 +88,23 @@ _ALLOWED = {True: "yes", False: "no", None: "unknown"}
 _STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
 
 
-async def report(session: Session, context: "kvctl.Context", bucket: str | None) -> None:
-    """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used."""
+_PAUSE_S = 0.2
+"""Seconds between two tests of a server that does not answer."""
+
+
+async def report(session: Session, context: "kvctl.Context", bucket: str | None, patience: timedelta | None) -> None:
+    """Connect, inspect the account and show the result. Raises UnreachableError when JetStream cannot be used.
+
+    With `patience`, wait until it can. Raises WaitExpired.
+    """
     facts: dict[str, Any] = {"name": context.name, "url": urls.redact(context.url), "url_from": context.origin}
     facts |= {"usable": False, "error": None, "server": None, "rtt": None, "jetstream": None, "permissions": []}
     try:
-        await _inspect(facts, context, bucket)
+        if patience is None:
+            await _inspect(facts, context, bucket)
+        else:
+            with session.progress("Waiting for the server"):
+                await _inspect_patiently(facts, context, bucket, patience)
     except KvctlError as error:
         if session.output != "table" or facts["server"]:
             session.show(_view({**facts, "error": error.message}))
@@ -102,6 +117,22 @@ async def report(session: Session, context: "kvctl.Context", bucket: str | None)
             subject=denied["subject"],
             hint=None if bucket else "If permissions are granted per bucket, name one with `--bucket NAME`",
         )
+
+
+async def _inspect_patiently(
+    facts: dict[str, Any], context: "kvctl.Context", bucket: str | None, patience: timedelta
+) -> None:
+    """Inspect the account until the server answers. Raises WaitExpired."""
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        left = timedelta(seconds=max(deadline - time.monotonic(), _PAUSE_S))
+        try:
+            return await _inspect(facts, replace(context, timeout=min(left, context.timeout)), bucket)
+        except Away as error:
+            if time.monotonic() + _PAUSE_S > deadline:
+                waited = format_duration(patience)
+                raise WaitExpired(f"Gave up after {waited}: {error.message}", hint=error.hint) from None
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def _inspect(facts: dict[str, Any], context: "kvctl.Context", bucket: str | None) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import socket
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -213,3 +215,25 @@ class TestTest:
             tested = context("test", "-s", server.url, "--user", "ann", env={"NATS_PASSWORD": SECRET})
             assert tested == snapshot
             assert SECRET not in tested.out + tested.err
+
+
+def test_wait_ends_when_the_server_answers(context, start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    waiting = start("context", "test", "-s", f"nats://127.0.0.1:{port}", "--wait-for", "60s")
+    time.sleep(0.5)
+    assert waiting.poll() is None
+    with run_server(port=port):
+        assert waiting.wait(60) == 0
+
+
+def test_wait_that_no_server_ends_exits_9(context):
+    done = context("test", "-s", "nats://127.0.0.1:1", "--wait-for", "300ms")
+    assert done.exit_code == 9
+    assert done.err.startswith("error: Gave up after 300ms: No server answers at `nats://127.0.0.1:1`\n")
+
+
+def test_wait_does_not_outlast_refused_credentials(context, tmp_path):
+    config = "listen: 127.0.0.1:@client@\nauthorization { user: ann, password: right }\n"
+    with run_server(config=config) as server:
+        assert context("test", "-s", server.url, "--wait-for", "60s").exit_code == 5
