@@ -5,7 +5,12 @@ import gc
 import os
 import random
 import re
+import shutil
 import signal
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -14,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 import kvctl
 from kvctl.labs import run_lab
@@ -21,6 +27,7 @@ from kvctl.server import run_server
 from tests.support.raw import RawClient
 
 _ROOT = Path(__file__).parents[1]
+_MEMORY = "/dev/shm"
 _numbers = count(1)
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 """The user's own cache: what lies there only saves time."""
@@ -48,25 +55,62 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class _Scheduling(LoadFileScheduling):
-    """A file's tests stay in one process, and all files that use Spark in one, so that one session does."""
+    """A file's tests stay in one process, all tests that use Spark in one, and what takes longest begins first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        used = {word for words in _ARGUMENTS.findall(_text_of(file)) for word in re.findall(r"\w+", words)}
-        return "all that use Spark" if {"engine", "spark"} & used else file
+        return next((_SHARED[name] for name in _used(nodeid) if name in _SHARED), super()._split_scope(nodeid))
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        longest = max(self.workqueue, key=lambda scope: sum(map(_seconds, self.workqueue[scope])))
+        self.workqueue.move_to_end(longest, last=False)
+        super()._assign_work_unit(node)
 
 
-_ARGUMENTS = re.compile(r"^ *(?:async )?def \w+\(([^)]*)\)", re.MULTILINE)
+_SHARED = {"engine": "Spark", "spark": "Spark", "supercluster": "two clusters"}
+"""Fixtures that take long to start, which one process of a run does."""
+_SECONDS = {"engine": 2, "own_cluster": 7, "supercluster": 3, "cluster": 1, "steps": 4, "own_server": 0.5}
+"""About the duration of a test that uses a fixture; without any, a tenth of a second."""
+_FUNCTIONS = re.compile(r"^ *(?:async )?def (\w+)\(([^)]*)\)", re.MULTILINE)
 
 
 @cache
-def _text_of(file: str) -> str:
-    return (_ROOT / file).read_text(encoding="utf-8")
+def _seconds(nodeid: str) -> float:
+    return 0.1 + sum(_SECONDS.get(name, 0) for name in _used(nodeid))
+
+
+@cache
+def _used(nodeid: str) -> set[str]:
+    """The fixtures that a test uses, those of its file's own fixtures included."""
+    file, *_, name = nodeid.partition("[")[0].split("::")
+    asked, found, more = _arguments(file), set[str](), {name}
+    while more:
+        more = set[str]().union(*(asked[one] for one in more)) - found
+        found |= more
+    return found
+
+
+@cache
+def _arguments(file: str) -> Mapping[str, set[str]]:
+    """The arguments of each function of a file, by its name."""
+    asked = defaultdict[str, set[str]](set)
+    for name, arguments in _FUNCTIONS.findall((_ROOT / file).read_text(encoding="utf-8")):
+        asked[name] |= {*re.findall(r"\w+", arguments)}
+    return asked
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:
     """How tests are dealt out to processes."""
     return _Scheduling(config, log)
+
+
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Servers and tests write some gigabytes that nobody reads again: into memory, where there is room for them."""
+    with suppress(OSError):
+        memory = os.statvfs(_MEMORY)
+        if "TMPDIR" in os.environ or memory.f_bavail * memory.f_frsize < 4 << 30 or memory.f_flag & os.ST_NOEXEC:
+            return
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="kvctl.", dir=_MEMORY)
+        config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
 
 
 def pytest_sessionstart() -> None:

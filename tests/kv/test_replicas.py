@@ -3,7 +3,10 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.labs import Lab
 from kvctl.server import run_server
+from tests.support.waiting import until_async
 
 LIMIT = 60.0
 """Seconds that replication may take on a busy machine."""
@@ -359,3 +363,11 @@ async def _down(lab: Lab, name: str) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.to_thread(lab.servers[name].start)
+        await until_async(partial(_answers, lab, name))  # as the tests after this one expect
+
+
+async def _answers(lab: Lab, name: str) -> bool:
+    with suppress(KvctlError):
+        async with kvctl.connect(replace(lab.contexts[name], timeout=timedelta(seconds=1))) as client:
+            return bool(await client.bucket_names())
+    return False

@@ -299,18 +299,25 @@ async def test_messages_written_after_the_start_are_not_due_before_the_end(serve
     assert sorted(set(found)) == list(range(1, 151))
 
 
-async def test_list_that_never_comes_further_ends(client, bucket_name, monkeypatch):
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [(True, "does not deliver the messages of"), (False, "has messages of .* that it does not deliver")],
+)
+async def test_list_that_never_comes_further_ends(client, bucket_name, monkeypatch, lost, message):
+    """By starts over if its consumer is lost each time, else by its patience."""
     bucket = await client.create_bucket(bucket_name)
     await bucket.put("k", b"")
     monkeypatch.setattr(ordered_consumer, "RESTARTS", 3)
+    monkeypatch.setattr(ordered_consumer, "PATIENCE_S", 15.0 if lost else 1.0)
+    client.connection.timeout = 5.0 if lost else 0.3
     original = OrderedConsumer._receive
 
     async def lossy(self: OrderedConsumer) -> list[Any]:
         await original(self)
-        self._lost = True
+        self._consumer.lost = lost
         return []
 
     monkeypatch.setattr(OrderedConsumer, "_receive", lossy)
-    with pytest.raises(ServerError, match="does not deliver"):
-        async with asyncio.timeout(20):
+    with pytest.raises(ServerError, match=message):
+        async with asyncio.timeout(10):
             _ = [key async for key in bucket.keys()]
