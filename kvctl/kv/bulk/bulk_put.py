@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvctl.errors import Away, ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
+from kvctl.errors import Away, ConflictError, ConnectionLost, KvctlError, OutcomeUnknown, PermissionDenied, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.publish import UnmatchedRun
 from kvctl.jetstream.request_window import WINDOW
@@ -141,6 +141,9 @@ class _Puts(RowWriter):
     def _resolved(self, row: Row, outcome: LoadOutcome | KvctlError, revision: int, cause: KvctlError) -> None:
         if outcome in (LoadOutcome.WRITTEN, LoadOutcome.SUPERSEDED):
             self._written((row.key,), (revision,))  # a value that later ones replaced leaves no trace
+        elif outcome is LoadOutcome.MISSED:
+            text = f"A later write of `{row.key}` was stored before this one, which was not stored"
+            self._refused(row, ConflictError(text))
         else:
             self._refused(row, outcome if isinstance(outcome, KvctlError) else _overtaken(row, cause))
 

@@ -197,7 +197,7 @@ class BulkWriter(ABC):
         self.counts = RowCounts()
         self._window: PublishWindow
         self._sending: Any = None
-        """Tag of the message being queued."""
+        """Tag of the message being queued, or of the last one of the run."""
 
     async def _send(self, messages: Iterator[tuple[object, bytes, bytes, bytes]]) -> None:
         """Queue messages of (tag, subject, value, header block); those that cannot be sent fail."""

@@ -269,7 +269,7 @@ class SavePoints:
         self._file = file
         self._position = start
         """Saved position: every stored row after its line is above its revision."""
-        self._until = start.until
+        self.until = start.until
         """Last line that may be sent before the position is saved again."""
         self._bytes = 0
         """Bytes taken since the last save."""
@@ -282,9 +282,9 @@ class SavePoints:
 
     def must_precede(self, line: int) -> bool:
         """Return True if the position has to be saved before rows up to this line are sent."""
-        if line <= self._until:
+        if line <= self.until:
             return False
-        self._until = line + SAVE_ROWS
+        self.until = line + SAVE_ROWS
         return True
 
     def due_after(self, size: int) -> bool:
@@ -311,7 +311,7 @@ class SavePoints:
         self._bytes = 0
         if self._file is not None:
             with suppress(OSError):
-                self._file.save(replace(self._position, until=self._until))
+                self._file.save(replace(self._position, until=self.until))
 
     def remove(self) -> None:
         """Delete the file: the load is complete."""

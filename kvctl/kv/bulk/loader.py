@@ -182,8 +182,11 @@ class Loader(RowWriter):
         start: Position | None = None,
     ) -> None:
         current = Current(target.binding, target.info)
-        start = start or Position(revision=current.last_revision)
-        super().__init__(current, ids, AcknowledgedRows(start.revision), options.mode)
+        start = start or Position()
+        resumed = start.until > start.line
+        super().__init__(
+            current, ids, AcknowledgedRows(start.revision if resumed else current.last_revision), options.mode
+        )
         self._bucket = bucket
         self._target = target
         self._options = options
@@ -192,7 +195,7 @@ class Loader(RowWriter):
         self._progress = progress
         self._until = start.until
         """Last line that the interrupted load may have sent."""
-        self._reconciler.resumed = start.until > start.line
+        self._reconciler.resumed = resumed
         self.counts = RowCounts(start.written, start.unchanged, start.rejected, start.presumed)
         start = replace(start, series=ids.prefix.decode(), most=ids.most)
         self._save_points = SavePoints(self._progress, start)
@@ -216,6 +219,7 @@ class Loader(RowWriter):
                     await self._take(batch)
                 await self._settle()
         except BaseException as error:
+            self._save_points.until = max(self._until, self._sending.line if self._sending else 0)
             self._save()
             if isinstance(error, UnreachableError):
                 raise self._cut_off(error) from None

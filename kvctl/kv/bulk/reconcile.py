@@ -56,6 +56,8 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         self._acknowledged = acknowledged
         self._ended = ended
         self._mode = mode
+        self._ambiguous: set[str] = set()
+        """Keys whose message without an identity may be a row or a later one that replaced it."""
 
     async def settle(self, rows: Sequence[Row]) -> None:
         """Find each row, or write it if its mode selects it.
@@ -81,10 +83,12 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
                 self._report(row, LoadOutcome.WRITTEN, message.sequence)
             elif decided := self._among(row, after, later):
                 self._report(row, *decided)
-            elif needed(self._mode, row, message):
-                missing.append(Retry(row, self._header(row, message)))
-            else:
+            elif not needed(self._mode, row, message):
                 self._report(row, LoadOutcome.EXISTS, message.sequence if message else 0)
+            elif key in self._ambiguous and not self._fits(row) and changes_nothing(row, message):
+                self._report(row, LoadOutcome.UNKNOWN, after)
+            else:
+                missing.append(Retry(row, self._header(row, message)))
         return missing
 
     def _followed(self, last: Mapping[str, StoredMessage | None]) -> dict[str, StoredMessage]:
@@ -106,11 +110,13 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
         replaced = self._replaced(later) or (self.resumed and self._vanishes(row, after))
         newer = any((self._ids.number(message.header) or 0) > row.line for message in later)
         newer = newer or self._acknowledged.followed(row.line, row.key)
-        fits = self._ids.fits(row.header, row.value)
+        fits = self._fits(row)
         nameless = [message for message in later if self._is_nameless(message)] if self.resumed else []
         if nameless and not (fits and newer):
             if equal := [message for message in nameless if not fits and changes_nothing(row, message)]:
                 self._acknowledged.note(row.line, row.key, equal[0].sequence)  # later rows are above it
+                if replaced:
+                    self._ambiguous.add(row.key)
             return LoadOutcome.UNKNOWN, after
         if newer:
             unchanged = self.resumed and self._mode is not Mode.PUT
@@ -144,8 +150,10 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
     def _header(self, row: Row, last: StoredMessage | None) -> bytes:
         """Return the header block of a write on condition that the key does not change, if there is room for it."""
         header = with_expected(self._ids.block(row.line, row.header, row.value), last.sequence if last else 0)
-        without = self.resumed and self._mode is Mode.PUT and not self._ids.fits(row.header, row.value)
-        return row.header if without else header
+        return row.header if self.resumed and self._mode is Mode.PUT and not self._fits(row) else header
+
+    def _fits(self, row: Row) -> bool:
+        return self._ids.fits(row.header, row.value)
 
     def _stored(self, row: Row, revision: int) -> None:
         self._report(row, LoadOutcome.WRITTEN, revision)

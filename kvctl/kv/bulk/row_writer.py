@@ -58,6 +58,7 @@ class RowWriter(BulkWriter):
         values = rows.values if isinstance(rows, PlainRows) else [row.value for row in rows]
         for run in runs(rows, max(map(len, values), default=0), self._run_rows):
             for part in separated(run, self._ids):
+                self._sending = part[-1]
                 yield part, encoder(self._binding.write_prefix, self._ids, part)
 
     def _done(self, row: Row, revision: int) -> None:

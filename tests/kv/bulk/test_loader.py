@@ -571,6 +571,32 @@ async def test_row_without_room_for_an_identity_is_named_after_a_kill_if_it_is_s
     assert {entry.key: entry.value.decode() async for entry in bucket.entries()} == values
 
 
+async def test_equal_rows_without_room_for_an_identity_are_not_written_twice_after_a_kill(client, unique, tmp_path):
+    """Without history the one that is stored may be either."""
+    bucket, file = await client.create_bucket(unique(), max_value_size=200), tmp_path / "rows.ndjson"
+    _write_rows(file, [("k", "v" * 200), ("k", "v" * 200)])
+    await _load_and_kill(bucket, file, 1, resume=False)
+    bad: list[BadRow] = []
+    assert await _load_file(bucket, file, resume=True, rejected=bad.append) == RowCounts(rejected=2)
+    assert [(row.line, "the row may already be stored" in row.reason) for row in bad] == [(1, True), (2, True)]
+    assert (await bucket.status()).last_revision == 2
+
+
+async def test_resume_after_a_full_bucket_writes_rows_that_were_never_sent(client, unique, tmp_path):
+    """Values near the limit have no room for an identity: of a row that may have been sent it would be unknown."""
+    bucket, file = await client.create_bucket(unique(), max_value_size=200, max_bytes=3000), tmp_path / "rows.ndjson"
+    rows = [(f"k.{number % 5}", f"{number:0200}") for number in range(20)]
+    rows = [(f"k.{number % 5}", f"{number:0200}") for number in range(20)]
+    _write_rows(file, [*rows[:5], *((f"more.{number}", "v" * 200) for number in range(20)), *rows])
+    with pytest.raises(PartlyDone, match="The bucket is full"):
+        await _load_file(bucket, file, mode=Mode.IF_DIFFERENT)
+    await catalog.update(client.api, BucketConfig(bucket.name, max_value_size=200, max_bytes=100_000))
+    bad: list[BadRow] = []
+    await _load_file(bucket, file, mode=Mode.IF_DIFFERENT, resume=True, rejected=bad.append)
+    assert [row for row in bad if row.line > 25] == []
+    assert {entry.key: entry.value.decode() async for entry in bucket.entries("k.*")} == dict(rows)
+
+
 async def test_row_without_room_for_an_identity_is_created_where_its_key_was_deleted(client, unique):
     bucket = await client.create_bucket(unique(), max_value_size=200)
     await bucket.put("k", b"old")
