@@ -10,8 +10,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import MarkdownFormat, check_markdown
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import FINDING
-from kvctl.doctor import examination
-from kvctl.doctor import finding as doctor_finding
+from kvctl.doctor import content, examination
 from kvctl.phrases import counted
 from kvctl.render import escapes, markdown, terminal
 from kvctl.render.fields import columns
@@ -65,7 +64,7 @@ async def doctor(
     return 1 if errors or (strict and warnings) else 0
 
 
-def _row(finding: "doctor_finding.Finding") -> dict[str, str | None]:
+def _row(finding: "content.Finding") -> dict[str, str | None]:
     return {
         "severity": str(finding.severity),
         "check": finding.check,
@@ -75,7 +74,7 @@ def _row(finding: "doctor_finding.Finding") -> dict[str, str | None]:
     }
 
 
-def _markdown(found: "Sequence[doctor_finding.Finding]") -> str:
+def _markdown(found: "Sequence[content.Finding]") -> str:
     """Return the findings as a report in Markdown."""
     counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
     rows = [
@@ -94,7 +93,7 @@ def _markdown(found: "Sequence[doctor_finding.Finding]") -> str:
     )
 
 
-def _text(session: Session, found: "Sequence[doctor_finding.Finding]") -> str:
+def _text(session: Session, found: "Sequence[content.Finding]") -> str:
     """Format findings for a terminal: a heading each, then evidence and remedy wrapped to the terminal's width."""
     colored, width = session.terminal.colored, min(session.terminal.width or 100, 120)
     blocks = []

@@ -11,9 +11,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
-from kvctl.connection.client_options import connect_options, explain, logins, text_of
+from kvctl.connection.client_options import RECONNECT_WAIT_S, Outage, connect_options, explain, logins, text_of
 from kvctl.connection.nats_client import Dialer, NatsLink, install_parser, require_supported
-from kvctl.connection.outage import RECONNECT_WAIT_S, Outage
 from kvctl.connection.requests import PendingRequests, Subscription, permission_denied
 from kvctl.contexts import Context
 from kvctl.deferred import pattern

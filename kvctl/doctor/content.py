@@ -1,11 +1,12 @@
-"""Checks of buckets, tables, repositories, and of keys that servers leave out of listings; cheap and read-only."""
+"""Findings; checks of buckets, tables, repositories, and of keys that servers do not list; cheap and read-only."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 
-from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
@@ -29,6 +30,43 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import BadRecord
 from kvctl.versions.tree.objects import OBJECTS
+
+
+class Severity(StrEnum):
+    """Severity of a finding."""
+
+    ERROR = "error"
+    """Data is lost, hidden, duplicated or inaccessible, or will be."""
+    WARNING = "warning"
+    """Everything works, but something is likely to fail."""
+    NOTE = "note"
+    """Worth knowing."""
+
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem of a subject, with its evidence and remedy."""
+
+    severity: Severity
+    check: str
+    """Name of the kind of finding; for a hazard, its name."""
+    subject: str
+    """The bucket, mirror, aggregate or stream as users type it, or `connection` or `account`."""
+    evidence: str
+    remedy: str = ""
+    """A command, or a sentence; empty if there is none."""
+
+
+def ordered(found: Iterable[Finding]) -> list[Finding]:
+    """Return the findings without duplicates, errors first, then by check and subject."""
+    order = list(Severity)
+    return sorted(
+        dict.fromkeys(found), key=lambda item: (order.index(item.severity), item.check, item.subject, item.evidence)
+    )
+
 
 NEARLY_FULL, FULL = 0.8, 1.0
 """Parts of a bucket's limit at which to warn, and to report an error."""

@@ -21,7 +21,7 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.atomic_batch import BatchMessage
+from kvctl.jetstream.publish import BatchMessage
 from kvctl.kv.ordered_token import token
 from kvctl.kv.transaction import execution
 from kvctl.kv.transaction.group_commit import GroupCommit, GroupedWrite

@@ -1,12 +1,13 @@
-"""One table: single, batched and conditional reads and writes (PDP-39's KeyValueTable)."""
+"""One table: single, batched and conditional reads and writes (PDP-39's KeyValueTable), and its Serializers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Generic, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from kvctl.contexts import read_only_error
 from kvctl.errors import ConditionalUpdateError, KeyExists, KeyNotFound, UsageError, WrongRevision
@@ -37,8 +38,57 @@ from kvctl.tables.changes import (
 )
 from kvctl.tables.ranges import Range
 from kvctl.tables.scan import TablePage
-from kvctl.tables.serializers import Bytes, Serializer
 from kvctl.tables.stored_entries import Name, TableLayout
+
+T = TypeVar("T")
+
+
+class Serializer(Protocol[T]):
+    """Lossless conversion to bytes and back; keys sort as their bytes do."""
+
+    def serialize(self, value: T) -> bytes:
+        """Return the value as bytes."""
+
+    def deserialize(self, data: bytes) -> T:
+        """Return the value of bytes. Raises ValueError for bytes that `serialize` does not return."""
+
+
+class Bytes:
+    """Bytes, unchanged."""
+
+    def serialize(self, value: bytes) -> bytes:
+        """Return the value unchanged."""
+        return value
+
+    def deserialize(self, data: bytes) -> bytes:
+        """Return the bytes unchanged."""
+        return data
+
+
+class Text:
+    """Text as UTF-8, which sorts by code points."""
+
+    def serialize(self, value: str) -> bytes:
+        """Return the text as UTF-8."""
+        return value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        """Return the text. Raises ValueError."""
+        return data.decode()
+
+
+class Json:
+    """JSON values in canonical form: members sorted, no whitespace."""
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the value as JSON. Raises ValueError, TypeError for values that JSON does not have."""
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return text.encode()
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value. Raises ValueError."""
+        return json.loads(data)
+
 
 EVERYTHING = Range()
 

@@ -10,8 +10,7 @@ from kvctl.tables import catalog
 from kvctl.tables.catalog import ExistingTable
 from kvctl.tables.changes import K, V
 from kvctl.tables.config import TableConfig
-from kvctl.tables.serializers import Serializer
-from kvctl.tables.table import Table
+from kvctl.tables.table import Serializer, Table
 
 
 class Tables:

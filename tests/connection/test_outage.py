@@ -120,7 +120,7 @@ class TestPasswords:
 class TestRefused:
     @pytest.mark.guarantee("commands-9", by="fault")
     async def test_a_changed_password_is_said_tried_ever_more_rarely_and_given_up(self, guarded, monkeypatch):
-        monkeypatch.setattr("kvctl.connection.outage.REFUSED_PATIENCE_S", 3.0)
+        monkeypatch.setattr("kvctl.connection.client_options.REFUSED_PATIENCE_S", 3.0)
         context = Context(url=guarded.url, user="ann", password="first")
         async with opened(context) as (connection, said):
             waiting = asyncio.create_task(connection.wait_online(LONG))
@@ -152,7 +152,7 @@ class TestRefused:
             assert connection._client.options["reconnect_time_wait"] == 0.1
 
     async def test_a_watch_and_a_consumer_end_with_the_refusal(self, guarded, monkeypatch):
-        monkeypatch.setattr("kvctl.connection.outage.REFUSED_PATIENCE_S", 1.0)
+        monkeypatch.setattr("kvctl.connection.client_options.REFUSED_PATIENCE_S", 1.0)
         async with kvctl.connect(Context(url=guarded.url, user="ann", password="first")) as client:
             consumer = await client.jetstream.create_consumer("KV_B", "c")
 

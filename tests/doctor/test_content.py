@@ -6,8 +6,7 @@ import pytest
 
 import kvctl
 from kvctl.doctor import content
-from kvctl.doctor.content import of_buckets, of_offline
-from kvctl.doctor.finding import ERROR, NOTE, WARNING, Finding, ordered
+from kvctl.doctor.content import ERROR, NOTE, WARNING, Finding, of_buckets, of_offline, ordered
 from kvctl.jetstream import direct_get, streams
 from kvctl.kv.config import BucketConfig
 from kvctl.tables import catalog as tables

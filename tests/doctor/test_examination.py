@@ -7,8 +7,8 @@ import pytest
 
 import kvctl
 from kvctl.doctor import examination
+from kvctl.doctor.content import Finding
 from kvctl.doctor.examination import clear, examine, version
-from kvctl.doctor.finding import Finding
 from kvctl.jetstream import streams
 from kvctl.labs import run_lab
 from kvctl.server import Server, run_server

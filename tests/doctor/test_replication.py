@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.doctor.replication import of_standing, remedy_of
+from kvctl.doctor.examination import of_standing, remedy_of
 from kvctl.topology.hazards.hazards import of_replica
 from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.survey.graph import Link, Place

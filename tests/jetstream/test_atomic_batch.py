@@ -4,7 +4,7 @@ import pytest
 
 from kvctl import Bucket
 from kvctl.errors import ServerError, UsageError, WrongRevision
-from kvctl.jetstream.atomic_batch import LIMIT, BatchMessage, publish_batch
+from kvctl.jetstream.publish import BATCH_MESSAGES, BatchMessage, publish_batch
 from kvctl.tokens import header_lines
 from tests.support.socket_writes import recorded_writes
 
@@ -21,8 +21,11 @@ def put(bucket: Bucket, key: str, value: bytes = b"", **headers: str) -> BatchMe
 
 
 async def test_messages_are_stored_together_in_order(client, bucket):
-    assert await publish_batch(client.connection, [put(bucket, f"k.{n}", b"%d" % n) for n in range(LIMIT)]) == LIMIT
-    assert [entry.value async for entry in bucket.history()] == [b"%d" % number for number in range(LIMIT)]
+    assert (
+        await publish_batch(client.connection, [put(bucket, f"k.{n}", b"%d" % n) for n in range(BATCH_MESSAGES)])
+        == BATCH_MESSAGES
+    )
+    assert [entry.value async for entry in bucket.history()] == [b"%d" % number for number in range(BATCH_MESSAGES)]
 
 
 async def test_a_small_batch_is_one_write_to_the_socket(client, bucket, monkeypatch):
@@ -47,7 +50,7 @@ async def test_one_broken_condition_stores_nothing(client, bucket):
 
 async def test_too_many_messages_store_nothing(client, bucket):
     with pytest.raises(ServerError):
-        await publish_batch(client.connection, [put(bucket, f"k.{number}") for number in range(LIMIT + 1)])
+        await publish_batch(client.connection, [put(bucket, f"k.{number}") for number in range(BATCH_MESSAGES + 1)])
     assert (await bucket.status()).values == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 import kvctl
 from kvctl.errors import BadKeyVersion, ReadOnly, TableExists, TableNotFound, UsageError
 from kvctl.tables.changes import Insert, Put, Remove
-from kvctl.tables.serializers import Bytes, Json, Text
+from kvctl.tables.table import Bytes, Json, Text
 from kvctl.tables.table_manager import Tables
 
 

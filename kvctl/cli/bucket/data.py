@@ -18,7 +18,7 @@ from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIF
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import config, names
-from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket, manifest
+from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
@@ -233,12 +233,12 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
 
     A restore never overwrites: delete the bucket first. Mirrors of it with other contents are reported.
     """
-    expected = manifest.read(directory)
+    expected = bucket_backup.read_manifest(directory)
     if dry_run:
         session.show(_manifest_view(expected))
         return
     api = (await session.client()).api
-    total = sum(file.bytes for file in expected.files if file.name == manifest.DATA)
+    total = sum(file.bytes for file in expected.files if file.name == bucket_backup.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
     await warn_of_stale(session, api, expected.stream)
@@ -253,12 +253,12 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     show_result(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
 
 
-def _manifest_row(made: "manifest.BackupManifest") -> dict[str, Any]:
+def _manifest_row(made: "bucket_backup.BackupManifest") -> dict[str, Any]:
     fields = asdict(made)
     return {"name": fields.pop("bucket"), **fields, "files": [*fields["files"]]}
 
 
-def _manifest_view(expected: "manifest.BackupManifest") -> View:
+def _manifest_view(expected: "bucket_backup.BackupManifest") -> View:
     row = _manifest_row(expected)
     shown = columns(
         "name messages keys bytes last_revision created server",
@@ -269,7 +269,7 @@ def _manifest_view(expected: "manifest.BackupManifest") -> View:
     return document(row, *shown, tsv=MANIFEST.columns)
 
 
-def _contents(made: "manifest.BackupManifest") -> str:
+def _contents(made: "bucket_backup.BackupManifest") -> str:
     return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
 
 

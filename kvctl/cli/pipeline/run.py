@@ -13,7 +13,6 @@ from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job
 from kvctl.cli.records import PIPELINE_PLAN, RAN, SPARK
 from kvctl.errors import UsageError
-from kvctl.pipeline.jobs import check as check_job
 from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
@@ -99,6 +98,6 @@ async def check(session: Session, *, target: OnSpark) -> None:
     Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
     `kvctl pipeline` start Spark the same way.
     """
-    found = asdict(await run_job(session, target, "Checking Spark", check_job.check))
+    found = asdict(await run_job(session, target, "Checking Spark", jobs_run.check))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

@@ -26,11 +26,18 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers import extent, server_consumer
+from kvctl.jetstream.consumers import server_consumer
 from kvctl.jetstream.consumers.delivery import delivery
-from kvctl.jetstream.consumers.extent import SOMEWHERE, InitialEnd, StreamInstance
 from kvctl.jetstream.consumers.pull import Meaning, PullStatus
-from kvctl.jetstream.consumers.server_consumer import ListGaps, PullSize, Selection, ServerConsumer
+from kvctl.jetstream.consumers.server_consumer import (
+    SOMEWHERE,
+    InitialEnd,
+    ListGaps,
+    PullSize,
+    Selection,
+    ServerConsumer,
+    StreamInstance,
+)
 from kvctl.jetstream.stream_info import StreamInfo, StreamState
 from kvctl.wire import RawFrame, header_value
 
@@ -410,13 +417,13 @@ class OrderedConsumer:
         if self._consumer.due is None or came >= self._consumer.due or self._state is None:
             return True
         try:
-            if not extent.unchanged(self._state, (await streams.info(self._api, self.stream))["state"]):
+            if not server_consumer.unchanged(self._state, (await streams.info(self._api, self.stream))["state"]):
                 return True
             self._doubts += 1
             if self._doubts < DOUBTS:
                 return False
             if self._selection.deliver == "last_per_subject":  # a second opinion on the length of its list
-                self._consumer.due = await extent.subjects(self._api, self.stream, self._selection.subjects)
+                self._consumer.due = await server_consumer.subjects(self._api, self.stream, self._selection.subjects)
         except StreamNotFound:
             raise self._instance.deleted() from None
         except _GONE:
@@ -431,7 +438,7 @@ class OrderedConsumer:
     async def _last_matching(self) -> int:
         """Return the last sequence on the subjects being read, 0 for none."""
         try:
-            return await extent.last_matching(self._api, self.stream, self._selection.subjects)
+            return await server_consumer.last_matching(self._api, self.stream, self._selection.subjects)
         except PermissionDenied:
             # Without permission to read messages, only the consumer's count is known, which is not a sequence.
             return SOMEWHERE if await self._consumer.has_more() else self._last

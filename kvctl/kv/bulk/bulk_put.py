@@ -18,8 +18,7 @@ from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.bulk.bulk_writer import RUN_BYTES
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.reconcile import AcknowledgedRows, LoadOutcome
-from kvctl.kv.bulk.row_writer import RowWriter
+from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.identity import Series, most_bytes
 from kvctl.kv.names import check_key

@@ -26,8 +26,7 @@ from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, of_the_row, target
 from kvctl.kv.bulk.checkpoint import Position, ProgressFile, SavePoints
 from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.reconcile import AcknowledgedRows, LoadOutcome
-from kvctl.kv.bulk.row_writer import RowWriter
+from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.conditional_write import NO_STORAGE
 from kvctl.kv.identity import Series, most_bytes

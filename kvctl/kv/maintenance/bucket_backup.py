@@ -14,12 +14,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from kvctl.documents import checksum
 from kvctl.documents.checksum import Checksum
-from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError
+from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_snapshot import (
@@ -33,11 +34,124 @@ from kvctl.jetstream.server_snapshot import (
 )
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
-from kvctl.kv.maintenance import copy_bucket, manifest
-from kvctl.kv.maintenance.manifest import CONFIG, DATA, MANIFEST, BackupManifest, File
+from kvctl.kv.maintenance import copy_bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
 from kvctl.units import format_time
+
+MANIFEST = "manifest.json"
+CONFIG = "backup.json"
+DATA = "stream.tar.s2"
+"""The last two have the names and format of the `nats` CLI, which can restore them, too."""
+
+VERSION = 1
+_LARGEST = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a backup."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupManifest:
+    """Description of a backup; times as RFC 3339."""
+
+    bucket: str
+    stream: str
+    created: str
+    server: str
+    messages: int
+    bytes: int
+    keys: int
+    first_revision: int
+    last_revision: int
+    files: tuple[File, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form; its checksum covers every other field."""
+        document = {"kvctl": "backup", "version": VERSION, **asdict(self)}
+        return {**document, "checksum": checksum.of_document(document)}
+
+
+def hashed(path: Path) -> File:
+    """Return the file with its size and hash."""
+    found = checksum.of_file(path)
+    return File(path.name, found.size, found.sha256)
+
+
+def read_manifest(directory: Path) -> BackupManifest:
+    """Read the manifest of a backup and compare it with its files.
+
+    Raises UsageError if the directory has no backup, ConflictError if it is damaged or made by a newer kvctl.
+    """
+    document = _document(directory / MANIFEST)
+    version = document.get("version")
+    if document.get("kvctl") != "backup" or not isinstance(version, int):
+        raise UsageError(f"`{directory / MANIFEST}` is not the manifest of a backup")
+    if version > VERSION:
+        raise ConflictError(
+            f"The backup in `{directory}` has version {version}; this kvctl supports version {VERSION}",
+            hint="Use a newer kvctl",
+        )
+    manifest = _parse(document, directory)
+    for file in manifest.files:
+        _compare(directory, file)
+    return manifest
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file of a backup. Raises UsageError, ConflictError."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise _damaged(path.parent, f"`{path.name}` is too large")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        hint = "Create one with `kvctl bucket backup BUCKET DIR`"
+        raise UsageError(f"`{path.parent}` is not a backup: `{path.name}`: {error.strerror}", hint=hint) from None
+    except ValueError:
+        raise _damaged(path.parent, f"`{path.name}` is not JSON") from None
+    if not isinstance(document, dict):
+        raise _damaged(path.parent, f"`{path.name}` is not a JSON object")
+    return document
+
+
+def _parse(document: dict[str, Any], directory: Path) -> BackupManifest:
+    fields = {name: value for name, value in document.items() if name not in ("kvctl", "version", "checksum")}
+    if document.get("checksum") != checksum.of_document(
+        {name: value for name, value in document.items() if name != "checksum"}
+    ):
+        raise _damaged(directory, f"`{MANIFEST}` has been changed")
+    try:
+        files = tuple(File(**file) for file in fields.pop("files"))
+        manifest = BackupManifest(files=files, **fields)
+    except (TypeError, KeyError) as error:
+        raise _damaged(directory, f"`{MANIFEST}`: {error}") from None
+    if {file.name for file in files} != {CONFIG, DATA}:
+        raise _damaged(directory, f"`{MANIFEST}` names files that a backup does not have")
+    return manifest
+
+
+def _compare(directory: Path, expected: File) -> None:
+    try:
+        found = hashed(directory / expected.name)
+    except OSError as error:
+        raise _damaged(directory, f"`{expected.name}`: {error.strerror}") from None
+    if found.bytes != expected.bytes:
+        raise _damaged(directory, f"`{expected.name}` has {found.bytes} bytes instead of {expected.bytes}")
+    if found.sha256 != expected.sha256:
+        raise _damaged(directory, f"`{expected.name}` has been changed")
+
+
+def _damaged(directory: Path, how: str) -> ConflictError:
+    return ConflictError(
+        f"The backup in `{directory}` is damaged: {how}", hint="Nothing was restored; use another backup"
+    )
+
 
 Advance = Callable[[int], None]
 """Called with the number of bytes done."""
@@ -90,8 +204,8 @@ async def restore(
     ConflictError for a damaged one or a bucket that is incomplete afterwards, BucketExists, ServerError,
     OutcomeUnknown.
     """
-    expected = await asyncio.to_thread(manifest.read, directory)
-    saved = manifest.load(directory / CONFIG)
+    expected = await asyncio.to_thread(read_manifest, directory)
+    saved = _document(directory / CONFIG)
     wanted = _final(saved["config"], replicas)
     stream, token = wanted["name"], copy_bucket.new_token()
     await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
@@ -148,7 +262,7 @@ async def _write(api: Api, name: str, snapshot: Snapshot, directory: Path, advan
         keys=state.get("num_subjects", 0),
         first_revision=state["first_seq"],
         last_revision=state["last_seq"],
-        files=(manifest.hashed(directory / CONFIG), data),
+        files=(hashed(directory / CONFIG), data),
     )
     _store(directory / MANIFEST, json.dumps(made.document(), indent=2).encode())
     return made

@@ -30,8 +30,7 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct_get, streams
-from kvctl.jetstream.atomic_batch import BatchMessage, MessageTooLarge, publish_batch
-from kvctl.jetstream.publish import Busy
+from kvctl.jetstream.publish import BatchMessage, Busy, MessageTooLarge, publish_batch
 from kvctl.kv import resolve as bindings
 from kvctl.kv.conditional_write import TTL_SINCE, explained, no_ttl
 from kvctl.kv.entry import Entry

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Self
 
 from kvctl.errors import ConditionsFailed, UsageError
-from kvctl.jetstream.atomic_batch import BatchMessage, MessageTooLarge
+from kvctl.jetstream.publish import BatchMessage, MessageTooLarge
 from kvctl.kv.conditional_write import EXPECTED, EXPECTED_OF, write_fields
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key

@@ -1,17 +1,22 @@
-"""Run a SQL script: statements that Spark runs, one after the other, with the values of variables."""
+"""Run a SQL script, statement by statement, with the values of variables; check that Spark and its workers run."""
 
 from __future__ import annotations
 
+import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvctl.errors import UsageError
+import kvctl
+from kvctl.errors import KvctlError, UsageError
+from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.java import find_java
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
+
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _TOKEN = re.compile(
@@ -93,3 +98,50 @@ def _plan(engine: Engine, statement: str) -> str:
     if text.startswith(_NO_PLAN):
         raise planning_error(text.removeprefix(_NO_PLAN).lstrip(": \n"))
     return text
+
+
+TASKS = 4
+"""Number of tasks run: on a small cluster, each worker gets one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Worker:
+    """Machine that runs tasks: its Python and its kvctl."""
+
+    host: str
+    python: str
+    kvctl: str
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCheck:
+    """Versions and workers of a session."""
+
+    spark: str
+    java: str | None
+    """None behind a Connect server, which does not report it."""
+    master: str | None
+    workers: tuple[Worker, ...]
+
+
+def check(engine: Engine) -> SparkCheck:
+    """Run a task on the workers. Raises KvctlError if kvctl is missing or has another version."""
+    engine.doing = "asking the workers"
+    workers = tuple(sorted(set(tasks.over_items(engine, range(TASKS), _answer))))
+    for worker in workers:
+        if worker.kvctl != kvctl.__version__:
+            raise KvctlError(
+                f"The workers on `{worker.host}` have kvctl {worker.kvctl}, but this is {kvctl.__version__}",
+                hint="Install the same version on both",
+            )
+    if engine.target.remote:
+        return SparkCheck(engine.spark.version, None, None, workers)
+    return SparkCheck(engine.context.version, find_java().build, engine.context.master, workers)
+
+
+def _answer(_: int) -> Iterator[Worker]:
+    """Report this worker's versions (runs on a worker)."""
+    from kvctl.pipeline.read import arrow_decoder  # raises the errors that a read would raise
+
+    assert arrow_decoder
+    yield Worker(platform.node(), platform.python_version(), kvctl.__version__)

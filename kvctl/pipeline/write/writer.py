@@ -1,4 +1,9 @@
-"""Writers of the data source: planned on the driver, run in tasks, committed on the driver."""
+"""Writers of the data source: planned on the driver, run in tasks, committed on the driver.
+
+An overwrite writes all rows as an append does, then deletes the keys that are not among them. One that fails deletes
+nothing, but may have replaced values. It is not atomic: until it ends, a reader sees some keys new and some old. Run it
+again to complete it.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,20 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from kvctl.errors import KvctlError, PartlyDone, UsageError
-from kvctl.kv.bulk.bulk_writer import target_of
+from kvctl.errors import Away, KvctlError, PartlyDone, UsageError, WrongRevision
+from kvctl.jetstream.publish import PublishWindow
+from kvctl.kv.bucket import Bucket
+from kvctl.kv.bulk.bulk_writer import WriteTarget, target_of
+from kvctl.kv.conditional_write import write_headers
+from kvctl.kv.entry import Entry
+from kvctl.kv.names import RESERVED, is_plain
+from kvctl.kv.read import listing
 from kvctl.phrases import counted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.worker_connection import connected, run
 from kvctl.pipeline.write.arrow_rows import check_columns
 from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.overwrite_bucket import remove_others
 from kvctl.pipeline.write.row_ids import job_of, new_job
 from kvctl.pipeline.write.task_registry import begin, forget, release
 from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, attempted_before, partition, write_rows
@@ -27,6 +37,7 @@ from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, attempte
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
 
 RUN = "spark.jobGroup.id"
 QUERY = "sql.streaming.queryId"
@@ -195,3 +206,52 @@ async def _release(options: SourceOptions, job: str, *, over: str | None = None)
             await release(target, job)
             if over is not None:
                 await forget(target, over)
+
+
+PASSES = 5
+"""Number of passes to delete keys, if connections are lost."""
+
+
+async def remove_others(options: SourceOptions, since: int) -> int:
+    """Delete the keys that were last written at this revision or before; return their number.
+
+    All rows were written since, and so were keys that other clients wrote in the meantime: those stay.
+    """
+    async with connected(options) as client:
+        bucket = client.bucket(options.bucket)
+        target = await target_of(bucket)
+        removed: set[str] = set()
+        for _ in range(PASSES):
+            lost: list[KvctlError] = []
+            async for entries in listing.entry_batches(target.binding, [], values=False):
+                old = [e for e in entries if e.revision <= since and not e.key.startswith(RESERVED)]
+                await _remove(bucket, target, old, removed, lost)
+            if not lost:
+                return len(removed)
+        raise lost[0]
+
+
+async def _remove(
+    bucket: Bucket, target: WriteTarget, entries: Sequence[Entry], removed: set[str], lost: list[KvctlError]
+) -> None:
+    """Delete entries on condition of their revisions."""
+
+    def done(entry: Entry, _: int) -> None:
+        removed.add(entry.key)
+
+    def failed(_: Entry, error: KvctlError) -> None:
+        if isinstance(error, Away):
+            lost.append(error)
+        elif not isinstance(error, WrongRevision):  # else it was written concurrently
+            raise error
+
+    prefix = target.binding.write_prefix
+    async with PublishWindow(target.binding.api.connection, done, failed) as window:
+        for entry in entries:
+            if is_plain(entry.key):
+                subject = (prefix + entry.key).encode(errors="surrogateescape")
+                header = write_headers(operation="DEL", expected=entry.revision)
+                await window.send(entry, subject, b"", header)
+            else:
+                await bucket.delete_literal(entry.key)
+                removed.add(entry.key)

@@ -1,7 +1,7 @@
 """When a reading gives up: where the end of the stream moves away as fast as it reads, and not before."""
 
-from kvctl.jetstream.consumers import extent
-from kvctl.jetstream.consumers.extent import FAR_MESSAGES, MAX_ROUNDS, MAX_SETBACKS, CatchUpLimit
+from kvctl.jetstream.consumers import server_consumer
+from kvctl.jetstream.consumers.server_consumer import FAR_MESSAGES, MAX_ROUNDS, MAX_SETBACKS, CatchUpLimit
 
 
 def ends(start: int, distances: list[int]) -> list[int]:
@@ -30,6 +30,6 @@ def test_small_distances_are_those_between_question_and_answer():
 
 
 def test_a_small_distance_that_takes_long_counts_as_well(monkeypatch):
-    monkeypatch.setattr(extent, "FAR_S", 0.0)
+    monkeypatch.setattr(server_consumer, "FAR_S", 0.0)
     running = CatchUpLimit(100)
     assert [running.hopeless(end) for end in ends(100, [5] * (MAX_SETBACKS + 1))][-1]

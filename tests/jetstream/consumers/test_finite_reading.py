@@ -14,7 +14,7 @@ from kvctl import Client
 from kvctl.contexts import Context
 from kvctl.doctor import examination
 from kvctl.errors import RequestTimeout, ServerError
-from kvctl.jetstream.consumers import extent, ordered_consumer
+from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
@@ -72,7 +72,7 @@ class TestLastMessageGone:
         assert found.sequence == 18
         await handle.purge()
         assert await handle.get_message(last_for=">") is None
-        assert await extent.last_matching(client.api, stream, (">",)) == 0
+        assert await server_consumer.last_matching(client.api, stream, (">",)) == 0
 
     @pytest.mark.guarantee("reading-10", by="fault")
     async def test_fewer_messages_than_counted_are_read_again(self, client, stream, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
-from kvctl.jetstream.consumers import extent, ordered_consumer, server_consumer
+from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
@@ -166,7 +166,7 @@ class TestGapsInAList:
 
 
 async def test_reading_that_never_reaches_the_end_gives_up(client, bucket, monkeypatch):
-    monkeypatch.setattr(extent, "MAX_ROUNDS", 1)
+    monkeypatch.setattr(server_consumer, "MAX_ROUNDS", 1)
     monkeypatch.setattr(OrderedConsumer, "_ended", lambda *_: None)  # always something more to send
     async with OrderedConsumer(client.api, f"KV_{bucket.name}", selection(bucket)) as consumer:
         await overwrite(bucket, ["k.1"], 1)

@@ -11,7 +11,7 @@ from kvctl import Client
 from kvctl.errors import KvctlError
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.reconcile import FLOOR_ROWS, FLOORS, AcknowledgedRows, LoadOutcome, WriteReconciler
+from kvctl.kv.bulk.row_writer import FLOOR_ROWS, FLOORS, AcknowledgedRows, LoadOutcome, WriteReconciler
 from kvctl.kv.bulk.rows import Row
 from kvctl.kv.identity import Series
 

@@ -18,7 +18,8 @@ from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, 
 from kvctl.jetstream.server_snapshot import CHUNK, RestoreSession
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind
-from kvctl.kv.maintenance import bucket_backup, copy_bucket, manifest
+from kvctl.kv.maintenance import bucket_backup, copy_bucket
+from kvctl.kv.maintenance.bucket_backup import CONFIG, DATA, MANIFEST
 
 MINUTE = timedelta(minutes=1)
 
@@ -175,7 +176,7 @@ async def test_a_backup_is_private_and_described(client, bucket_name, directory)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     document = json.loads((directory / "manifest.json").read_bytes())
     assert (document["kvctl"], document["version"], document["bucket"]) == ("backup", 1, bucket_name)
-    assert manifest.read(directory) == made
+    assert bucket_backup.read_manifest(directory) == made
 
 
 async def test_a_backup_never_overwrites(client, bucket_name, directory):
@@ -262,7 +263,7 @@ async def test_damage_is_found_before_anything_is_restored(client, bucket_name, 
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
-    data, config, described = (directory / name for name in (manifest.DATA, manifest.CONFIG, manifest.MANIFEST))
+    data, config, described = (directory / name for name in (DATA, CONFIG, MANIFEST))
     blob = data.read_bytes()
     changes: dict[str, Callable[[], Any]] = {
         "cut": lambda: data.write_bytes(blob[:-1]),
@@ -289,27 +290,27 @@ async def test_every_flipped_bit_of_a_small_backup_is_found(client, bucket_name,
         for at in range(0, len(whole), 7):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
             with pytest.raises((ConflictError, UsageError)):
-                manifest.read(directory)
+                bucket_backup.read_manifest(directory)
         path.write_bytes(whole)
-    manifest.read(directory)
+    bucket_backup.read_manifest(directory)
 
 
 async def test_a_newer_form_is_refused_by_name(client, bucket_name, directory):
     await filled(client, bucket_name, keys=1)
     await bucket_backup.backup(client.api, bucket_name, directory)
-    described = directory / manifest.MANIFEST
+    described = directory / MANIFEST
     described.write_bytes(described.read_bytes().replace(b'"version": 1', b'"version": 2'))
     with pytest.raises(ConflictError, match="has version 2; this kvctl supports version 1"):
-        manifest.read(directory)
+        bucket_backup.read_manifest(directory)
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"kvctl": "dump", "version": 1}'])
 def test_directory_without_a_backup_is_refused(directory, content):
     directory.mkdir()
     if content is not None:
-        (directory / manifest.MANIFEST).write_text(content)
+        (directory / MANIFEST).write_text(content)
     with pytest.raises((UsageError, ConflictError)):
-        manifest.read(directory)
+        bucket_backup.read_manifest(directory)
 
 
 @pytest.mark.guarantee("buckets-11")
@@ -318,7 +319,7 @@ async def test_incomplete_restore_is_removed(client, bucket_name, directory):
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
-    described = directory / manifest.MANIFEST
+    described = directory / MANIFEST
     document = json.loads(described.read_bytes()) | {"messages": 51}
     del document["checksum"]
     described.write_text(json.dumps(document | {"checksum": checksum.of_document(document)}))
@@ -385,10 +386,10 @@ async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(client, b
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
     await bucket.destroy()
-    data, described = directory / manifest.DATA, directory / manifest.MANIFEST
+    data, described = directory / DATA, directory / MANIFEST
     data.write_bytes(b"of another format")
     document = json.loads(described.read_bytes()) | {"server": "9.9.9"}
-    document["files"] = [asdict(manifest.hashed(directory / name)) for name in (manifest.CONFIG, manifest.DATA)]
+    document["files"] = [asdict(bucket_backup.hashed(directory / name)) for name in (CONFIG, DATA)]
     del document["checksum"]
     described.write_text(json.dumps(document | {"checksum": checksum.of_document(document)}))
     with pytest.raises(ServerError, match="restore failed") as refused:
@@ -438,11 +439,11 @@ async def test_two_restores_at_once_make_one_bucket(server, client, bucket_name,
 
 async def _half_restored(client: kvctl.Client, directory: Path) -> None:
     """Begin a restore and feed it the first half, as kill -9 would leave it."""
-    saved = manifest.load(directory / manifest.CONFIG)
+    saved = bucket_backup.load(directory / CONFIG)
     held = bucket_backup.held(saved["config"], saved["state"], copy_bucket.new_token())
     restoring = RestoreSession(client.api, held, saved["state"])
     await restoring.begin()
-    data = (directory / manifest.DATA).read_bytes()
+    data = (directory / DATA).read_bytes()
     for start in range(0, len(data) // 2, CHUNK):
         await restoring.send(data[start : start + CHUNK])
 

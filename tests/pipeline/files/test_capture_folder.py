@@ -15,9 +15,9 @@ import pytest
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
 from kvctl.pipeline.files import capture_folder
 from kvctl.pipeline.files.capture_folder import STATE, CaptureFolder, CaptureState, Piece
-from kvctl.pipeline.files.capture_pieces import write_pieces
 from kvctl.pipeline.files.export_manifest import Part
 from kvctl.pipeline.files.target_folder import StagedFile, take_over
+from kvctl.pipeline.jobs.capture import write_pieces
 from kvctl.pipeline.jobs.compact import take_place
 from tests.pipeline.files.test_export_manifest import manifest_of
 
@@ -120,7 +120,7 @@ def test_repeated_day_gets_another_file(folder):
 
 def test_file_size_is_bounded(folder, monkeypatch):
     batches = [rows([2 * number + 1, 2 * number + 2]) for number in range(5)]
-    monkeypatch.setattr("kvctl.pipeline.files.capture_pieces.LARGEST", 2 * batches[0].nbytes)
+    monkeypatch.setattr("kvctl.pipeline.jobs.capture.LARGEST", 2 * batches[0].nbytes)
     assert [piece.rows for piece in written(folder, *batches)] == [4, 4, 2]
 
 

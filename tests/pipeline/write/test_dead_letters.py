@@ -9,7 +9,7 @@ import pytest
 
 from kvctl.errors import KvctlError
 from kvctl.pipeline.write.arrow_rows import RowChunk
-from kvctl.pipeline.write.dead_letters import DeadLetters
+from kvctl.pipeline.write.write_task import DeadLetters
 
 
 def chunk(*keys: str) -> RowChunk:

@@ -10,9 +10,9 @@ from kvctl.errors import BucketNotFound
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.overwrite_bucket import remove_others
 from kvctl.pipeline.write.publisher import Publisher, WritePlan
 from kvctl.pipeline.write.row_ids import RowIds
+from kvctl.pipeline.write.writer import remove_others
 from tests.pipeline.write.test_publisher import chunks, contents, last_seq, puts
 from tests.support.differences import differences
 

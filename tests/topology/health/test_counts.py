@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl.doctor.replication import of_standing
+from kvctl.doctor.examination import of_standing
 from kvctl.errors import KeyNotFound
 from kvctl.topology.health import overview
 from kvctl.topology.health.counts import SourceCounts, lacking, late_start, surplus

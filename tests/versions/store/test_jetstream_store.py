@@ -12,7 +12,7 @@ from kvctl.errors import OutcomeUnknown, ReadOnly, RequestTimeout, UsageError
 from kvctl.jetstream.publish import publish_soon
 from kvctl.kv.bucket import Bucket
 from kvctl.versions.repository import Repository
-from kvctl.versions.store import reads, writes
+from kvctl.versions.store import jetstream_store, writes
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.protocol import ABSENT, StoreChange, StoreCondition
 from tests.support.raw import RawClient
@@ -93,7 +93,7 @@ class TestListings:
     @pytest.mark.parametrize("held", [1 << 20, 2000], ids=["values held", "values fetched"])
     @pytest.mark.parametrize("values", [True, False], ids=["entries", "keys"])
     async def test_listing_of_more_keys_than_one_answer(self, store, monkeypatch, held, values):
-        monkeypatch.setattr(reads, "HELD_BYTES", held)
+        monkeypatch.setattr(jetstream_store, "HELD_BYTES", held)
         content = {b"%05d" % number: b"v%d" % number for number in range(1500)}
         await store.set_many(P, content)
         await store.set_many(Q, content)
@@ -109,14 +109,14 @@ class TestListings:
 
     @pytest.mark.parametrize(("beside", "fetched"), [(0, 0), (99, 1500)], ids=["alone", "beside others"])
     async def test_listings_beside_others_hold_fewer_values(self, store, monkeypatch, beside, fetched):
-        latest, asked = reads.latest, list[str]()
+        latest, asked = jetstream_store.latest, list[str]()
 
         async def counted(bucket: Bucket, keys: Sequence[str]) -> Any:
             asked.extend(keys)
             return await latest(bucket, keys)
 
-        monkeypatch.setattr(reads, "HELD_BYTES", 100_000)
-        monkeypatch.setattr(reads, "latest", counted)
+        monkeypatch.setattr(jetstream_store, "HELD_BYTES", 100_000)
+        monkeypatch.setattr(jetstream_store, "latest", counted)
         content = {b"%05d" % number: b"v" * 20 for number in range(1500)}
         await store.set_many(P, content)
         pages = [page async for page in store.pages(P, beside=beside)]

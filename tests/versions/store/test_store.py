@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.versions.store import memory, reads
+from kvctl.versions.store import jetstream_store, memory
 from kvctl.versions.store.protocol import (
     ABSENT,
     MissingArgument,
@@ -47,7 +47,7 @@ async def as_read(store: Store, partition: bytes, key: bytes) -> Condition:
 
 def set_pages(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
     """Let pages of scans have so many entries."""
-    for module in (memory, reads):
+    for module in (memory, jetstream_store):
         monkeypatch.setattr(module, "PAGE_ENTRIES", entries)
 
 
