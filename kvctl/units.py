@@ -189,13 +189,14 @@ def format_time(nanoseconds: int) -> str:
 
 
 def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
-    """Format an age for people: `3m ago`."""
+    """Format an age for people: `3m ago`, `2 days ago`."""
     seconds = ((time.time_ns() if now_ns is None else now_ns) - nanoseconds) / SECOND_NS
     if seconds < 1:
         return "just now"
-    for unit, size in (("y", 31536000), ("d", 86400), ("h", 3600), ("m", 60)):
+    for unit, size in ((" year", 31536000), (" day", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
-            return f"{int(seconds // size)}{unit} ago"
+            count = int(seconds // size)
+            return f"{count}{unit}{'s' if count > 1 and size >= 86400 else ''} ago"
     return f"{int(seconds)}s ago"
 
 

@@ -31,6 +31,7 @@ _COLUMNS = columns(
     ],
     see=["help hazards", "topology audit", "bucket show", "context test"],
     prints=(FINDING,),
+    in_pipe="table",
 )
 async def doctor(
     session: Session,

@@ -6,7 +6,11 @@ from typing import Any
 
 from kvctl.render.view import Column, age_text, duration_text, elapsed_text, size_text
 
-_HEALTH_STYLES = {"ok": "green", "unconfirmed": "yellow", "behind": "yellow"}
+_HEALTH_STYLES = {"ok": "green", "consistent": "green", "unconfirmed": "dim", "behind": "yellow", "silent": "yellow"}
+_HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "behind": "▲", "silent": "▲"}
+_BAR = 10
+"""Characters of a bar."""
+_SPARKS = "▁▂▃▄▅▆▇█"
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "conflict": "*"}
 _CHANGE_STYLES = {"added": "green", "removed": "red", "changed": "yellow", "conflict": "red bold"}
 _SHORT = 12
@@ -33,6 +37,33 @@ def health_style(state: str) -> str:
     return _HEALTH_STYLES.get(state, "red")
 
 
+def health_sign(state: str) -> str:
+    """Return the sign of a state: `✓`, `▲`, `?` or `✗`."""
+    return _HEALTH_SIGNS.get(state, "✗")
+
+
+def health_text(state: str) -> str:
+    """Return a state after its sign: `✓ ok`, `✗ offline`."""
+    return f"{health_sign(state)} {state}"
+
+
+def number_text(number: int) -> str:
+    """Format a count: `10,006`."""
+    return f"{number:,}"
+
+
+def bar_text(part: float) -> str:
+    """Draw a part of 1 as a bar: `━━━───────`."""
+    filled = min(max(round(part * _BAR), 1 if part > 0 else 0), _BAR)
+    return "━" * filled + "─" * (_BAR - filled)
+
+
+def spark_text(numbers: Sequence[float]) -> str:
+    """Draw numbers as a line of bars, against the largest: `▁▂▅█`."""
+    most = max(numbers, default=0) or 1
+    return "".join(_SPARKS[round(number / most * (len(_SPARKS) - 1))] for number in numbers)
+
+
 def last_seen_text(seconds: float) -> str:
     """Format the seconds since a message: `3s ago`."""
     return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
@@ -56,15 +87,18 @@ def history_text(history: int) -> str:
 
 operation_style: Callable[[Any], str] = {"PUT": "green", "DEL": "red", "PURGE": "red bold"}.__getitem__
 """Colours of operations."""
-_NUMBERS = (
+_COUNTS = (
     "ack_pending collisions consumers deleted delivered differing entries expiring extra keys local messages missing "
-    "origin_revision overwrite partition partitions pending purge refill replicas revision sequence staged stale values"
+    "overwrite partitions pending purge refill replicas staged stale values"
 )
-"""Fields that are plain numbers: aligned right in tables, and never truncated."""
+"""Fields that count: aligned right in tables, and never truncated."""
+_POSITIONS = "origin_revision partition revision sequence"
+"""Fields that are numbers to copy, without separators of thousands."""
 FIELDS: dict[str, Column] = {
     column.key: column
     for column in (
-        *(Column(name, right=True) for name in _NUMBERS.split()),
+        *(Column(name, text=number_text, right=True) for name in _COUNTS.split()),
+        *(Column(name, right=True) for name in _POSITIONS.split()),
         Column("after", style="green", wrap=True),
         Column("before", style="red", wrap=True),
         Column("bytes", "Size", text=size_text, right=True),
@@ -77,15 +111,15 @@ FIELDS: dict[str, Column] = {
         Column("headers", text=headers_text, flex=True),
         Column("history", text=history_text, right=True),
         Column("id", "Commit", text=short, style="yellow"),
-        Column("lag", right=True, keep=True),
-        Column("last_seen", text=last_seen_text),
+        Column("lag", "Behind", text=number_text, right=True, keep=True),
+        Column("last_seen", "Seen", text=last_seen_text, yields=3),
         Column("last_write", text=age_text, keep=True),
         Column("message", text=first_line, flex=True),
         Column("newest", text=age_text),
         Column("operation", style=operation_style),
         Column("origins", text=origins_text),
         Column("seconds", "Time", text=elapsed_text),
-        Column("state", style=health_style, keep=True),
+        Column("state", text=health_text, style=health_style, keep=True),
         Column("ttl", text=duration_text, right=True),
         Column("value", flex=True),
     )

@@ -1,7 +1,7 @@
-"""Rows as bytes: json, ndjson, yaml, tab-separated, names. Tables for terminals are in text_table.py."""
+"""Rows as bytes: json, ndjson, yaml, tab-separated, fields, names. Tables for terminals are in text_table.py."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import Any, Protocol
 
@@ -94,6 +94,15 @@ class TsvWriter(Lines):
         return raw_bytes(escape(text, keep="\t\n") if self.terminal else text) + b"\n"
 
 
+class FieldsWriter(Lines):
+    """Lines of a document's fields: `name<TAB>value`; a list has a line for each element, which names it."""
+
+    def rows(self, batch: Sequence[Row]) -> bytes:
+        lines = [[name, _field(value)] for row in batch for name, value in _single_fields(row)]
+        text = "".join(["\t".join(map(_tsv_escaped, line)) + "\n" for line in lines])
+        return raw_bytes(escape(text, keep="\t\n") if self.terminal else text)
+
+
 class NameWriter(Lines):
     """One name a line."""
 
@@ -120,7 +129,8 @@ class YamlWriter(Lines):
         return b"[]\n" if self._empty and not self.view.single else b""
 
 
-WRITERS: dict[str, type[NdjsonWriter | JsonWriter | TsvWriter | NameWriter | YamlWriter]] = {
+WRITERS: dict[str, type[NdjsonWriter | JsonWriter | TsvWriter | FieldsWriter | NameWriter | YamlWriter]] = {
+    "fields": FieldsWriter,
     "ndjson": NdjsonWriter,
     "json": JsonWriter,
     "tsv": TsvWriter,
@@ -172,6 +182,20 @@ def _fields(values: list[Any]) -> Iterable[str]:
     return map(str if kinds == {int} else _field, values)
 
 
+def _single_fields(row: Row) -> Iterator[tuple[str, Any]]:
+    """Yield each field that is not a list, and for each element of a list the singular of its name."""
+    for name, value in row.items():
+        if not isinstance(value, list | tuple):
+            yield name, value
+            continue
+        one = _SINGULARS.get(name, name.removesuffix("s"))
+        for item in value:
+            yield one, next((item[key] for key in _NAMING if key in item), item) if isinstance(item, dict) else item
+
+
+_SINGULARS = {"dependents": "replica", "branches": "branch"}
+_NAMING = ("name", "served_by", "key", "prefix", "partition")
+"""Fields that name an element of a list."""
 _NEEDS_ESCAPE = pattern(r'["\\\x00-\x1f]')
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _encode_over_lines = json.JSONEncoder(ensure_ascii=False, indent=2).encode

@@ -7,6 +7,8 @@ from typing import Any
 
 from kvctl.units import format_age, format_duration, format_limit, format_size, parse_time
 
+Line = Sequence[tuple[str, str]]
+"""Parts of a line of text, each with its style."""
 Row = Mapping[str, Any]
 """JSON object with the API's field names: text, numbers, booleans, None, lists and objects."""
 
@@ -22,7 +24,7 @@ class Column:
     key: str
     """Name of the field in the row."""
     title: str | None = None
-    """Name on a terminal, by default the field's; headings of tables are in capitals."""
+    """Name on a terminal, by default the field's; headings of tables are in lower case."""
     text: Callable[[Any], str] | None = None
     """Format for tables, such as a size or an age; tsv has the plain value."""
     right: bool = False
@@ -33,13 +35,17 @@ class Column:
     """Free text that is never truncated: continued on further lines."""
     keep: bool = False
     """Never hidden, however narrow the terminal is."""
+    yields: int = 0
+    """Order of hiding where a terminal is too narrow: the highest first, of equal ones the last."""
+    bar: bool = False
+    """Bar or sparkline: on terminals only."""
     style: str | Callable[[Any], str] = ""
     """Colour, or a function of the value that gives one: `red green yellow cyan bold dim`."""
 
     @property
     def heading(self) -> str:
-        """Return the title, or the key, in capitals."""
-        return (self.title if self.title is not None else self.key.replace("_", " ")).upper()
+        """Return the title, or the key as words, in lower case."""
+        return (self.title if self.title is not None else self.key.replace("_", " ")).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,10 @@ class View:
     """Rows of a key command, which does not load rich to draw them."""
     picked: bool = False
     """The user chose the columns: a table shows all of them, in their order."""
+    title: Callable[[Row], Line] | None = None
+    """First line of a document that is drawn as a card."""
+    groups: Sequence[Sequence[Column]] = ()
+    """Fields of a card, a line for each group."""
     sections: Sequence[tuple[str, "View"]] = field(default=())
     """Further tables with headings, for terminals: the lists of objects in the document."""
 

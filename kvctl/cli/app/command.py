@@ -45,6 +45,7 @@ class Declaration(NamedTuple):
     hidden: bool
     prints: tuple[PrintedRecord, ...]
     forces: Callable[[], Sequence[str]]
+    in_pipe: str
 
     @property
     def summary(self) -> str:
@@ -71,16 +72,18 @@ def command(
     hidden: bool = False,
     prints: tuple[PrintedRecord, ...] = (),
     forces: Callable[[], Sequence[str]] = tuple,
+    in_pipe: str = "tsv",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command at a path: `async def ls(session: Session, ...Typer parameters)`.
 
     Its docstring is the help, `examples` are command lines, and `see` names related commands and topics. `prints` are
     its records, first the one of an ordinary call in tsv, and `forces` returns the safety checks that `--force`
-    overrides. The function may return an exit code, and need not be a coroutine function.
+    overrides. `in_pipe` is its format without a terminal: `tsv` of a listing, `table` of a report, the same text as on
+    a terminal, `fields` of one thing. The function may return an exit code, and need not be a coroutine function.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _DECLARED[path] = Declaration(function, examples, see, hidden, prints, forces)
+        _DECLARED[path] = Declaration(function, examples, see, hidden, prints, forces, in_pipe)
         return function
 
     return register
@@ -138,7 +141,7 @@ def _built(name: str, declaration: Declaration) -> "Command":
     built = get_command(app)
     assert isinstance(built, Command)
     built.examples, built.see = declaration.examples, declaration.see
-    built.prints, built.forces = declaration.prints, declaration.forces
+    built.prints, built.forces, built.in_pipe = declaration.prints, declaration.forces, declaration.in_pipe
     return built
 
 
@@ -178,6 +181,7 @@ class Command(HelpPage, TyperCommand):
         """Return the call. Raises UsageError for columns that the command does not print, or for unknown checks."""
         _check_columns(ctx.command_path, self.prints, ctx.obj)
         _check_forced(ctx.params.get("force"), self.forces)
+        ctx.obj.in_pipe = self.in_pipe
         return super().invoke(ctx)
 
 

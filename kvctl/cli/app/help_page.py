@@ -37,6 +37,7 @@ class HelpPage:
     see: Sequence[str] = ()
     prints: tuple[PrintedRecord, ...] = ()
     forces: Callable[[], Sequence[str]] = tuple
+    in_pipe: str = "tsv"
 
     def help_text(self, ctx: Any, stream: TextIO | None) -> str:
         """Return the page, coloured if the stream supports it."""

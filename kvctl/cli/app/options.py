@@ -49,10 +49,12 @@ class SharedValues:
     quiet: bool = False
     verbose: bool = False
     color: str = "auto"
+    in_pipe: str = "tsv"
+    """Format of the command without a terminal: `tsv`, `table` of a report, `fields` of a document."""
 
     def connection_flags(self) -> dict[str, object]:
         """Return the given connection options, for `contexts.resolve`."""
-        rest = ("output", "columns", "header", "quiet", "verbose", "color")
+        rest = ("output", "columns", "header", "quiet", "verbose", "color", "in_pipe")
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in rest}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -18,9 +18,9 @@ import kvctl
 from kvctl import contexts
 from kvctl.cli.app.options import SharedValues
 from kvctl.errors import CancelledByUser, UsageError
-from kvctl.render import formats, text_table
+from kvctl.render import cards, formats, text_table
 from kvctl.render import progress as render_progress
-from kvctl.render.escapes import escape
+from kvctl.render.escapes import escape, utf8
 from kvctl.render.terminal import Terminal
 from kvctl.render.view import Row, View, picked
 
@@ -41,8 +41,8 @@ class Session:
     def __init__(self, options: SharedValues, terminal: Terminal) -> None:
         self.options = options
         self.terminal = terminal
-        self.output = options.output or ("table" if terminal.is_terminal else "tsv")
-        """Requested output format, by default `table` on a terminal, else `tsv`."""
+        self.output = options.output or ("table" if terminal.is_terminal else options.in_pipe)
+        """Requested output format, by default `table` on a terminal, else that of the command in a pipe."""
         self.aligned = self.output == "table" and bool(options.columns)
         """The records of tsv are printed as a table, because `--columns` chooses its columns."""
         if self.aligned:
@@ -96,6 +96,11 @@ class Session:
         if data:
             self.write(data)
         self._note_hidden(writer)
+
+    def report(self, report: "cards.Report") -> None:
+        """Print a report as text, in a pipe without bars."""
+        width = self.terminal.width if self.terminal.is_terminal else None
+        self.write(utf8(cards.report_text(report, width=width, color=self.terminal.colored)))
 
     async def stream(self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False) -> None:
         """Print batches of rows as they come, and take the next batch when the last one is written.
@@ -194,8 +199,7 @@ class Session:
     def _note_hidden(self, writer: "formats.Writer") -> None:
         hidden = getattr(writer, "hidden", ())
         if hidden:
-            count = f"{len(hidden)} {'column' if len(hidden) == 1 else 'columns'}"
-            self.note(f"{count} hidden ({', '.join(hidden)}); `-o json` has all")
+            self.note(f"Hidden: {', '.join(hidden)}. Widen the terminal, or use `--columns`")
 
     async def _write_aside(self, data: bytes) -> None:
         """Write in a thread, so that a stalled reader blocks only the output."""

@@ -168,6 +168,7 @@ def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
     examples=["kvctl bucket show orders", "kvctl bucket show orders -o json | jq .config"],
     see=["bucket ls", "doctor"],
     prints=(BUCKET,),
+    in_pipe="fields",
 )
 async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.

@@ -119,6 +119,7 @@ async def ls(session: Session, stream: StreamName) -> None:
     examples=["kvctl consumer show ORDERS worker", "kvctl consumer show ORDERS worker -o json | jq .ack_floor"],
     see=["consumer ls"],
     prints=(CONSUMER,),
+    in_pipe="fields",
 )
 async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
     """Show a consumer's state and settings."""

@@ -69,6 +69,7 @@ def ls(session: Session) -> None:
     examples=["kvctl context show", "kvctl context show prod -o json"],
     see=["context test", "help environment"],
     prints=(CONTEXT,),
+    in_pipe="fields",
 )
 def show(session: Session, name: OptionalName = None) -> None:
     """Show a context, or the settings that are in effect.

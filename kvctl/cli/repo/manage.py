@@ -103,6 +103,7 @@ async def ls(session: Session) -> None:
     examples=["kvctl repo show config", "kvctl repo show config@main~1 -o json"],
     see=["repo log", "repo diff", "branch ls"],
     prints=(REPOSITORY, COMMIT),
+    in_pipe="fields",
 )
 async def show(session: Session, name: Place) -> None:
     """Show a repository or a commit.

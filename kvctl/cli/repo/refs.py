@@ -77,6 +77,7 @@ async def _row(repository: "kvctl.Repository", branch: str) -> Row | None:
     examples=["kvctl branch show config@main", "kvctl branch show config@main -o json | jq .staged"],
     see=["repo status", "repo log"],
     prints=(BRANCH,),
+    in_pipe="fields",
 )
 async def branch_show(session: Session, at: AtBranch) -> None:
     """Show a branch's last commit and number of staged changes."""

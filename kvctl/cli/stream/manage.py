@@ -86,6 +86,7 @@ async def ls(
     examples=["kvctl stream show ORDERS", "kvctl stream show ORDERS -o json | jq .config"],
     see=["consumer ls", "bucket show"],
     prints=(STREAM,),
+    in_pipe="fields",
 )
 async def show(session: Session, stream: StreamName) -> None:
     """Show a stream's state, settings, servers and origins.

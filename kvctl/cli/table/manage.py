@@ -100,6 +100,7 @@ async def ls(session: Session) -> None:
     examples=["kvctl table show users", "kvctl table show users -o json"],
     see=["table ls"],
     prints=(TABLE,),
+    in_pipe="fields",
 )
 async def show(session: Session, table: TableName) -> None:
     """Show a table and its partitions.

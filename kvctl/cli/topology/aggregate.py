@@ -215,7 +215,13 @@ async def ls(session: Session) -> None:
     await list_replicas(session, "aggregate", "No aggregates; create one with `kvctl aggregate create`")
 
 
-@command("aggregate show", examples=["kvctl aggregate show EDGE"], see=["bucket show", "doctor"], prints=(BUCKET,))
+@command(
+    "aggregate show",
+    examples=["kvctl aggregate show EDGE"],
+    see=["bucket show", "doctor"],
+    prints=(BUCKET,),
+    in_pipe="fields",
+)
 async def show(session: Session, name: Name) -> None:
     """Show an aggregate's origins, progress and settings.
 

@@ -39,6 +39,7 @@ _COLUMNS = columns("action kind name place outcome differences")
     see=["topology plan", "help topologies", "help hazards"],
     prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
+    in_pipe="table",
 )
 async def apply(
     session: Session,
@@ -231,6 +232,7 @@ def _past(found: "plan_change.TopologyPlan") -> str:
     see=["topology apply", "help topologies", "help confirmation"],
     prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
+    in_pipe="table",
 )
 async def destroy(
     session: Session,

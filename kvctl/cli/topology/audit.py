@@ -64,6 +64,7 @@ class Work:
     ],
     see=["help topologies", "mirror show", "bucket diff"],
     prints=(AUDIT, AUDIT_DIFFERENCE, REPAIR),
+    in_pipe="table",
 )
 async def audit(
     session: Session,

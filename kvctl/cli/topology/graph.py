@@ -31,6 +31,7 @@ FORMATS = ("text", "mermaid", "dot", "svg")
     ],
     see=["help topologies", "topology status", "topology export"],
     prints=(NAME, GRAPH),
+    in_pipe="table",
 )
 async def graph(
     session: Session,

@@ -152,6 +152,7 @@ Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology c
     see=["topology apply", "help topologies", "help hazards"],
     prints=(PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
+    in_pipe="table",
 )
 async def plan(
     session: Session,

@@ -49,6 +49,7 @@ _CONNECTION_CHECK_S = 0.2
     ],
     see=["help topologies", "topology graph", "topology audit", "bucket show"],
     prints=(STATUS,),
+    in_pipe="table",
 )
 async def status(
     session: Session,
@@ -240,6 +241,7 @@ _COLUMNS = columns(
     ],
     see=["help topologies", "topology graph", "topology audit"],
     prints=(TRACE, TRACE_TREE),
+    in_pipe="table",
 )
 async def trace(session: Session, bucket: BucketName, key: KeyName, file: OptionalFile = None) -> int | None:
     """Show where a key goes through replication, and where it came from.

@@ -1,0 +1,162 @@
+"""What is bounded, drawn with rich: tables, cards, and reports, which end with the answer."""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvctl.render.escapes import escape
+from kvctl.render.layout import GAP, Layout, arranged, cell_style, lay_out, shortened, texts
+from kvctl.render.view import Column, Line, Row, View
+
+INDENT = 2
+"""Terminal columns by which a card's body is indented."""
+_UNBOUNDED = 20_000
+"""Width of the console for pipes, where no line is wrapped."""
+
+
+class Card(NamedTuple):
+    """One thing of a report: the line that names it, and tables and lines below it."""
+
+    title: Line
+    body: Sequence[View | Line] = ()
+
+
+class Sentence(NamedTuple):
+    """One of a report's last lines, such as a problem with its sign, wrapped below its first word."""
+
+    text: str
+    sign: str = ""
+    style: str = ""
+    """Colour of the sign."""
+
+
+class Report(NamedTuple):
+    """Cards, then the answer: a count, a sentence for each thing that is not ok, and the command that acts on it.
+
+    Tables with the same columns share their widths, and only the first has headings.
+    """
+
+    cards: Sequence[Card]
+    closing: Sequence[Sentence] = ()
+
+
+def report_text(report: Report, *, width: int | None, color: bool) -> str:
+    """Return a report as text; without a width, as in a pipe, lines are not wrapped and bars are left out."""
+    return printed(parts(report, width), width=width, color=color)
+
+
+def parts(report: Report, width: int | None) -> Iterator[RenderableType]:
+    """Yield what rich draws for a report, a part for each card and one for the answer, with empty lines between."""
+    layouts = _shared_layouts(report, width)
+    begun: set[tuple[Column, ...]] = set()
+    for number, card in enumerate(report.cards):
+        if number:
+            yield ""
+        yield Group(text(card.title), *(_below(part, layouts, begun, width) for part in card.body))
+    if report.cards and report.closing:
+        yield ""
+    if report.closing:
+        yield _sentences(report.closing)
+
+
+def printed(drawn: Iterable[RenderableType], *, width: int | None, color: bool) -> str:
+    """Print what rich draws into a text, without spaces at the ends of lines."""
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width or _UNBOUNDED,
+        force_terminal=True,
+        legacy_windows=False,
+        no_color=False,
+        color_system="standard" if color else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    for part in drawn:
+        console.print(part)
+    return "".join(f"{line.rstrip(' ')}\n" for line in out.getvalue().split("\n")[:-1])
+
+
+def table(layout: Layout, lines: Iterable[Line], *, headings: bool = True) -> Table:
+    """Return a table with a rule below dim headings, in the widths of the layout."""
+    drawn = Table(
+        box=box.SIMPLE_HEAD if headings else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, len(GAP) - headings, 0, 0),
+        header_style="dim",
+        border_style="dim",
+        show_header=headings,
+    )
+    for column, width in zip(layout.columns, layout.widths, strict=True):
+        drawn.add_column(
+            Text(column.heading),
+            width=width,
+            justify="right" if column.right else "default",  # "left" would colour the padding
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "crop",
+        )
+    for line in lines:
+        cells = zip(layout.columns, line, layout.widths, strict=True)
+        drawn.add_row(*(Text(shortened(column, shown, width), style) for column, (shown, style), width in cells))
+    return drawn
+
+
+def cells(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[list[tuple[str, str]]]:
+    """Return the text and style of each cell."""
+    styled = []
+    for row, shown in zip(rows, texts(columns, rows, width), strict=True):
+        styles = [cell_style(column, row.get(column.key)) for column in columns]
+        styled.append(list(zip(shown, styles, strict=True)))
+    return styled
+
+
+def text(line: Line) -> Text:
+    """Return a line of text with styles, escaped."""
+    return Text.assemble(*((escape(part), style) for part, style in line))
+
+
+def _shared_layouts(report: Report, width: int | None) -> dict[tuple[Column, ...], Layout]:
+    """Return a layout for each set of columns, for the rows of all tables that have it."""
+    together: dict[tuple[Column, ...], list[Row]] = {}
+    for card in report.cards:
+        for part in card.body:
+            if isinstance(part, View):
+                together.setdefault(tuple(part.columns), []).extend(part.rows)
+    room = None if width is None else width - INDENT
+    found = {}
+    for columns, rows in together.items():
+        shown = [column for column in arranged(columns) if not (column.bar and width is None)]
+        found[columns] = lay_out(shown, texts(shown, rows, room), room, complete=True)
+    return found
+
+
+def _below(
+    part: View | Line, layouts: dict[tuple[Column, ...], Layout], begun: set[tuple[Column, ...]], width: int | None
+) -> RenderableType:
+    if not isinstance(part, View):
+        return Padding(text(part), (0, 0, 0, INDENT), expand=False)
+    columns = tuple(part.columns)
+    layout = layouts[columns]
+    headings = columns not in begun
+    begun.add(columns)
+    drawn = table(layout, cells(layout.columns, list(part.rows), width), headings=headings)
+    return Padding(drawn, (0, 0, 0, INDENT), expand=False)
+
+
+def _sentences(closing: Sequence[Sentence]) -> RenderableType:
+    """Return sentences; those from the first one with a sign on are indented by the room for it."""
+    signed = next((number for number, item in enumerate(closing) if item.sign), len(closing))
+    drawn = Table.grid(padding=(0, 1, 0, 0))
+    drawn.add_column(width=1)
+    drawn.add_column(overflow="fold")
+    for item in closing[signed:]:
+        drawn.add_row(Text(item.sign, item.style), Text(escape(item.text)))
+    return Group(*(Text(escape(item.text)) for item in closing[:signed]), *([drawn] if signed < len(closing) else []))
