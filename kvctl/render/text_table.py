@@ -85,7 +85,8 @@ class TableWriter:
     def _heading(self, layout: Layout) -> Iterator[str]:
         """Yield the headings and the rule below them."""
         yield self._line(layout, [(column.heading, "dim") for column in layout.columns])
-        rule = "─" * table_width(layout.widths)
+        width = table_width(layout.widths)
+        rule = "─" * (width if self.width is None else min(width, self.width))
         yield f"{paint(rule, 'dim') if self.color else rule}\n"
 
     def _with_remarks(self, lines: list[str], batch: Sequence[Row]) -> Iterator[str]:

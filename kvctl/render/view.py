@@ -80,11 +80,15 @@ def document(
     *columns: Column,
     name: str = "name",
     tsv: Sequence[str] | None = None,
+    title: Callable[[Row], Line] | None = None,
+    groups: Sequence[Sequence[Column]] = (),
     sections: Sequence[tuple[str, View]] = (),
 ) -> View:
     """Return a view of one document, by default with a column for each field."""
     shown = columns or [Column(key) for key in row]
-    return View(columns=shown, rows=[row], tsv=tsv, single=True, name=name, sections=sections)
+    return View(
+        columns=shown, rows=[row], tsv=tsv, single=True, name=name, title=title, groups=groups, sections=sections
+    )
 
 
 def picked(view: View, names: Sequence[str]) -> View:

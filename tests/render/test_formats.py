@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvctl.render.escapes import raw_bytes
-from kvctl.render.formats import WRITERS, JsonWriter, NdjsonWriter, TsvWriter, YamlWriter, render
+from kvctl.render.formats import WRITERS, FieldsWriter, JsonWriter, NdjsonWriter, TsvWriter, YamlWriter, render
 from kvctl.render.view import Column, Row, View, document
 
 TEXT = st.text(st.characters(exclude_categories=()))
@@ -165,3 +165,10 @@ def _unescaped(field: bytes) -> bytes:
         result += before + (names[rest[:1]] if backslash else b"")
         rest = rest[1:] if backslash else b""
     return result
+
+
+def test_fields_of_a_document_are_lines():
+    row = {"name": "B\n", "ttl": None, "cluster": {"leader": "n1"}, "origins": [{"name": "A"}], "tags": ["x", "y"]}
+    assert render(FieldsWriter(document(row)), [row]) == (
+        b'name\tB\\n\nttl\t\ncluster\t{"leader": "n1"}\norigin\tA\ntag\tx\ntag\ty\n'
+    )

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter, fit
+from kvctl.render.layout import fit
+from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter
 from kvctl.render.view import Column, View, document, duration_text, elapsed_text, size_text
 
-COLUMNS = [Column("name", style="cyan"), Column("bytes", "SIZE", text=size_text, right=True), Column("note", flex=True)]
+COLUMNS = [Column("name", style="cyan"), Column("bytes", "Size", text=size_text, right=True), Column("note", flex=True)]
 
 
 def table(*batches: list[dict[str, object]], width: int | None = None, color: bool = False) -> str:
@@ -24,14 +25,16 @@ def table(*batches: list[dict[str, object]], width: int | None = None, color: bo
 class TestTables:
     def test_line_up(self):
         assert table([{"name": "a", "bytes": 5}, {"name": "longer", "bytes": 2048, "note": "x"}]) == (
-            "NAME       SIZE  NOTE\n"  #
+            "name       size  note\n"  #
+            "─────────────────────\n"
             "a           5 B\n"
             "longer  2.0 KiB  x\n"
         )
 
     def test_count_wide_and_combining_characters(self):
         assert table([{"name": "漢字", "bytes": 1}, {"name": "e\u0301😀", "bytes": 1}]) == (
-            "NAME  SIZE  NOTE\n"  #
+            "name  size  note\n"  #
+            "────────────────\n"
             "漢字   1 B\n"
             "e\u0301😀    1 B\n"
         )
@@ -40,7 +43,8 @@ class TestTables:
         assert table(
             [{"name": "a", "bytes": 1}], [], [{"name": "longer", "bytes": 1}], [{"name": "b", "bytes": 1}]
         ) == (
-            "NAME  SIZE  NOTE\n"  #
+            "name  size  note\n"  #
+            "────────────────\n"
             "a      1 B\n"
             "longer   1 B\n"
             "b        1 B\n"
@@ -48,9 +52,9 @@ class TestTables:
 
     def test_cut_free_text_before_names(self):
         out = table([{"name": "n" * 30, "bytes": 1, "note": "x" * 50}], width=56)
-        assert out.splitlines()[1] == "n" * 30 + "   1 B  " + "x" * 17 + "…"
+        assert out.splitlines()[2] == "n" * 30 + "   1 B  " + "x" * 17 + "…"
         out = table([{"name": "n" * 60, "bytes": 1, "note": "x" * 50}], width=56)
-        assert out.splitlines()[1] == "n" * 14 + "…" + "n" * 15 + "   1 B  " + "x" * 17 + "…"
+        assert out.splitlines()[2] == "n" * 14 + "…" + "n" * 15 + "   1 B  " + "x" * 17 + "…"
 
     def test_are_whole_in_pipes(self):
         assert "x" * 500 in table([{"name": "n", "bytes": 1, "note": "x" * 500}])
@@ -58,8 +62,8 @@ class TestTables:
     def test_colours_take_no_room(self):
         plain = table([{"name": "a", "bytes": 1, "note": "b"}])
         coloured = table([{"name": "a", "bytes": 1, "note": "b"}], color=True)
-        assert coloured.splitlines()[1] == "\x1b[36ma\x1b[0m      1 B  b"
-        assert plain.splitlines()[1] == "a      1 B  b"
+        assert coloured.splitlines()[2] == "\x1b[36ma\x1b[0m      1 B  b"
+        assert plain.splitlines()[2] == "a      1 B  b"
 
     def test_style_by_value(self):
         columns = [Column("operation", style=lambda value: "red" if value == "DEL" else "")]
@@ -88,27 +92,27 @@ class TestStreamedTables:
     def test_keep_a_row_on_one_line(self, width):
         rows = [row("a"), row(ORDER, "x" * 300), row("k" * 200), row("b", "y" * 300)]
         for lines in (self.lines(rows, width=width), self.lines(rows[:1], rows[1:], width=width)):
-            assert len(lines) == 5
+            assert len(lines) == 6
             assert max(map(len, lines)) <= width
-            assert "…" in lines[2]
-            assert re.search(r"users\.550e.*….*440000  x", lines[2])
+            assert "…" in lines[3]
+            assert re.search(r"users\.550e.*….*440000  x", lines[3])
 
     def test_a_long_key_moves_only_its_own_row(self):
         lines = self.lines([row("a")], [row(ORDER)], [row("b")])
-        assert lines[1] == "       1  a    v"
-        assert lines[2].startswith("       1  users.")
-        assert lines[2].endswith("  v")
-        assert lines[3] == "       1  b    v"
+        assert lines[2] == "       1  a    v"
+        assert lines[3].startswith("       1  users.")
+        assert lines[3].endswith("  v")
+        assert lines[4] == "       1  b    v"
 
     def test_short_columns_grow(self):
-        assert self.lines([row("a")], [row("orders.1")], [row("b")])[3] == "       1  b         v"
+        assert self.lines([row("a")], [row("orders.1")], [row("b")])[4] == "       1  b         v"
 
     def test_columns_stay_empty_for_later_rows_to_fill(self):
-        assert self.lines([row("a", "")], [row("b", "v")])[0] == "REVISION  KEY  VALUE"
+        assert self.lines([row("a", "")], [row("b", "v")])[0] == "revision  key  value"
 
     def test_are_complete_in_pipes(self):
         lines = self.lines([row("a")], [row("k" * 400, "x" * 400)], width=None)
-        assert lines[2] == f"       1  {'k' * 400}  {'x' * 400}"
+        assert lines[3] == f"       1  {'k' * 400}  {'x' * 400}"
 
 
 FIVE = [
@@ -133,7 +137,7 @@ class TestCompleteTables:
 
     def test_leave_out_what_no_row_fills(self):
         lines, hidden = self.table(None)
-        assert lines[0] == "NAME    HISTORY  STATE      CREATED  DESCRIPTION"
+        assert lines[0] == "name    history  state      created  description"
         assert not hidden
 
     @pytest.mark.parametrize("complete", [True, False])
@@ -144,20 +148,20 @@ class TestCompleteTables:
         ]
         writer = TableWriter(View(columns=[Column("name")], below="remark"), width=24, color=False, complete=complete)
         assert writer.rows(rows).decode().splitlines() == [
-            "NAME", "a", "  it has no entries, but", "  `orders` has\\x1b[31m", "  five", "b",
+            "name", "────", "a", "  it has no entries, but", "  `orders` has\\x1b[31m", "  five", "b",
         ]  # fmt: skip
         assert TableWriter(View(columns=[Column("name")], below="remark"), width=None, color=False).rows(rows[1:]) == (
-            b"NAME\nb\n"
+            "name\n────\nb\n".encode()
         )
 
     @pytest.mark.parametrize(
         ("width", "heading", "hidden"),
         [
-            (80, "NAME    HISTORY  STATE      CREATED  DESCRIPTION", []),
-            (51, "NAME    HISTORY  STATE      CREATED", ["DESCRIPTION"]),
-            (34, "NAME    HISTORY  STATE", ["CREATED", "DESCRIPTION"]),
-            (20, "NAME    STATE", ["HISTORY", "CREATED", "DESCRIPTION"]),
-            (5, "NAME    STATE", ["HISTORY", "CREATED", "DESCRIPTION"]),
+            (80, "name    history  state      created  description", []),
+            (51, "name    history  state      created", ["description"]),
+            (34, "name    history  state", ["created", "description"]),
+            (20, "name    state", ["history", "created", "description"]),
+            (5, "name    state", ["history", "created", "description"]),
         ],
     )
     def test_hide_the_last_columns_that_may_be_hidden(self, width, heading, hidden):
@@ -168,14 +172,15 @@ class TestCompleteTables:
         rows = [{"name": "\u200d\u1100\u1160👩\u200d👩\u200d👧🇩🇪e\u0301" * 5, "state": "☺️" * 9}]
         for width in range(10, 60):
             writer = TableWriter(View(columns=FIVE), width=width, color=False, complete=True)
-            assert len(writer.rows(rows).decode().splitlines()) == 2
+            assert len(writer.rows(rows).decode().splitlines()) == 3
 
     def test_wrap_what_must_be_complete(self):
         columns = [Column("field"), Column("after", wrap=True)]
         writer = TableWriter(View(columns=columns), width=30, color=False, complete=True)
         rows = [{"field": "subjects", "after": "one two three four five six"}, {"field": "x", "after": "y" * 25}]
         assert writer.rows(rows).decode().splitlines() == [
-            "FIELD     AFTER",
+            "field     after",
+            "──────────────────────────────",
             "subjects  one two three four",
             "          five six",
             "x         yyyyyyyyyyyyyyyyyyyy",
@@ -206,7 +211,7 @@ class TestCompleteTables:
         rows = [{"name": f"stream{number}", "history": number} for number in range(20 * DRAWN_ROWS)]
         begun = time.process_time()
         writer = TableWriter(View(columns=FIVE), width=80, color=False, complete=True)
-        assert len(writer.rows(rows).splitlines()) == len(rows) + 1
+        assert len(writer.rows(rows).splitlines()) == len(rows) + 2
         assert time.process_time() - begun < 4
 
     def test_no_rows_no_heading(self):
@@ -215,7 +220,7 @@ class TestCompleteTables:
     def test_values_in_words(self):
         row = {"on": True, "off": False, "list": ["a", 1], "map": {"k": "v", "l": True}}
         columns = [Column(key) for key in row]
-        line = TableWriter(View(columns=columns), width=None, color=False).rows([row]).decode().splitlines()[1]
+        line = TableWriter(View(columns=columns), width=None, color=False).rows([row]).decode().splitlines()[2]
         assert line == "yes  no   a, 1  k=v, l=yes"
 
 
@@ -232,7 +237,7 @@ class TestDetails:
         view = document({"name": "B"}, sections=[("Replicas", parts), ("Sources", View(columns=[])), ("Place", place)])
         writer = DetailsWriter(view, width=None, color=False)
         out = (writer.rows(list(view.rows)) + writer.end()).decode()
-        assert out == "Name  B\n\nReplicas\nNAME  LAG\nn1      0\n\nPlace\nCluster  lon\n"
+        assert out == "Name  B\n\nReplicas\nname  lag\n─────────\nn1      0\n\nPlace\nCluster  lon\n"
 
 
 class TestCells:
