@@ -141,6 +141,8 @@ def _shared_layouts(report: Report, width: int | None) -> dict[tuple[Column, ...
 def _below(
     part: View | Line, layouts: dict[tuple[Column, ...], Layout], begun: set[tuple[Column, ...]], width: int | None
 ) -> RenderableType:
+    if not part:
+        return ""
     if not isinstance(part, View):
         return Padding(text(part), (0, 0, 0, INDENT), expand=False)
     columns = tuple(part.columns)
